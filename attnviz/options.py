@@ -321,9 +321,7 @@ COMMANDS = {
                    (), "NAME=TEXT", ("--span",), any_language=True),
             Option("contacts", Path, "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances "
                    "in ångström, below 8), or a text with two residues a line, counted from 1. Scores each head by its "
-                   "precision.", None, "FILE"),
-            _switch("symmetric", "Of encoders: draw A + Aᵀ without special tokens, instead of the attention A."),
-            _switch("apc", "The same, less the average product correction; also in the scores of --contacts."),
+                   "precision, with and without the average product correction (APC).", None, "FILE"),
             _switch("syntax", "Parse the text if spaCy and a pipeline for it are installed.", True),
             _PARSER,
             _MEMORY,
@@ -351,8 +349,7 @@ COMMANDS = {
             _TABLE, *_FILES,
         ),
         of_one=(
-            "audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "symmetric",
-            "apc",
+            "audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts",
         ),
         of_many=("text_column", "pair_column", "label_column", "alignments"),
     ),

@@ -25,7 +25,7 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables. With --each-line it writes one table, page and heads.jsonl over all texts; --figures adds a folder for each.
+    tables. With --each-line it writes one table and heads.jsonl over all texts; --figures adds a folder for each.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
@@ -147,8 +147,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         if written:
             yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
 
-    none = run.options["figures"] == "none"
-    summary = replace(run, command="heads.texts", options={**run.options, "figures": "none" if none else None})
+    summary = replace(run, command="heads.texts", options={**run.options, "figures": None})
     job = summary.job(
         measure,
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],

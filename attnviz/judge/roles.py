@@ -20,16 +20,7 @@ from attnviz.measures.estimates import (
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import (
-    INACTIVE,
-    NAMES,
-    RARE_WORD,
-    REPEATS,
-    RETRIEVAL,
-    SHARES,
-    describes,
-    rank_of_role,
-)
+from attnviz.measures.patterns import INACTIVE, NAMES, RARE_WORD, REPEATS, RETRIEVAL, SHARES, describes, rank_of_role
 from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
@@ -38,14 +29,9 @@ from attnviz.measures.writing import WritingTally
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.wording import counted
 
-ENOUGH_INSTANCES = 30
-"""Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""
-
-MIN_TEXTS_SHARES = 100
-"""Texts below which no verdict on a share of attention is given, since intervals do not reach their coverage."""
-
-ENOUGH_SEQUENCES = 30
-"""Random sequences below which no verdict is given."""
+ENOUGH_INSTANCES = 30  # of a relation, and sentences that have it, below which no verdict is given; our own choice
+MIN_TEXTS_SHARES = 100  # below which none on a share of attention is given, since intervals miss their coverage
+ENOUGH_SEQUENCES = 30  # random ones, below which no verdict is given
 
 _CORRECTED = f"at {ERROR_RATE} over all heads together (Bonferroni)"
 _STANDS = (
@@ -56,47 +42,25 @@ _STANDS = (
 
 @dataclass(frozen=True)
 class Role:
-    """One role of one head, over a corpus or stored.
-
-    Attributes:
-        role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
-        score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
-        baseline: the largest of ``baselines``, which are by name.
-        n: what the score rests on: content positions, of a pattern those with a key at its place; cases of copying;
-            instances, or sequences.
-        texts: texts, or sequences, of the intervals.
-        interval: of the score, corrected for the number of heads.
-        difference: interval of score - baseline, from paired bootstrap samples of texts.
-        threshold: the rule in words, with its source.
-        holds: whether the head has the role: by its rule, and where it is evidence by interval, ``q`` and control.
-        direction: of a relation or of coreference, who attends to whom.
-        p: one-sided, of a difference of 0 or less, times the number of directions or offsets of which it is the best.
-        q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001).
-        untrained: of a freshly initialised copy the best score of any head in the same direction; None without one.
-        refuted: whether it cannot pass: even the upper ends of ``interval`` and ``difference`` break the rule, or do
-            not exceed ``untrained``. A role that neither passes nor is refuted is undecided.
-        too_few: why there is no verdict, ``n = 29, 30 needed``; both intervals, ``p`` and ``q`` are then None. Else ''.
-
-    Of a role that only :attr:`describes` both intervals, ``p``, ``q`` and ``untrained`` are None.
-    """
+    """One role of one head, over a corpus or stored; one that only describes has no intervals, p, q and untrained."""
 
     id: HeadId
-    role: str
-    score: float
-    baseline: float
-    n: int
-    texts: int
-    interval: Interval | None
-    difference: Interval | None
-    threshold: str
-    holds: bool
-    direction: str | None
-    baselines: dict[str, float]
-    p: float | None = None
-    q: float | None = None
-    untrained: float | None = None
-    refuted: bool = False
-    too_few: str = ""
+    role: str  # previous-token, sink, syntactic:nsubj, coreference, …
+    score: float  # 0-1, of semantic a cosine; see threshold for what it is
+    baseline: float  # the largest of baselines
+    n: int  # that the score is of: content positions, of a pattern with a key at its place; cases; instances; sequences
+    texts: int  # or sequences, of the intervals
+    interval: Interval | None  # of the score, corrected for the number of heads
+    difference: Interval | None  # interval of score - baseline, from paired bootstrap samples of texts
+    threshold: str  # the rule in words, with its source
+    holds: bool  # by its rule, and where it is evidence by interval, q and control
+    direction: str | None  # of a relation or of coreference, who attends to whom
+    baselines: dict[str, float]  # by name
+    p: float | None = None  # one-sided, of a difference of 0 or less, times the directions or offsets tried
+    q: float | None = None  # its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001)
+    untrained: float | None = None  # best score of any head of a freshly initialised copy in the same direction
+    refuted: bool = False  # even the upper ends break the rule, or do not exceed untrained; else it is undecided
+    too_few: str = ""  # why there is no verdict: n = 29, 30 needed; intervals, p and q are then None
 
     @property
     def describes(self) -> bool:
@@ -110,12 +74,10 @@ class Role:
 
     @property
     def margin(self) -> float:
-        """Score above baseline."""
         return self.score - self.baseline
 
     @property
-    def error_reduction(self) -> float | None:
-        """Share of the baseline's errors that the head does not make."""
+    def error_reduction(self) -> float | None:  # share of the baseline's errors that the head does not make
         return error_reduction(self.score, self.baseline)
 
     @property
@@ -127,24 +89,16 @@ class Role:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The scores of all heads for one role, and the rule by which they pass.
-
-    Attributes:
-        scale: ``share``, ``proportion`` or ``cosine``, the kind of interval.
-        enough: fewest texts for a verdict.
-        measurable: [n_layers, n_heads], share of each head's attention that the score is about; None for all.
-        heads: boolean [n_layers, n_heads], heads that are judged; None for all.
-        n_tests: number of them, for the correction; 0 for the number of scores.
-    """
+    """The scores of all heads for one role, and the rule by which they pass."""
 
     role: str
     rule: Rule
     estimate: HeadScores
-    scale: str = "share"
-    enough: int = MIN_TEXTS_SHARES
-    measurable: Tensor | None = None
-    heads: Tensor | None = None
-    n_tests: int = 0
+    scale: str = "share"  # or proportion, cosine: the kind of interval
+    enough: int = MIN_TEXTS_SHARES  # fewest texts for a verdict
+    measurable: Tensor | None = None  # [n_layers, n_heads], the share of attention that the score is of; None for all
+    heads: Tensor | None = None  # boolean [n_layers, n_heads], heads that are judged; None for all
+    n_tests: int = 0  # number of them, for the correction; 0 for the number of scores
 
     @property
     def threshold(self) -> str:
@@ -155,33 +109,42 @@ class Candidate:
         """One head in one direction; ``rate`` is the error rate of its intervals."""
         estimate, index = self.estimate, (direction, *id)
         score, baseline, baselines = estimate.at(direction, id)
-        score, n = min(1.0, score), int(estimate.n[id])
+        score, n, texts = min(1.0, score), int(estimate.n[id]), estimate.texts
         errors = float(estimate.errors[index]), float(estimate.differences[index])
-        too_few = self._too_few(n, errors)
-        role = Role(
-            id, self.role, score, baseline, n, estimate.texts, None, None, self.threshold, False,
-            estimate.directions[direction] or None, baselines, too_few=too_few,
-        )  # fmt: skip
         off_content = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
-        holds = self.rule.holds(score, baseline, off_content)
+        holds, too_few = self.rule.holds(score, baseline, off_content), ""
+        if n < self.enough:
+            too_few = f"n = {n}, {self.enough} needed"
+        elif texts < self.enough:
+            too_few = f"{counted(texts, 'text')}, {self.enough} needed"
+        elif not all(map(math.isfinite, errors)):
+            too_few = "no errors can be estimated"
+        role = Role(
+            id=id,
+            role=self.role,
+            score=score,
+            baseline=baseline,
+            n=n,
+            texts=texts,
+            interval=None,
+            difference=None,
+            threshold=self.threshold,
+            holds=holds and not too_few,
+            direction=estimate.directions[direction] or None,
+            baselines=baselines,
+            too_few=too_few,
+        )
         if too_few or describes(self.role):
-            return replace(role, holds=holds and not too_few)
+            return role
         if self.scale == "proportion":
-            evidence = proportion_evidence(score, baseline, errors, (n, estimate.texts), rate)
+            evidence = proportion_evidence(score, baseline, errors, (n, texts), rate)
         else:
             evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
-            evidence = evidence_of(score, baseline, errors, estimate.texts, rate)
+            evidence = evidence_of(score, baseline, errors, texts, rate)
         interval, difference, p = evidence
-        holds = holds and difference[0] > 0
         refuted = not self.rule.holds(interval[1], interval[1] - difference[1], off_content)
+        holds = holds and difference[0] > 0
         return replace(role, interval=interval, difference=difference, p=p, holds=holds, refuted=refuted)
-
-    def _too_few(self, n: int, errors: tuple[float, float]) -> str:
-        if n < self.enough:
-            return f"n = {n}, {self.enough} needed"
-        if self.estimate.texts < self.enough:
-            return f"{counted(self.estimate.texts, 'text')}, {self.enough} needed"
-        return "" if all(map(math.isfinite, errors)) else "no errors can be estimated"
 
     def tested(self, id: HeadId, direction: int) -> Role:
         """One head in one direction, its error rate and p corrected for all tests of the role."""
@@ -212,12 +175,10 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     yield Candidate("sink", rules.SINK, estimates["sink"])
     yield Candidate("broad", rules.BROAD, estimates["broad"])
     tried = {name: estimates[name] for name in OFFSETS if name in estimates}
-    best = torch.stack([each.margins[0] for each in tried.values()]).argmax(0)
+    best = torch.stack([estimate.margins[0] for estimate in tried.values()]).argmax(0)
+    n_tests = len(tried) * best.numel()
     for i, (name, estimate) in enumerate(tried.items()):
-        yield Candidate(
-            name, rules.POSITION, estimate, measurable=on_content, heads=best == i,
-            n_tests=len(tried) * best.numel(),
-        )  # fmt: skip
+        yield Candidate(name, rules.POSITION, estimate, measurable=on_content, heads=best == i, n_tests=n_tests)
 
 
 def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
@@ -246,8 +207,8 @@ def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
 
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
     """One role for each relation."""
-    for each in relations:
-        yield Candidate(f"syntactic:{each.relation}", rules.RELATION, each.accuracy, "proportion", ENOUGH_INSTANCES)
+    for count in relations:
+        yield Candidate(f"syntactic:{count.relation}", rules.RELATION, count.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
@@ -265,9 +226,15 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
-        uniform = {"uniform attention": baseline}
-        of_each = torch.full(scores.shape[1:], n)
-        estimate = HeadScores(scores.mean(0)[None], errors, uniform, baseline, errors, of_each, n)
+        estimate = HeadScores(
+            scores.mean(0)[None],
+            errors,
+            baselines={"uniform attention": baseline},
+            baseline=baseline,
+            differences=errors,
+            n=torch.full(scores.shape[1:], n),
+            texts=n,
+        )
         rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
         yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
 
@@ -275,14 +242,14 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
 def untrained_scores(candidates: Iterable[Candidate]) -> dict[tuple[str, str], float]:
     """By role that is evidence, and direction, the best score of any head of an untrained model with enough texts."""
     best = {}
-    for each in candidates:
-        estimate = each.estimate
-        measured = estimate.scores.isfinite() & (estimate.n >= each.enough)
-        if describes(each.role) or estimate.texts < each.enough:
+    for candidate in candidates:
+        estimate = candidate.estimate
+        if describes(candidate.role) or estimate.texts < candidate.enough:
             continue
+        measured = estimate.scores.isfinite() & (estimate.n >= candidate.enough)
         for direction, scores, known in zip(estimate.directions, estimate.scores, measured, strict=True):
             if known.any():
-                best[each.role, direction] = float(scores[known].max())
+                best[candidate.role, direction] = float(scores[known].max())
     return best
 
 
@@ -293,8 +260,7 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[tuple[str, 
     initialised copy of the model; empty without one.
     """
     roles = [role for candidate in candidates for role in candidate.roles()]
-    tested = [role.p for role in roles if role.p is not None]
-    rates = iter(false_discovery(tested))
+    rates = iter(false_discovery([role.p for role in roles if role.p is not None]))
     return [
         _verdict(role, None if role.p is None else next(rates), untrained.get((role.role, role.direction or "")))
         for role in roles
@@ -321,12 +287,12 @@ def in_direction(
     for candidate in candidates:
         directions = candidate.estimate.directions
         if candidate.role == role and direction in directions:
-            found = candidate.tested(id, directions.index(direction))
-            if math.isfinite(found.score):
-                others = [each for each in roles if each.role == role and each.untrained is not None]
-                same = [each for each in others if each.direction == direction] or others
-                rates = false_discovery([*(each.p for each in roles if each.p is not None), found.p or 1.0])
-                return _verdict(found, None if found.p is None else rates[-1], same[0].untrained if same else None)
+            tested = candidate.tested(id, directions.index(direction))
+            if math.isfinite(tested.score):
+                others = [other for other in roles if other.role == role and other.untrained is not None]
+                same = [other for other in others if other.direction == direction] or others
+                rates = false_discovery([*(other.p for other in roles if other.p is not None), tested.p or 1.0])
+                return _verdict(tested, None if tested.p is None else rates[-1], same[0].untrained if same else None)
     return None
 
 

@@ -63,25 +63,15 @@ RETRIEVED = 0.1
 
 @dataclass(frozen=True)
 class Rule:
-    """The thresholds of a score.
+    """The thresholds of a score."""
 
-    Attributes:
-        words: the rule with its sources.
-        above: score that must be exceeded.
-        above_rest: error reduction that must be exceeded.
-        margin: least score - baseline.
-        of_baseline: least score as a share of the baseline.
-        least: least score, in place of a baseline.
-        reject_sink_heads: whether it fails for heads with more than :data:`SINK_ONLY` of their attention off content.
-    """
-
-    words: str
-    above: float = -math.inf
-    above_rest: float = -math.inf
-    margin: float = -math.inf
-    of_baseline: float | None = None
-    least: float | None = None
-    reject_sink_heads: bool = False
+    words: str  # the rule with its sources
+    above: float = -math.inf  # score that must be exceeded
+    above_rest: float = -math.inf  # error reduction that must be exceeded
+    margin: float = -math.inf  # least score - baseline
+    of_baseline: float | None = None  # least score as a share of the baseline
+    least: float | None = None  # least score, in place of a baseline
+    reject_sink_heads: bool = False  # of heads with more than SINK_ONLY of their attention off content
 
     def holds(self, score: float | None, baseline: float | None, off_content: float = 0.0) -> bool:
         """Whether a score passes; ``off_content`` is the share of attention that the score is not about, 0-1."""

@@ -4,8 +4,7 @@ The rules are those of :mod:`attnviz.judge.rules`. A text has no intervals, but 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
@@ -25,71 +24,41 @@ LEAST_TYPES = 2
 """Fewest different tokens from which a head must attend to a copy, or to what followed it, since "the" alone is
 no evidence (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
 
-UNNAMED = "unnamed"
-"""The label of a head that shows none of the patterns, "heterogeneous" in Kovaleva et al. 2019."""
-
-BOTH = "; "
-"""Between the two parts of a label."""
-
-TOO_SHORT = "too short"
-"""The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
-
-FEW_ROWS = "too few rows"
-"""The same where so few of its rows were chosen."""
-
+UNNAMED = "unnamed"  # the label without any of the patterns, "heterogeneous" in Kovaleva et al. 2019
+BOTH = "; "  # between the two parts of a label
+TOO_SHORT = "too short"  # in place of a label, where the text has fewer than LEAST_N content positions
+FEW_ROWS = "too few rows"  # the same where so few of its rows were chosen
 NO_LABEL = (TOO_SHORT, FEW_ROWS)
-"""What stands for a label where there is too little for one."""
-
-DIAGONAL = "diagonal"
-"""The label of a cross-attention head that follows the diagonal from target to source."""
+DIAGONAL = "diagonal"  # of a cross-attention head that follows the diagonal from target to source
 
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
-_MORE = {
+_COPIES = {
     "induction": f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)",
     "duplicate": _REPEATED,
-    "broad": f"without sinks, too (our own), {_AT_LEAST}",
 }
-"""Conditions of a text beside the rule, by statistic."""
+"""What repeats need on a text beside the rule, by statistic."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict on one pattern of one head, with its evidence.
+    """A verdict on one pattern of one head, with its evidence."""
 
-    Attributes:
-        name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
-        kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``.
-        score: the share (0-1) or accuracy (0-1); None where not measurable.
-        baseline: the same under uniform attention, of long-range with keys shuffled; of a relation the largest of its
-            ``baselines``; None for broad, whose score is a share of uniform attention's.
-        n: number of queries (or instances of the relation) of the score; of broad, the content queries.
-        holds: whether the head shows it, by the rule.
-        threshold: the rule in words, with its source.
-        direction, offset: of a relation, who attends to whom, and the best fixed offset.
-        on_sinks: of a relation, whether its words attend more to sinks than to its other end.
-        on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
-            that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022).
-        baseline_on_repeats: the same under uniform attention.
-        types: number of different tokens where this mean is above a half; None where no token repeats.
-        on_content: of broad, the score over content queries and keys alone.
-    """
-
-    name: str
-    kind: str
-    score: float | None
-    baseline: float | None
-    n: int
-    holds: bool
-    threshold: str
-    direction: str | None = None
-    offset: int | None = None
-    on_repeats: float | None = None
-    baseline_on_repeats: float | None = None
-    types: int | None = None
-    baselines: dict[str, float] | None = None
-    on_sinks: bool = False
-    on_content: float | None = None
+    name: str  # previous-token, sink, …, or a relation of the parser (nsubj)
+    kind: str  # positional, repeats, sink, broad or syntactic
+    score: float | None  # the share or accuracy, 0-1; None where not measurable
+    baseline: float | None  # under uniform attention; of long-range keys shuffled, of a relation its best guess
+    n: int  # queries (or instances of the relation) of the score; of broad, the content queries
+    holds: bool  # whether the head shows it, by the rule
+    threshold: str  # the rule in words, with its source
+    direction: str | None = None  # of a relation, who attends to whom
+    offset: int | None = None  # of a relation, the best fixed one
+    on_repeats: float | None = None  # of repeats, mean attention of the n queries with a copy (Olsson et al. 2022)
+    baseline_on_repeats: float | None = None  # the same under uniform attention
+    types: int | None = None  # different tokens where this mean is above a half; None where no token repeats
+    baselines: dict[str, float] | None = None  # of a relation
+    on_sinks: bool = False  # of a relation, whether its words attend more to sinks than to its other end
+    on_content: float | None = None  # of broad, the score over content queries and keys alone
 
     @property
     def passed(self) -> bool | None:
@@ -109,7 +78,6 @@ class Verdict:
 
     @property
     def enough(self) -> bool:
-        """Whether ``n`` is at least :data:`ENOUGH`."""
         return self.n >= ENOUGH
 
     @property
@@ -135,22 +103,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Label:
-    """The label of a head on one text: whether its attention rests on sinks, and what it does among other tokens.
+    """The label of a head on one text: whether its attention rests on sinks, and what it does among other tokens."""
 
-    Attributes:
-        name: ``sink``, ``previous-token``, both as ``sink; previous-token``, ``syntactic:det``, …, ``unnamed``,
-            ``too short`` or ``too few rows``.
-        verdicts: behind each of its parts; none for the last two.
-        n: of the last verdict; without one the content positions of the text.
-    """
-
-    name: str
-    verdicts: tuple[Verdict, ...]
-    n: int
+    name: str  # sink, previous-token, both as "sink; previous-token", syntactic:det, …, unnamed or what is too little
+    verdicts: tuple[Verdict, ...]  # behind each of its parts; none for the last three
+    n: int  # of the last verdict; without one the content positions of the text
 
     @property
-    def verdict(self) -> Verdict | None:
-        """The verdict behind the last part."""
+    def verdict(self) -> Verdict | None:  # behind the last part
         return self.verdicts[-1] if self.verdicts else None
 
     @property
@@ -160,7 +120,6 @@ class Label:
 
     @property
     def certain(self) -> bool:
-        """Whether ``n`` is at least :data:`ENOUGH`."""
         return self.n >= ENOUGH
 
     @property
@@ -182,24 +141,73 @@ def judge(
     gone = statistics.get(NOWHERE)
     if gone is not None:  # a learned sink is one, too
         sink, uniform_sink = gone + (sink or 0.0), (context.uniform[NOWHERE] or 0.0) + (uniform_sink or 0.0)
-    general = [
-        _verdict(SINK, SINK, rules.SINK, sink, uniform_sink, n),
-        _broad(statistics, context),
-    ]
+    entropy = ratio(statistics["entropy"], context.uniform["entropy"])
+    on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
+    broad = Verdict(
+        name="broad",
+        kind="broad",
+        score=entropy,
+        baseline=None,
+        n=n,
+        holds=rules.BROAD.holds(min(entropy or 0.0, on_content or 0.0), 1.0) and n >= LEAST_N,
+        threshold=f"{rules.BROAD.words}, without sinks, too (our own), {_AT_LEAST}",
+        on_content=on_content,
+    )
+    general = [_verdict(SINK, SINK, rules.SINK, sink, uniform_sink, n), broad]
+    rests = sink or 0.0
     if context.source is not None:
         baseline, n = context.uniform[DIAGONALITY], 0 if diagonality is None else n
-        diagonal = _verdict(DIAGONAL, "positional", rules.DIAGONALITY, diagonality, baseline, n, sink or 0.0)
-        return [diagonal, *general]
-    baselines = context.baselines_of(statistics)
-    verdicts = [
-        _verdict(
-            NAMES[name], "positional", rules.of_position(name), statistics[name], baselines[name],
-            context.counts[name], sink or 0.0,
+        return [_verdict(DIAGONAL, "positional", rules.DIAGONALITY, diagonality, baseline, n, rests), *general]
+    verdicts, baselines = [], context.baselines_of(statistics)
+    for name in SHARES:
+        rule, n = rules.of_position(name), context.counts[name]
+        verdicts.append(_verdict(NAMES[name], "positional", rule, statistics[name], baselines[name], n, rests))
+    verdicts += [*(_repeats(name, statistics, context) for name in REPEATS), *general]
+    for relation in relations:
+        accuracy, on_sinks = relation.accuracy, relation.on_sinks
+        direction = int(accuracy.best[id])  # that of the head's largest margin
+        score, baseline, by_name = accuracy.at(direction, id)
+        verdict = _verdict(relation.relation, "syntactic", rules.RELATION, score, baseline, relation.n)
+        verdicts.append(
+            replace(
+                verdict,
+                direction=accuracy.directions[direction],
+                offset=relation.offset,
+                baselines=by_name,
+                on_sinks=on_sinks is not None and bool(on_sinks[(direction, *id)]),
+            )
         )
-        for name in SHARES
-    ]  # fmt: skip
-    verdicts += [_repeats(name, statistics, context) for name in REPEATS]
-    return [*verdicts, *general, *(_syntactic(relation, id) for relation in relations)]
+    return verdicts
+
+
+def _verdict(
+    name: str, kind: str, rule: Rule, score: float | None, baseline: float | None, n: int, off_content: float = 0.0
+) -> Verdict:
+    return Verdict(
+        name=name,
+        kind=kind,
+        score=score,
+        baseline=baseline,
+        n=n,
+        holds=rule.holds(score, baseline, off_content) and n >= LEAST_N,
+        threshold=f"{rule.words}, {_AT_LEAST}",
+    )
+
+
+def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
+    on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
+    types = statistics.get(TYPES[name])
+    verdict = _verdict(NAMES[name], "repeats", rules.REPEATED, on_repeats, uniform, n)
+    return replace(
+        verdict,
+        score=statistics[name],
+        baseline=context.uniform[name],
+        holds=verdict.holds and (types or 0) >= LEAST_TYPES,
+        threshold=f"{rules.REPEATED.words}, {_COPIES.get(name, _AT_LEAST)}",
+        on_repeats=on_repeats,
+        baseline_on_repeats=uniform,
+        types=None if types is None else int(types),
+    )
 
 
 def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> Label:
@@ -215,61 +223,16 @@ def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> L
     """
     if n < LEAST_N:
         return Label(too_few, (), n)
-    shown = [each for each in verdicts if each.holds and (each.kind != "syntactic" or each.tells)]
-    ranked = sorted(shown, key=lambda verdict: (_rank(verdict), -(verdict.error_reduction or 0.0)))
-    parts = [each for each in ranked if each.kind == SINK] + [each for each in ranked if each.kind != SINK][:1]
+
+    def order(verdict: Verdict) -> tuple[int, float]:
+        """Specific patterns, local and long-range, broad."""
+        rank = 2 if verdict.kind == "broad" else int(verdict.kind == "positional" and verdict.name in GENERAL)
+        return rank, -(verdict.error_reduction or 0.0)
+
+    shown = [verdict for verdict in verdicts if verdict.holds and (verdict.kind != "syntactic" or verdict.tells)]
+    sinks = [verdict for verdict in shown if verdict.kind == SINK]
+    parts = (*sinks, *sorted((verdict for verdict in shown if verdict.kind != SINK), key=order)[:1])
     if not parts:
         return Label(UNNAMED, (), n)
-    named = [f"syntactic:{each.name}" if each.kind == "syntactic" else each.name for each in parts]
-    return Label(BOTH.join(named), tuple(parts), parts[-1].n)
-
-
-def _rank(verdict: Verdict) -> int:
-    """Rank of a verdict as label: specific patterns, local and long-range, broad."""
-    if verdict.kind == "broad":
-        return 2
-    return int(verdict.kind == "positional" and verdict.name in GENERAL)
-
-
-def _holds(rule: Rule, score: float | None, baseline: float | None, n: int, off_content: float = 0.0) -> bool:
-    return rule.holds(score, baseline, off_content) and n >= LEAST_N
-
-
-def _words(rule: Rule, statistic: str = "") -> str:
-    return f"{rule.words}, {_MORE.get(statistic, _AT_LEAST)}"
-
-
-def _verdict(
-    name: str, kind: str, rule: Rule, score: float | None, baseline: float | None, n: int, off_content: float = 0.0,
-    **more: Any,
-) -> Verdict:  # fmt: skip
-    """The verdict of a rule alone; ``more`` are further attributes."""
-    return Verdict(name, kind, score, baseline, n, _holds(rule, score, baseline, n, off_content), _words(rule), **more)
-
-
-def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
-    types = statistics.get(TYPES[name])
-    holds = _holds(rules.REPEATED, on_repeats, uniform, n) and (types or 0) >= LEAST_TYPES
-    return Verdict(
-        NAMES[name], "repeats", statistics[name], context.uniform[name], n, holds, _words(rules.REPEATED, name),
-        on_repeats=on_repeats, baseline_on_repeats=uniform, types=None if types is None else int(types),
-    )  # fmt: skip
-
-
-def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    score, n = ratio(statistics["entropy"], context.uniform["entropy"]), context.n_non_sink
-    on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
-    holds = _holds(rules.BROAD, min(score or 0.0, on_content or 0.0), 1.0, n)
-    return Verdict("broad", "broad", score, None, n, holds, _words(rules.BROAD, "broad"), on_content=on_content)
-
-
-def _syntactic(relation: RelationCount, id: HeadId) -> Verdict:
-    """The verdict on a relation, in the direction of the head's largest margin."""
-    direction = int(relation.accuracy.best[id])
-    score, baseline, baselines = relation.accuracy.at(direction, id)
-    return _verdict(
-        relation.relation, "syntactic", rules.RELATION, score, baseline, relation.n,
-        direction=relation.accuracy.directions[direction], offset=relation.offset, baselines=baselines,
-        on_sinks=relation.on_sinks is not None and bool(relation.on_sinks[(direction, *id)]),
-    )  # fmt: skip
+    names = [f"syntactic:{verdict.name}" if verdict.kind == "syntactic" else verdict.name for verdict in parts]
+    return Label(BOTH.join(names), parts, parts[-1].n)

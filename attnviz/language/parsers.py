@@ -25,9 +25,7 @@ from attnviz.memory import is_out_of_memory
 from attnviz.models.libraries import first_line
 from attnviz.wording import counted
 
-LEAST_KNOWN = 2 / 3
-"""Least share of known words at which a text is parsed."""
-
+LEAST_KNOWN = 2 / 3  # least share of known words at which a text is parsed
 _SIGN_WEIGHT = 3  # unknown words that a sign of program code counts as
 
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # Thai, Lao, Chinese, Japanese: characters
@@ -46,28 +44,24 @@ _NOT_INSTALLED = "no spaCy pipeline with a dependency parser is installed (pip i
 
 @dataclass(frozen=True)
 class ParsedWord:
-    """A word of a parser, from character ``start`` to before ``end``, and its relation to its head.
-
-    ``head`` is the index of its head, its own for the root; ``own_head`` and ``own_relation`` are those before the
-    parser's labels were mapped.
-    """
+    """A word of a parser, and its relation to its head."""
 
     text: str
-    start: int
+    start: int  # its first character, and the one after its last
     end: int
     is_space: bool
-    head: int
+    head: int  # the index of its head, its own for the root
     relation: str
-    own_head: int
+    own_head: int  # both before the parser's labels were mapped
     own_relation: str
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The name of a parser's set of relations; ``mapped_from`` names its own where these were mapped."""
+    """The name of a parser's set of relations."""
 
     name: str
-    mapped_from: str | None = None
+    mapped_from: str | None = None  # its own set, where it was mapped
 
     @classmethod
     def of(cls, pipeline: Any) -> "Vocabulary":
@@ -78,8 +72,7 @@ class Vocabulary:
         return UNIVERSAL if is_universal(labels) else cls("the parser's own")
 
 
-UNIVERSAL = Vocabulary("Universal Dependencies")
-"""The relations of treebanks."""
+UNIVERSAL = Vocabulary("Universal Dependencies")  # the relations of treebanks
 
 
 def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
@@ -96,11 +89,20 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
             f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
             "shorten it, or leave syntax out with --no-syntax."
         ) from error
-    parsed = [(word.text, word.pos_, word.head.i, word.dep_) for word in document]
-    mapped = Vocabulary.of(pipeline).mapped_from is not None
-    relations = to_universal(parsed) if mapped else [(head, label) for _, _, head, label in parsed]
+    relations = [(word.head.i, word.dep_) for word in document]
+    if Vocabulary.of(pipeline).mapped_from is not None:
+        relations = to_universal([(word.text, word.pos_, word.head.i, word.dep_) for word in document])
     return [
-        ParsedWord(word.text, word.idx, word.idx + len(word.text), word.is_space, head, label, word.head.i, word.dep_)
+        ParsedWord(
+            text=word.text,
+            start=word.idx,
+            end=word.idx + len(word.text),
+            is_space=word.is_space,
+            head=head,
+            relation=label,
+            own_head=word.head.i,
+            own_relation=word.dep_,
+        )
         for word, (head, label) in zip(document, relations, strict=True)
     ]
 
@@ -180,8 +182,8 @@ def _first_that_loads(names: Sequence[str]) -> Any:
 def _load_pipeline(name: str) -> Any:
     """The pipeline, loaded once a process; one in a folder again where its meta.json is another."""
     _spacy()
-    own = Path(name, "meta.json").absolute()
-    return _loaded(name, str(own), own.stat().st_mtime_ns if is_there(str(own), Path.is_file) else None)
+    meta = Path(name, "meta.json").absolute()
+    return _loaded(name, str(meta), meta.stat().st_mtime_ns if is_there(str(meta), Path.is_file) else None)
 
 
 @lru_cache(maxsize=4)
@@ -194,17 +196,14 @@ def _loaded(name: str, *_: str | int | None) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = first_line(error)
         installed = ", ".join(_installed()) or "none"
         raise ParserError(
-            f"spaCy cannot load the pipeline {name!r}: {reason} Installed pipelines: {installed}; to add one of "
-            "spaCy's own, type: python -m spacy download NAME"
+            f"spaCy cannot load the pipeline {name!r}: {first_line(error)} Installed pipelines: {installed}; to add "
+            "one of spaCy's own, type: python -m spacy download NAME"
         ) from error
     if "parser" not in pipeline.pipe_names:
-        raise ParserError(
-            f"the spaCy pipeline {name!r} has no dependency parser; "
-            f"it has: {', '.join(pipeline.pipe_names) or 'nothing'}."
-        )
+        pipes = ", ".join(pipeline.pipe_names) or "nothing"
+        raise ParserError(f"the spaCy pipeline {name!r} has no dependency parser; it has: {pipes}.")
     return pipeline
 
 
@@ -221,7 +220,8 @@ def _known(text: str, pipeline: str) -> tuple[float, int, int, int]:
     """The share of known words, 0-1, and the numbers of known words, of words and of signs of program code."""
     chunks = normalize("NFC", text).split()
     text = " ".join(chunk for chunk in chunks if not _ADDRESS.search(chunk))
-    words, signs = _WORD.findall(text.lower()), len(_SIGN.findall(text))
+    words = _WORD.findall(text.lower())
+    signs = len(_SIGN.findall(text))
     known = sum(word in _vocabulary(pipeline) for word in words)
     return known / max(1, len(words) + _SIGN_WEIGHT * signs), known, len(words), signs
 

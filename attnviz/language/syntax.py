@@ -16,10 +16,10 @@ LEFT_OUT = {"punct", "root", ""}
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the parser: its text, and the positions of the tokens that overlap it."""
+    """A word of the parser."""
 
     text: str
-    positions: tuple[int, ...]
+    positions: tuple[int, ...]  # of the tokens that overlap it
 
 
 @dataclass(frozen=True)
@@ -33,40 +33,25 @@ class Arc:
 
 @dataclass(frozen=True)
 class Parse:
-    """The words and arcs of a text, or of both segments of a pair one after the other.
-
-    Attributes:
-        words: with their tokens.
-        arcs: relations between them, without those of punctuation and the root.
-        parser: the pipeline's name.
-        vocabulary: names of the relations, and of the parser's own.
-        own_arcs: the arcs before the parser's labels were mapped; else empty.
-    """
+    """The words and arcs of a text, or of both segments of a pair one after the other."""
 
     words: tuple[Word, ...]
-    arcs: tuple[Arc, ...]
-    parser: str
+    arcs: tuple[Arc, ...]  # without those of punctuation and the root
+    parser: str  # the pipeline's name
     vocabulary: Vocabulary = UNIVERSAL
-    own_arcs: tuple[Arc, ...] = ()
+    own_arcs: tuple[Arc, ...] = ()  # before the parser's labels were mapped; else empty
 
 
 def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
-    """Parse each segment and map the parser's words to the model's tokens by character overlap.
+    """Parse a text, perhaps with its pair, and map the words to the tokens of the model by character overlap.
 
-    A token that overlaps two words of the parser ("cannot") belongs to both. Words without a token
-    (white space, or truncated) are left out, with their relations.
-
-    Args:
-        parser: a spaCy pipeline.
-        texts: the text, and the pair where there is one.
-        tokens: the same text or pair as the model reads it.
+    A token that overlaps two words of the parser (a spaCy pipeline), such as "cannot", belongs to both. Words without
+    a token (white space, or truncated) are left out, with their relations.
     """
-    words: list[Word] = []
-    arcs: list[Arc] = []
-    own_arcs: list[Arc] = []
+    words, arcs, own_arcs = list[Word](), list[Arc](), list[Arc]()
     vocabulary = Vocabulary.of(parser)
     for segment, text in enumerate(texts):
-        index: dict[int, int] = {}
+        index = dict[int, int]()
         parsed = parsed_words(parser, text)
         offsets = [pair if of == segment else (0, 0) for pair, of in zip(tokens.offsets, tokens.segments, strict=True)]
         positions = overlapping(offsets, [(word.start, word.end) for word in parsed])

@@ -17,11 +17,8 @@ _NAMES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "dat
 RELATIONS = {name: tuple(ends) for name, ends in _NAMES["relations"].items()}
 """The 37 relations of Universal Dependencies, without subtypes: in English words, the usual dependent and its head."""
 
-SUBTYPES = {name: tuple(ends) for name, ends in _NAMES["subtypes"].items()}
-"""Subtypes that say more than their relation."""
-
-LABELS: dict[str, str] = _NAMES["clearnlp"]
-"""Labels of ClearNLP that Universal Dependencies lacks; shared labels keep their names."""
+SUBTYPES = {name: tuple(ends) for name, ends in _NAMES["subtypes"].items()}  # that say more than their relation
+LABELS: dict[str, str] = _NAMES["clearnlp"]  # those that Universal Dependencies lacks; shared ones keep their names
 
 _BE = {"be", "am", "is", "are", "was", "were", "been", "being", "'s", "'re", "'m", "’s", "’re", "’m", "ai"}
 _CAUSATIVES = {"let", "lets", "letting", "make", "makes", "made", "making"}
@@ -106,23 +103,22 @@ def to_universal(words: Sequence[tuple[str, str, int, str]]) -> list[tuple[int, 
     for step in _STEPS:
         for word in inner_first:
             step(word)
-    return [(word.head.index, _universal_label(word)) for word in tree]
-
-
-def _universal_label(word: _Word) -> str:
-    if word.label == "npadvmod" and word.head.pos in _NOMINAL:
-        return "nmod:unmarked"
-    if word.label == "aux" and word.text.lower() == "to":
-        return "mark"
-    return LABELS.get(word.label, word.label)
+    relations = []
+    for word in tree:
+        label = LABELS.get(word.label, word.label)
+        if word.label == "npadvmod" and word.head.pos in _NOMINAL:
+            label = "nmod:unmarked"
+        elif word.label == "aux" and word.text.lower() == "to":
+            label = "mark"
+        relations.append((word.head.index, label))
+    return relations
 
 
 def _attach_coordinator(word: _Word) -> None:
     """``a <- and``, ``a <- b`` becomes ``b <- and``: a coordinator depends on the conjunct after it."""
-    if word.label == "cc" and word.head.index < word.index:
-        after = [other for other in word.head.labelled("conj") if other.index > word.index]
-        if after:
-            word.move(after[0])
+    after = [other for other in word.head.labelled("conj") if other.index > word.index]
+    if word.label == "cc" and word.head.index < word.index and after:
+        word.move(after[0])
 
 
 def _flatten_conjuncts(word: _Word) -> None:
@@ -190,21 +186,16 @@ def _lift_predicate(verb: _Word) -> None:
     if any(child.text.lower() == "there" for child in verb.labelled("expl")):
         for child in linked[:1]:
             child.label = "nsubj"  # there is a cat
-    elif predicates := linked or _locations(verb):
-        verb.lift(predicates[-1])
+        return
+    if not linked and not verb.labelled("ccomp", "xcomp", "oprd", "csubj"):  # where something is: in the house, here
+        linked = [
+            child
+            for child in verb.labelled("obl", "advmod")
+            if (child.index > verb.index if child.label == "obl" else child.text.lower() in _PLACES)
+        ][:1]
+    if linked:
+        verb.lift(linked[-1])
         verb.label = "cop"
-
-
-def _locations(verb: _Word) -> list[_Word]:
-    """The first child by which ``be`` says where something is: ``in the house``, ``here``."""
-    if verb.labelled("ccomp", "xcomp", "oprd", "csubj"):
-        return []
-    places = [
-        child
-        for child in verb.labelled("obl", "advmod")
-        if (child.index > verb.index if child.label == "obl" else child.text.lower() in _PLACES)
-    ]
-    return places[:1]
 
 
 def _lift_speech(clause: _Word) -> None:

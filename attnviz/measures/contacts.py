@@ -18,8 +18,18 @@ from attnviz.models.libraries import first_line
 from attnviz.wording import visible
 
 _LONG = 24
-CONTACTS = {"contacts_l": (6, 1), "contacts_l5": (6, 5), "long_contacts_l": (_LONG, 1), "long_contacts_l5": (_LONG, 5)}
-"""By statistic: how far apart the residues of a pair are at least, and the part of L, their number, that is ranked."""
+CONTACTS = {
+    f"{name}{ending}": (least, part, apc)
+    for name, least, part in (
+        ("contacts_l", 6, 1),
+        ("contacts_l5", 6, 5),
+        ("long_contacts_l", _LONG, 1),
+        ("long_contacts_l5", _LONG, 5),
+    )
+    for ending, apc in (("", False), ("_apc", True))
+}
+"""By statistic: how far apart the residues of a pair are at least, the part of L, their number, that is ranked, and
+whether scores are less their average product."""
 
 _NEAR, _NEAREST = 8.0, 1.0
 """Ångström: residues nearer than the first are in contact; none are nearer than the second."""
@@ -67,36 +77,39 @@ class ContactMap:
             with two residues in contact on each line, counted from 1.
         special: which positions are no residues. One between residues parts two chains, whose pairs count, as long
             ones, if the file has contacts between chains.
-        apc: whether scores are corrected, see :func:`corrected`.
 
     Raises:
         UsageError: the file is neither, of another number of residues, or without contacts.
     """
 
-    def __init__(self, file: str | Path, special: Sequence[bool], apc: bool) -> None:
-        self._residues, self._apc = np.flatnonzero(~np.array(special)), apc
+    def __init__(self, file: str | Path, special: Sequence[bool]) -> None:
+        self._residues = np.flatnonzero(~np.array(special))
         n = len(self._residues)
         (first, second), chains = np.triu_indices(n, 1), self._residues - np.arange(n)
         truth, between = _read(file, n)[first, second], chains[first] != chains[second]
         of_chains = _LONG if (truth[between] == 1).any() else 0
         apart = np.where(between, of_chains, second - first)
-        self._pairs = dict[str, tuple[Tensor, Tensor]]()
-        for name, (least, _) in CONTACTS.items():
+        self._pairs = dict[int, tuple[Tensor, Tensor]]()  # by how far apart they are
+        for least, _, _ in CONTACTS.values():
             ranked = (apart >= least) & (truth >= 0)
-            self._pairs[name] = torch.tensor((first * n + second)[ranked]), torch.tensor(truth[ranked])
-        if not self._pairs["contacts_l"][1].any():
+            self._pairs[least] = torch.tensor((first * n + second)[ranked]), torch.tensor(truth[ranked])
+        if not self._pairs[min(self._pairs)][1].any():
             raise UsageError(f"expected in {visible(str(file))} contacts of residues 6 or more apart, found none.")
 
     @property
     def chance(self) -> dict[str, float | None]:
         """The statistics under uniform attention: the share of contacts among all pairs; None without pairs."""
-        return {name: float(truth.mean()) if len(truth) else None for name, (_, truth) in self._pairs.items()}
+        shares = {least: float(truth.mean()) if len(truth) else None for least, (_, truth) in self._pairs.items()}
+        return {name: shares[least] for name, (least, _, _) in CONTACTS.items()}
 
     def statistics(self, pattern: Tensor) -> dict[str, float | None]:
         """The statistics of a pattern, [n, n], by :func:`corrected` attention between residues."""
-        values, n = corrected(pattern[self._residues][:, self._residues], self._apc).flatten(), len(self._residues)
-        found = dict[str, float | None]()
-        for name, (pairs, truth) in self._pairs.items():
-            highest = values[pairs].topk(min(len(pairs), max(1, n // CONTACTS[name][1]))).indices
-            found[name] = float(truth[highest].mean()) if len(pairs) else None
-        return found
+        n = len(self._residues)
+        between = pattern[self._residues][:, self._residues]
+        scores = {apc: corrected(between, apc).flatten() for apc in (False, True)}
+        precisions = dict[str, float | None]()
+        for name, (least, part, apc) in CONTACTS.items():
+            pairs, truth = self._pairs[least]
+            highest = scores[apc][pairs].topk(min(len(pairs), max(1, n // part))).indices
+            precisions[name] = float(truth[highest].mean()) if len(pairs) else None
+        return precisions

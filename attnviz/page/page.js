@@ -254,7 +254,7 @@ export class App {
       if (state.drop) words.push("--drop-special");
       const rows = data.patterns[data.heads[state.head].patterns[0]]?.rows ?? 0;
       if (state.view === "lines" && state.tokens.length === 1 && this.textOf(rows) === state.text) words.push("--token", `#${state.tokens[0]}`);
-    } else words.push("--figures", { compare: "differences", "heads-texts": "heads" }[data.command] ?? "page");
+    } else words.push("--figures", data.command === "compare" ? "differences" : "page");
     const usual = state.view === "lines" ? "shared" : data.command_line.scale ?? "shared"; // what needs no option
     const scaled = data.command !== "card" && !(data.command === "compare" && state.scale === "log"); // what the command can draw
     if (state.scale !== usual && scaled) words.push("--scale", state.scale);

@@ -1,7 +1,6 @@
 """A result: what one run of a command measured, with its figures, tables, document and files."""
 
 import html
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -53,9 +52,19 @@ class Result:
 
     Attributes:
         command: its folder in :mod:`attnviz.commands`: ``heads``, or ``heads.texts`` of a form of it.
+        noun: in the caption of a table, where that is not the name of the class.
     """
 
     command: ClassVar[str]
+    noun: ClassVar[str] = ""
+
+    @property
+    def in_words(self) -> str:
+        """What the result is of, and what it found: ``of “the cat ran” with minilm: 6 tokens, 72 heads verified``."""
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.in_words}>"
 
     @property
     def reading_notes(self) -> list[str]:
@@ -164,8 +173,8 @@ class Result:
             listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
         if isinstance(self, OfHeads) and len(self.select(choices.select)) < len(self.heads):
             listed = f"; {len(self.select(choices.select))} of {counted(len(self.heads), 'head')} listed"
-        what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
-        caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
+        what = f"{self.noun or type(self).__name__} {self.in_words}{listed}"
+        caption = f"{what} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
 

@@ -69,8 +69,14 @@ STATISTICS = live(REGISTRY, lambda: {
     "aer_baseline": Statistic("AER, baseline", "AER of the diagonal, or of random links if less", "", "AER, baseline"),
     "sink": Statistic("sink share", "mean attention of the other {unit}s to {sinks}", "", "Sink"),
     **{
-        name: Statistic(title, f"{_CONTACTS}, {CONTACTS[name][0]} or more apart", "", title)
-        for name, title in zip(CONTACTS, ("P@L", "P@L/5", "long P@L", "long P@L/5"), strict=True)
+        name + ending: Statistic(title + more, f"{_CONTACTS}{less}, {CONTACTS[name][0]} or more apart")
+        for name, title in (
+            ("contacts_l", "P@L"),
+            ("contacts_l5", "P@L/5"),
+            ("long_contacts_l", "long P@L"),
+            ("long_contacts_l5", "long P@L/5"),
+        )
+        for ending, more, less in (("", "", ""), ("_apc", " APC", " by A + Aᵀ less its average product"))
     },
     NOWHERE: Statistic(NOWHERE, "mean attention of content that goes to a learned sink, no token", "", "Nowhere"),
     **{

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_results, progress
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.page import written
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text
@@ -61,9 +61,9 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", relation=None, direction=None, score=value, baseline=-0.001, n=9)
-    head: Any = SimpleNamespace(shown="local", role=role, role_label="related", over_corpus=[("related", role)])
-    told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
-    assert told.endswith(" score 0.00, baseline 0.00, n = 9")
+    head: Any = SimpleNamespace(id="L0H0", shown="local", role=role, role_label="related")
+    told = labels_and_roles(SimpleNamespace(has_role=lambda _: True), [head])  # type: ignore[arg-type]
+    assert told.endswith(" score 0.00, baseline 0.00, n = 9)")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
     assert (signed(-0.004), signed(0.0012), signed(1.2e-5)) == ("−0.0040", "+0.0012", "+1.2e-05")
 

@@ -77,8 +77,9 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     ]
     assert run(text, "--save-attention").exit_code == 0
     assert len(list(Path("out").glob("*/attention.safetensors"))) == 2
-    done = run(text, "--figures", "mean")
+    done = run(text, "--figures", "page")
     assert done.exit_code == 0, done.output
+    assert len(list(Path("out").glob("*/heads.html"))) == 2
     content = document()
     assert [(line["line"], line["text"]) for line in content["lines"]] == [(1, LINES[0]), (4, LINES[1]), (5, LINES[0])]
     folders = [line["folder"] for line in content["lines"]]
@@ -88,7 +89,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     written = json.loads(Path(f"out/{folders[1]}/heads.json").read_text(encoding="utf-8"))
     alone = attnviz.analyze(LINES[1], bert_folder, syntax=False).document()
     assert written["heads"] == json.loads(json.dumps(alone["heads"]))
-    assert {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads.jsonl"} <= set(content["files"])
+    assert {"heads-texts.csv", "heads-texts.json", "heads.jsonl"} <= set(content["files"])
     with Path("out/heads-texts.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     sink = next(row for row in rows if (row["id"], row["statistic"]) == ("L2H1", "sink"))
@@ -97,7 +98,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
 
 @pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
-def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
+def test_two_hundred_rows_are_three_files_that_keep_ids_and_labels(run: Any):
     texts = [f"the {'cat ' * (number % 5)}ran" for number in range(200)]
     rows = "".join(f"r{number},{text},{number % 2},1999\n" for number, text in enumerate(texts))
     done = run(f"id,sentence,label,year\n{rows}", "--table", "md", name="x.csv")
@@ -105,7 +106,7 @@ def test_two_hundred_rows_are_four_files_that_keep_ids_and_labels(run: Any):
     assert len(done.output.splitlines()) <= 22 + len(texts)  # a row a text comes before the tables
     assert "columns not read: year" in done.stdout
     written = {path.name for path in Path("out").iterdir()} - {".attnviz.json"}
-    assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.html", "heads-texts.md", "heads.jsonl"}
+    assert written == {"heads-texts.csv", "heads-texts.json", "heads-texts.md", "heads.jsonl"}
     assert Path("out/heads-texts.md").read_text(encoding="utf-8").count("\n| L") == 12  # a row a head
     lines = list(map(json.loads, Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()))
     assert [(line["id"], line["label"], line["line"]) for line in lines] == [

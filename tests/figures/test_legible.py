@@ -110,7 +110,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "heads, many": lambda: analysis([f"word{i}" for i in range(90)], 3, 12),
     "heads, hostile": lambda: analysis(NAMES, 2, 3, NAMES),
     "heads, chosen": lambda: analysis([f"t{i}" for i in range(6)], 6, 12),
-    "heads.texts": lambda: attnviz.analyze_each(["the cat", "the cat " * 9], sharp_bert(), syntax=False, **BERT),
     "compare, few": lambda: comparison("a", "the"),
     "compare, many": lambda: comparison(TEXT, TEXT.replace("word3 the", "word3 a", 1)),
     "compare.corpus": lambda: attnviz.compare_corpus(

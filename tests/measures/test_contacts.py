@@ -8,11 +8,8 @@ from transformers.models.esm.modeling_esm import average_product_correct, symmet
 import attnviz
 from attnviz.errors import UsageError
 from attnviz.measures.contacts import ContactMap, corrected
-from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
-from tests.support.drawn import drawing_of
 from tests.support.relatives import checkpoint_of
-from tests.support.tolerances import SUMS_32
 
 PROTEIN = "MKTAYIAKQRQISF"
 N = 32
@@ -42,15 +39,13 @@ def pattern_of(pairs, n):
     return pattern
 
 
-@pytest.mark.parametrize("apc", [False, True])
-def test_a_head_that_attends_to_contacts_finds_all_of_them(tmp_path, apc):
-    contacts = ContactMap(text_of(PAIRS, tmp_path), [True, *[False] * N, True], apc)
+def test_a_head_that_attends_to_contacts_finds_all_of_them(tmp_path):
+    contacts = ContactMap(text_of(PAIRS, tmp_path), [True, *[False] * N, True])
     found = contacts.statistics(pattern_of(PAIRS, N))
-    assert found == pytest.approx(
-        {"contacts_l": 6 / 32, "contacts_l5": 1, "long_contacts_l": 1 / 32, "long_contacts_l5": 1 / 6}
-    )
+    precisions = {"contacts_l": 6 / 32, "contacts_l5": 1, "long_contacts_l": 1 / 32, "long_contacts_l5": 1 / 6}
+    assert found == pytest.approx(precisions | {f"{name}_apc": value for name, value in precisions.items()})
     share, of_long = 6 / (26 * 27 / 2), 1 / (8 * 9 / 2)
-    assert list(contacts.chance.values()) == pytest.approx([share, share, of_long, of_long])
+    assert list(contacts.chance.values()) == pytest.approx([share] * 4 + [of_long] * 4)
     near = [(one, one + 1) for one, _ in PAIRS]
     assert contacts.statistics(pattern_of(near, N))["contacts_l5"] < 0.5
 
@@ -64,17 +59,17 @@ def test_matrices_of_contacts_and_of_distances_say_the_same_and_unknown_pairs_do
     unknown = distances.copy()
     unknown[0], unknown[:, 0] = np.nan, -1
     special = [False] * N
-    chances = [ContactMap(matrix_of(each, tmp_path), special, False).chance for each in (binary, distances, unknown)]
-    assert chances[0] == chances[1] == ContactMap(text_of(PAIRS, tmp_path), special, False).chance
+    chances = [ContactMap(matrix_of(each, tmp_path), special).chance for each in (binary, distances, unknown)]
+    assert chances[0] == chances[1] == ContactMap(text_of(PAIRS, tmp_path), special).chance
     assert chances[2]["contacts_l"] == pytest.approx(5 / (25 * 26 / 2))
 
 
 def test_pairs_of_two_chains_count_only_where_the_file_has_contacts_between_them(tmp_path):
     special = [True, *[False] * 16, True, *[False] * 16, True]
-    apart = ContactMap(text_of([(1, 9), (18, 30)], tmp_path), special, False)
+    apart = ContactMap(text_of([(1, 9), (18, 30)], tmp_path), special)
     assert apart.chance["contacts_l"] == pytest.approx(2 / (10 * 11))
     assert apart.chance["long_contacts_l"] is None
-    between = ContactMap(text_of([(1, 9), (18, 30), (16, 17)], tmp_path), special, False)
+    between = ContactMap(text_of([(1, 9), (18, 30), (16, 17)], tmp_path), special)
     assert between.chance["contacts_l"] == pytest.approx(3 / (10 * 11 + 16 * 16))
     assert between.chance["long_contacts_l"] == pytest.approx(1 / (16 * 16))
 
@@ -86,22 +81,16 @@ def test_maps_are_corrected_as_esm_does_it():
     assert corrected(torch.zeros(2, 4, 4), True).isfinite().all()
 
 
-@pytest.mark.parametrize("apc", [False, True])
-def test_what_is_drawn_is_corrected_and_statistics_are_of_the_weights(tmp_path, apc):
+def test_heads_are_scored_by_their_maps_with_and_without_correction(tmp_path):
     checkpoint = checkpoint_of("esm")
-    plain = attnviz.analyze(PROTEIN, checkpoint)
-    found = attnviz.analyze(PROTEIN, checkpoint, symmetric=True, apc=apc, contacts=text_of([(1, 10)], tmp_path))
-    assert torch.equal(plain.attention(), found.attention())
+    found = attnviz.analyze(PROTEIN, checkpoint, contacts=text_of([(1, 10)], tmp_path))
     pairs = torch.triu_indices(14, 14, 6)
-    for before, after in zip(plain.heads, found.heads, strict=True):
+    for before, after in zip(attnviz.analyze(PROTEIN, checkpoint).heads, found.heads, strict=True):
         assert before.statistics.items() <= after.statistics.items()
-        own = corrected(found.pattern(after.id)[1:-1, 1:-1], apc)
-        (plan,) = drawing_of("heads", "heads").plans(found, ViewOptions(select=(str(after.id),)))
-        torch.testing.assert_close(torch.from_numpy(plan.values), own.clamp(min=0), atol=SUMS_32, rtol=0)
-        assert (plan.labels.texts[0], plan.labels.texts[-1]) == ("M1", "F14")
-        assert plan.axes[0] == plan.axes[1]
-        highest = pairs.T[own[tuple(pairs)].topk(14).indices].tolist()
-        assert after.statistics["contacts_l"] == pytest.approx(([0, 9] in highest) / 14)
+        for name, apc in (("contacts_l", False), ("contacts_l_apc", True)):
+            scores = corrected(found.pattern(after.id)[1:-1, 1:-1], apc)
+            highest = pairs.T[scores[tuple(pairs)].topk(14).indices].tolist()
+            assert after.statistics[name] == pytest.approx(([0, 9] in highest) / 14)
 
 
 def test_heads_are_ranked_beside_chance_and_files_have_their_precision(tmp_path):
@@ -157,9 +146,8 @@ def test_a_file_that_promises_more_than_it_has_is_damaged(tmp_path):
         attnviz.analyze(PROTEIN, checkpoint_of("esm"), contacts=file)
 
 
-@pytest.mark.parametrize("options", [{"symmetric": True}, {"apc": True}, {"contacts": "c.npy"}])
-def test_only_encoders_and_whole_texts_have_maps_of_contacts(options):
+def test_only_encoders_and_whole_texts_have_maps_of_contacts():
     with pytest.raises(UsageError, match="encoders"):
-        attnviz.analyze(SENTENCE, "tiny-gpt2", **options)
+        attnviz.analyze(SENTENCE, "tiny-gpt2", contacts="c.npy")
     with pytest.raises(UsageError, match="--queries"):
-        attnviz.analyze(PROTEIN, checkpoint_of("esm"), queries=0, **options)
+        attnviz.analyze(PROTEIN, checkpoint_of("esm"), queries=0, contacts="c.npy")

@@ -91,8 +91,6 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
     trees = treebank(folder / "trees.conllu", 30)
     profile = attnviz.profile_heads("tiny-gpt2", [trees], device="cpu", control=False)
     assert profile is not None
-    texts = attnviz.analyze_each([SENTENCE, *MARKUP[:4]], analysis.checkpoint, syntax=False)
-    texts.save(folder / "texts", figures=["page"])
     profile.save(folder / "profile", figures=["page"])
     result_of("card").save(folder / "card", figures=["page"])
     driver = chromium(folder, 1600)

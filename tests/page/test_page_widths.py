@@ -40,8 +40,7 @@ def test_270_thumbnails_are_painted_within_2_seconds_those_in_view_first(page: P
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "name",
-    ["roles", "many", "translated", "compare", "profile/profile", "card/card", "texts/heads-texts", "chat/heads"],
+    "name", ["roles", "many", "translated", "compare", "profile/profile", "card/card", "chat/heads"]
 )
 def test_nothing_is_wider_than_the_screen_and_targets_are_large_enough(page: Page, name: str, width: int) -> None:
     page.emulate(width)

@@ -91,8 +91,9 @@ class Circuits(Result, OfHeads[HeadCopying]):
             ]
         return sorted(pairs, key=lambda pair: -pair.deviations)
 
-    def __repr__(self) -> str:
-        return f"<Circuits of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}>"
+    @property
+    def in_words(self) -> str:
+        return f"of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}"
 
 
 @checked

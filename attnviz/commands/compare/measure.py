@@ -186,7 +186,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     def blocks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The patterns of a layer, or of some of its heads, on A and on B; see :func:`side_by_side`."""
-        return side_by_side(self.first.blocks(layer, heads), self.second.blocks(layer, heads))
+        return side_by_side(self.first.chunks(layer, heads), self.second.chunks(layer, heads))
 
     @property
     def side_names(self) -> tuple[str, str]:
@@ -195,11 +195,12 @@ class Comparison(Result, OfHeads[HeadDifference]):
             return quoted_text(self.first), quoted_text(self.second)
         return model_names(self.first.checkpoint, self.second.checkpoint)
 
-    def __repr__(self) -> str:
+    @property
+    def in_words(self) -> str:
         first, second = self.side_names
         most = self.heads[0]
         heads = counted(len(self.heads), "head")
-        return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
+        return f"of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})"
 
 
 @checked
@@ -237,7 +238,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         )
         queries = queries[list(contexts[0].query_positions)]
         largest, of_content = ([nothing] * first.checkpoint.n_heads_of(layer) for _ in range(2))
-        blocks = side_by_side(first.blocks(layer), second.blocks(layer))
+        blocks = side_by_side(first.chunks(layer), second.chunks(layer))
         blocks = noting_largest(blocks, largest, of_content, queries, keys)
         tally.add(layer, blocks, torch.ones(1, len(queries), dtype=torch.bool))
         found |= {HeadId(layer, head): each for head, each in enumerate(zip(largest, of_content, strict=True))}

@@ -22,47 +22,33 @@ _LABELS = ("coreference", "semantic", RETRIEVAL, RARE_WORD, *WRITTEN, DIAGONAL, 
 
 @dataclass(frozen=True)
 class HeadFindings:
-    """Numbers and verdicts of one head.
-
-    Attributes:
-        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`); None where not measurable.
-        verdicts: every verdict with its score, baseline and n.
-        labelled: its label from this text alone, with the verdict behind it.
-        roles: that it has over a corpus, by a stored profile of the model, as that orders them; None without one.
-        alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
-    """
+    """Numbers and verdicts of one head."""
 
     id: HeadId
-    statistics: dict[str, float | None]
+    statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.SCALARS); None where not measurable
     verdicts: tuple[Verdict, ...]
-    labelled: Label
-    roles: tuple[Role, ...] | None = None
-    alignment: tuple[int, ...] = ()
+    labelled: Label  # from this text alone
+    roles: tuple[Role, ...] | None = None  # over a corpus, by a stored profile, as that orders them; None without one
+    alignment: tuple[int, ...] = ()  # of cross-attention, for each unit of the target that of the source it rests on
 
     def __repr__(self) -> str:
         return f"<HeadFindings of {self.title}>"
 
     @property
-    def label(self) -> str:
-        """The label: ``previous-token``, ``syntactic:det``, ``sink; local``, ``unnamed``, ``too short``."""
+    def label(self) -> str:  # previous-token, syntactic:det, sink; local, unnamed, too short
         return self.labelled.name
 
     @property
-    def on_text(self) -> list[tuple[str, Verdict]]:
-        """The parts of the label, by name, each with its verdict."""
+    def on_text(self) -> list[tuple[str, Verdict]]:  # the parts of the label, by name
         return list(zip(self.label.split(BOTH), self.labelled.verdicts, strict=False))
 
     @property
-    def over_corpus(self) -> list[tuple[str, Role]]:
-        """The roles that the head has over the corpus, by name."""
+    def over_corpus(self) -> list[tuple[str, Role]]:  # the roles, by name
         return [(role.role, role) for role in self.roles or ()]
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of the label: ``sink``, what it does among other tokens (``local``, ``syntactic``, …), or both.
-
-        They are families, of which pictures show the last by its mark.
-        """
+        """Families of the label: ``sink``, what it does among other tokens (``local``, ``syntactic``, …), or both."""
         return [family_of_label(name).name for name in self.label.split(BOTH)]
 
     @property
@@ -80,9 +66,8 @@ class HeadFindings:
     @property
     def strongest(self) -> Verdict | None:
         """The verdict of the label, else the positional one of the largest error reduction."""
-        measured = [
-            verdict for verdict in self.verdicts if verdict.kind == "positional" and verdict.error_reduction is not None
-        ]
+        positional = (verdict for verdict in self.verdicts if verdict.kind == "positional")
+        measured = [verdict for verdict in positional if verdict.error_reduction is not None]
         return self.labelled.verdict or max(measured, key=lambda verdict: verdict.error_reduction or 0.0, default=None)
 
     @property
@@ -92,31 +77,26 @@ class HeadFindings:
         return self.labelled.verdict is not None, float("-inf") if verdict is None else rank_value(verdict)
 
     @property
-    def shown(self) -> str:
-        """The label for figures, with a question mark if it is an indication only."""
+    def shown(self) -> str:  # the label for figures, with its mark
         return visible(self.labelled.shown)
 
     @property
-    def names(self) -> list[str]:
-        """The label for figures, and the role if it is another: ``obj (corpus)``, before which unnamed is left out."""
-        role = "" if self.role is None or self.role.role in self.label.split(BOTH) else self.role.role
-        corpus = f"{visible(role.removeprefix(SYNTACTIC))} (corpus)" if role else ""
-        return list(filter(None, ["" if corpus and self.label == UNNAMED else self.shown, corpus]))
-
-    @property
     def title(self) -> str:
-        """Id and names: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
-        return " · ".join([str(self.id), *self.names])
+        """Id, label, and the role if it is another: ``L2H0 · obj (corpus)``, ``L2H8 · next-token? · det (corpus)``."""
+        names = [str(self.id), self.shown]
+        if self.role is not None and self.role.role not in self.label.split(BOTH):
+            names = names[: 1 if self.label == UNNAMED else 2]
+            names.append(f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)")
+        return " · ".join(names)
 
     def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | Role]]:
         """The parts of the label, and the roles, that any of these names selects, by name."""
-        found: list[tuple[str, Verdict | Role]] = [*self.on_text, *self.over_corpus]
+        parts: list[tuple[str, Verdict | Role]] = [*self.on_text, *self.over_corpus]
         wanted = set(map(str.casefold, names))
-        return [(name, each) for name, each in found if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
+        return [(name, part) for name, part in parts if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
 
     @property
-    def mark(self) -> str:
-        """``?`` if the label is an indication only, else ''."""
+    def mark(self) -> str:  # a question mark if the label is an indication only
         return self.labelled.shown.removeprefix(self.label)
 
 
@@ -133,14 +113,14 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
 def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -> list[HeadFindings]:
     """Sort heads by what these names select them for, and let those roles lead their roles.
 
-    The clearest of each name come first, in turn, then the next of each. Heads that are selected by id come last, all
-    of them without names, by their labels.
+    The clearest of each name come first, in turn, then the next of each; heads that are selected by id come last, by
+    their labels.
     """
     ranked = clearest_first(heads)
     places: dict[HeadId, tuple[float, int]] = {}
     for turn, name in enumerate(names):
         clarity = {
-            head.id: max(rank_value(each) for _, each in found) for head in ranked if (found := head.found_as([name]))
+            head.id: max(rank_value(part) for _, part in parts) for head in ranked if (parts := head.found_as([name]))
         }
         for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
             places[id] = min(places.get(id, (rank, turn)), (rank, turn))
@@ -154,15 +134,15 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
 
 def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
     """The verdict on the text that one of these names selects, else that of the label."""
-    selected = (found for _, found in head.found_as(names) if isinstance(found, Verdict))
+    selected = (part for _, part in head.found_as(names) if isinstance(part, Verdict))
     return next(selected, head.labelled.verdict)
 
 
-def rank_value(found: Verdict | Role) -> float:
+def rank_value(judged: Verdict | Role) -> float:
     """How clear a verdict or role is: its error reduction; of broad, how far it exceeds its threshold."""
-    if found.error_reduction is not None:
-        return found.error_reduction
-    return (min(found.score or 0.0, 1.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
+    if judged.error_reduction is not None:
+        return judged.error_reduction
+    return (min(judged.score or 0.0, 1.0) - BROAD_SHARE) / (1 - BROAD_SHARE)
 
 
 def shorter(name: str) -> str:
@@ -180,8 +160,11 @@ def evidence(head: HeadFindings) -> str:
     if verdict.kind == "syntactic":
         arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
         guess = verdict.largest_baseline
-        baseline = f"{'offset ' * guess.startswith(('+', '-'))}{guess}: {verdict.baseline:.2f}"
-        return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
+        if guess.startswith(("+", "-")):
+            guess = f"offset {guess}"
+        return (
+            f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {guess}: {verdict.baseline:.2f} · n = {verdict.n}"
+        )
     if verdict.kind == "broad":
         return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
     if verdict.margin <= 0 and head.labelled.verdict is None:
@@ -195,24 +178,17 @@ def evidence(head: HeadFindings) -> str:
 
 
 def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[HeadId]:
-    """The heads that have one of these labels or roles.
-
-    Raises:
-        UsageError: none has such a label or role.
-    """
-    chosen = set[HeadId]()
+    """The heads that have one of these labels or roles; UsageError where none has."""
+    chosen, forms = set[HeadId](), dict[HeadId, set[str]]()
+    for head in heads:
+        labels = (*head.label.split(BOTH), *(role for role, _ in head.over_corpus))
+        forms[head.id] = {form.casefold() for label in labels for form in _names_of(label)}
     for name in map(str.casefold, names):
-        ids = {head.id for head in heads if name in _names(head)}
+        ids = {id for id, known in forms.items() if name in known}
         if not ids:
             raise UsageError(_no_head_message(name, heads))
         chosen |= ids
     return chosen
-
-
-def _names(head: HeadFindings) -> set[str]:
-    """Names that select this head: ``syntactic:obj``, ``obj``, ``syntactic``."""
-    roles = [role for role, _ in head.over_corpus]
-    return {name.casefold() for label in (*head.label.split(BOTH), *roles) for name in _names_of(label)}
 
 
 def _names_of(label: str) -> Iterator[str]:
@@ -222,21 +198,21 @@ def _names_of(label: str) -> Iterator[str]:
 
 
 def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
-    """Message on an unknown name, with the known ones and their counts."""
-    labels = Counter(label.removeprefix(SYNTACTIC) for head in heads for label in head.label.split(BOTH))
-    roles = Counter(role.removeprefix(SYNTACTIC) for head in heads for role, _ in head.over_corpus)
-    of_corpus = f"roles {_counts(roles)}" if roles else "no roles"
+    labels, roles = Counter[str](), Counter[str]()
+    for head in heads:
+        labels.update(label.removeprefix(SYNTACTIC) for label in head.label.split(BOTH))
+        roles.update(role.removeprefix(SYNTACTIC) for role, _ in head.over_corpus)
+    counts = [
+        ", ".join(f"{visible(label)} ({count})" for label, count in names.most_common()) for names in (labels, roles)
+    ]
+    of_corpus = f"roles {counts[1]}" if roles else "no roles"
     if all(head.roles is None for head in heads):
         of_corpus = "no roles over a corpus, because no stored profile of this model was read"
-    listed = f"labels {_counts(labels)}; {of_corpus}."
-    known = {"syntactic", *RELATIONS, *(each for label in (*NAMES.values(), *_LABELS) for each in _names_of(label))}
+    listed = f"labels {counts[0]}; {of_corpus}."
+    known = {"syntactic", *RELATIONS, *(form for label in (*NAMES.values(), *_LABELS) for form in _names_of(label))}
     if name.removeprefix(SYNTACTIC).partition(":")[0] in known:
         return f"no head here is {visible(name)!r}: {listed}"
-    meant = did_you_mean(name, known)
     return (
-        f"cannot read the selection {visible(name)!r}: expected one of {FORMS}, or what a head is here: {listed}{meant}"
+        f"cannot read the selection {visible(name)!r}: expected one of {FORMS}, or what a head is here: {listed}"
+        f"{did_you_mean(name, known)}"
     )
-
-
-def _counts(names: Counter[str]) -> str:
-    return ", ".join(f"{visible(name)} ({count})" for name, count in names.most_common())

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import as_found, as_list, is_whole
+from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import judged
@@ -18,10 +19,9 @@ from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
-from attnviz.models.families.base import Architecture
 from attnviz.models.families.bert_gpt2 import Bert
 from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
-from attnviz.models.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
+from attnviz.models.tokens import merge_subwords, tokens_of_labels, told_apart
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.checks import LayerCheck, Verification
@@ -39,27 +39,28 @@ class RawAttention(Analysis):
     Pictures, tables and files say so; ``verification.level`` is 0.
     """
 
+    noun: ClassVar[str] = "Attention"
+
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
         """The selected heads; UsageError where none of them is there."""
-        found = super().select(selections)
-        if not found:
+        heads = super().select(selections)
+        if not heads:
             layers = ", ".join(dict.fromkeys(head.id.layer_name for head in self.heads))
             raise UsageError(
                 f"expected heads of the layers {layers}, which have attention, found {as_found(selections)}."
             )
-        return found
+        return heads
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
-        """The document of an analysis, of a model of which nothing else is known."""
         document = super()._document(figures, choices, table)
-        known = {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}
-        return document | {"model": known}
+        return document | {"model": {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}}
 
-    def __repr__(self) -> str:
+    @property
+    def in_words(self) -> str:
         layers = {head.id.layer for head in self.heads}
         shape = f"{counted(len(layers), 'layer')} × {counted(self.shape[1], 'head')}"
         rows = "" if self.context.source is None else f"{len(self.context.units)} × "
-        return f"<RawAttention of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified>"
+        return f"of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified"
 
 
 @checked
@@ -70,7 +71,7 @@ def draw(
     keys: Iterable[str] | None = None,
     mask: Any = None,
     layers: Sequence[int] | None = None,
-    batch: int | Sequence[int] | None = None,
+    batch: int | None = None,
     name: str = "attention",
 ) -> RawAttention:
     """Pictures of any attention weights, from any library: grid, heatmaps, lines, page.
@@ -83,10 +84,10 @@ def draw(
     <RawAttention of 1 layer × 1 head on 2 tokens, not verified>
 
     Args:
-        weights: [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], row = query, column = key; with a batch
-            [n_layers, batch, n_heads, n, n]; a tensor, an array or nested lists. Or what transformers returns: the
-            ``attentions`` of a forward pass, or those of ``generate(output_attentions=True)``, a tuple for each step,
-            which become one pattern of prompt and new tokens. The last new token has no row: the model never read it.
+        weights: [n_layers, n_heads, n, n], [n_heads, n, n] or [n, n], row = query, column = key; a tensor, an array or
+            nested lists. Or what transformers returns: the ``attentions`` of a forward pass, or those of a greedy
+            ``generate(output_attentions=True)``, a tuple for each step, which become one pattern of prompt and new
+            tokens. The last new token has no row: the model never read it. Beams change places, and are not followed.
         tokens: of the rows, as they are to be shown; of a generation with or without the last new token. Those such as
             ``[CLS]`` or ``<s>`` count as special, and in causal weights (0 after the diagonal) the first one as a sink.
         keys: of cross-attention, the tokens of the columns.
@@ -94,7 +95,7 @@ def draw(
             prompt alone. Padding is left out; ``tokens`` may have it or not.
         layers: their numbers, where only some layers of a model have attention; default their places. A tuple may hold
             None for a layer without.
-        batch: the index of the text. Of a beam search ``output.beam_indices[0]``: the beams change places.
+        batch: the index of the text.
         name: of the model, for titles.
 
     Raises:
@@ -104,17 +105,59 @@ def draw(
     given = read_weights(weights, layers, batch, keys is not None)
     n_queries, n_keys = given.patterns.shape[2:]
     n_more = int(given.steps > 0)  # the last new token, which was never read
-    if keys is None:
-        kept = _kept(mask, batch, n_keys, given.steps)
-        given = given.without_padding(kept, kept)
-        return _within_text(given, _labels(tokens, "rows", n_queries, kept, n_more), name)
-    kept = _kept(mask, batch, n_keys, 0)
-    given = given.without_padding(None, kept)
-    columns = _labels(keys, "columns", n_keys, kept)
-    return _between_texts(given, _labels(tokens, "rows", n_queries, None, n_more), columns, name)
+    kept = _kept(mask, batch, n_keys, given.steps if keys is None else 0)
+    kept_rows = kept if keys is None else None
+    if kept_rows is not None:
+        given = replace(given, patterns=given.patterns[:, :, torch.tensor(kept_rows)])
+    if kept is not None:
+        given = replace(given, patterns=given.patterns[..., torch.tensor(kept)])
+    rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
+    given.check()
+    return _drawn(given, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
 
 
-def _kept(mask: Any, batch: int | Sequence[int] | None, n: int, steps: int) -> list[bool] | None:
+def _drawn(given: Weights, rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str) -> RawAttention:
+    """The analysis of weights within one text, or from the target in the rows to the source in the columns."""
+    n_layers, n_heads = given.layers[-1] + 1, given.patterns.shape[1]
+    model: Any = nn.Linear(1, 1)
+    model.config = SimpleNamespace(
+        num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
+    )
+    if columns is None:
+        causal = len(rows) > 1 and not bool(given.patterns.triu(1).any())
+        read, target = tokens_of_labels(rows, causal), None
+        units, numbers = merge_subwords(read, words=False), given.layers
+        context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
+        checkpoint = Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)
+    else:
+        read, of_target = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
+        context = TextContext(merge_subwords(of_target, False), False, None, merge_subwords(read, False))
+        checkpoint = Checkpoint(name, None, _CrossAttention(), model, None)
+        target = Target(
+            text=" ".join(rows), tokens=of_target, generated=False, longest=len(rows), context=context, cross=context
+        )
+        numbers = tuple(map(checkpoint.stacks[0].layer, given.layers))
+    verified: Any = GivenPatterns(dict(zip(numbers, given.patterns, strict=True)))
+    measured = HeadStatistics(context, n_heads)
+    for layer, pattern in verified.patterns.items():
+        measured.begin(layer)
+        measured.add(0, pattern)
+    return RawAttention(
+        text=" ".join(read.labels),
+        pair=None,
+        checkpoint=checkpoint,
+        tokens=read,
+        context=context,
+        verified=verified,
+        heads=tuple(judged([measured], None, {}, context, None)),
+        parse=None,
+        syntax_note="weights were given, not a text.",
+        options=Options(),
+        target=target,
+    )
+
+
+def _kept(mask: Any, batch: int | None, n: int, steps: int) -> list[bool] | None:
     """Which of n tokens a mask shows, of a generation perhaps of the prompt alone; None without a mask."""
     if mask is None:
         return None
@@ -123,16 +166,13 @@ def _kept(mask: Any, batch: int | Sequence[int] | None, n: int, steps: int) -> l
     lengths = {n, n - steps + 1, n + 1} if steps else {n}
     if rows.ndim != 2 or rows.shape[1] not in lengths or not rows.any():
         raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
-    at = 0
-    if len(rows) > 1:
-        if not is_whole(batch) or not 0 <= batch < len(rows):
-            raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
-        at = batch
-    shown = rows[at].tolist()
-    return [*shown, *[True] * n][:n]
+    row = batch if len(rows) > 1 else 0
+    if row is None or not 0 <= row < len(rows):
+        raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
+    return [*rows[row].tolist(), *[True] * n][:n]
 
 
-def _labels(tokens: Iterable[str], of: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
+def _labels(tokens: Iterable[str], name: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
     """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
     what = "a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives"
     given = as_list(tokens, what)
@@ -140,78 +180,18 @@ def _labels(tokens: Iterable[str], of: str, n: int, kept: Sequence[bool] | None,
         raise UsageError(f"expected {what}, found {as_found(tokens)}.")
     if len(given) not in (n, n + n_more):
         padding = "" if kept is None else ", padding included"
-        raise UsageError(f"expected a token for each of the {n} {of} of the weights{padding}, found {len(given)}.")
+        raise UsageError(f"expected a token for each of the {n} {name} of the weights{padding}, found {len(given)}.")
     labels = [visible(token) for token in given[:n]]
     return tuple(labels if kept is None else compress(labels, kept))
 
 
-def _within_text(given: Weights, labels: tuple[str, ...], name: str) -> RawAttention:
-    """Attention within one text."""
-    given.check()
-    causal = len(labels) > 1 and not bool(given.patterns.triu(1).any())
-    read = tokens_of_labels(labels, causal)
-    units = merge_subwords(read, words=False)
-    context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
-    model = _model(name, ARCHITECTURES["gpt2" if causal else "bert"], given)
-    return _analysis(given, given.layers, model, read, context)
-
-
-def _between_texts(given: Weights, labels: tuple[str, ...], columns: tuple[str, ...], name: str) -> RawAttention:
-    """Attention of one text, the target, to another, the source."""
-    given.check()
-    target, source = tokens_of_labels(labels, True), tokens_of_labels(columns, False)
-    context = TextContext(merge_subwords(target, False), False, None, merge_subwords(source, False))
-    model = _model(name, _CrossAttention(), given)
-    (stack,) = model.stacks
-    read = Target(" ".join(labels), target, False, len(labels), context, context)
-    return replace(_analysis(given, list(map(stack.layer, given.layers)), model, source, context), target=read)
-
-
-def _analysis(
-    given: Weights, layers: Sequence[int], model: Checkpoint, tokens: Tokens, context: TextContext
-) -> RawAttention:
-    """The analysis of weights of these layers."""
-    verified: Any = _Given(dict(zip(layers, given.patterns, strict=True)))
-    measured = HeadStatistics(context, given.patterns.shape[1])
-    for layer, pattern in verified.patterns.items():
-        measured.begin(layer)
-        measured.add(0, pattern)
-    return RawAttention(
-        text=" ".join(tokens.labels),
-        pair=None,
-        checkpoint=model,
-        tokens=tokens,
-        context=context,
-        verified=verified,
-        heads=tuple(judged([measured], None, {}, context, None)),
-        parse=None,
-        syntax_note="weights were given, not a text.",
-        options=Options(),
-    )
-
-
 class _CrossAttention(Bert):
-    """A model of cross-attention alone."""
-
     def stacks(self, config: Any) -> tuple[Stack, ...]:
-        """One stack."""
         return (Stack("X", "cross-attention", 0, config.num_hidden_layers, config.num_attention_heads),)
-
-
-def _model(name: str, architecture: Architecture, given: Weights) -> Checkpoint:
-    """What pictures ask of a model: its name, its kind, and how many layers and heads it has."""
-    n_layers, n_heads = given.layers[-1] + 1, given.patterns.shape[1]
-    model: Any = nn.Linear(1, 1)
-    model.config = SimpleNamespace(
-        num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
-    )
-    return Checkpoint(name, None, architecture, model, None)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """A layer's weights, in the form of verified rows."""
-
     wide: Tensor
     n_queries: int
     n_keys: int
@@ -219,14 +199,13 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _Given:
+class GivenPatterns:
     """Given weights in the place of verified attention: level 0, since nothing was compared."""
 
     patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
 
     @property
     def verification(self) -> Verification:
-        """Level 0."""
         checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
         return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
 

@@ -14,26 +14,18 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
-from attnviz.models.tokens import find_positions, sinks_in_words, text_at
+from attnviz.models.tokens import Positions, find_positions, sinks_in_words, text_at
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.wording import percent, shortened_token, visible
 
-MOST_HEADS = 8
-"""Most heads in one picture: as many as there are colours safe for colour blindness."""
-
-MOST_PICTURES, MOST_ROWS = 24, 1600
-"""Most pictures of one head, and rows of all of them, since they take time and disk space."""
-
-FAINTEST_LINE, MOST_LINES = 0.02, 2000
-"""Weights below are not drawn; where more lines than this would remain, the threshold is raised."""
-
-READABLE_LINES = 240
-"""Lines that an eye can follow in one picture, about; of more, each token keeps only its strongest keys."""
-
+MOST_HEADS = 8  # in one picture: as many as there are colours safe for colour blindness
+MOST_PICTURES, MOST_ROWS = 24, 1600  # of one head, and their rows, since they take time and disk space
+FAINTEST_LINE, MOST_LINES = 0.02, 2000  # weights below are not drawn; the threshold rises where more lines remain
+READABLE_LINES = 240  # that an eye can follow in one picture; of more, each token keeps only its strongest keys
 _LONGEST_LABEL = 20
 
 
@@ -50,16 +42,30 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    """Plan up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
-    for part in parts_selected(analysis, choices):
-        heads = _heads_drawn(part, choices)
-        if len(part.select(choices.select)) <= MOST_HEADS:
-            yield _plan(
-                part, list(_weights_of(part, heads, len(heads), choices)), choices, part.stem("lines"), MOST_LINES
-            )
-            continue
-        for each in _weights_of(part, heads, 1, choices):
-            yield _plan(part, [each], choices, f"lines/{each[0].id.file_stem}", MOST_LINES // 2)
+    for part in parts_selected(analysis, choices):  # kinds of attention never share a picture
+        yield from _plans_of(part, part.drawn(choices.drop_special), choices)
+
+
+def _plans_of(part: Analysis, shown: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
+    heads = _heads_drawn(part, choices)
+    together = len(part.select(choices.select)) <= MOST_HEADS
+    start, chosen = start_of(shown, choices.token)
+    n, n_keys = len(shown.units), len(shown.keys)
+    from_sinks, to_sinks = (np.array(units.sink, bool) for units in (shown.units, shown.keys))
+    if from_sinks.all() or to_sinks.all():  # there is nothing else
+        from_sinks, to_sinks = np.zeros_like(from_sinks), np.zeros_like(to_sinks)
+    if start is None:
+        starts = ~from_sinks
+        count = min(n_keys, max(1, READABLE_LINES // (n * (len(heads) if together else 1))))
+    else:
+        starts, count = np.isin(np.arange(n), start), n_keys
+    of_heads = shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
+    if together:
+        yield _plan(shown, list(of_heads), np.flatnonzero(starts), chosen, part.stem("lines"), MOST_LINES)
+        return
+    for head, keys in of_heads:
+        stem = f"lines/{head.id.file_stem}"
+        yield _plan(shown, [(head, keys)], np.flatnonzero(starts), chosen, stem, MOST_LINES // 2)
 
 
 def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
@@ -70,7 +76,7 @@ def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     having, refused = [], dict[str, None]()
     for part in parts:
         try:
-            positions_of(part, choices.token)
+            token_positions(part, choices.token)
             having.append(part)
         except UsageError as error:
             refused[str(error).removesuffix(".")] = None
@@ -79,7 +85,7 @@ def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     return having
 
 
-def positions_of(part: Analysis, token: str | int) -> tuple[int, ...]:
+def token_positions(part: Analysis, token: str | int) -> tuple[int, ...]:
     """Positions of a token among the queries; for an encoder-decoder the error names their text."""
     try:
         return find_positions(part.context.units, token)
@@ -92,7 +98,8 @@ def positions_of(part: Analysis, token: str | int) -> tuple[int, ...]:
 
 def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]:
     """The selected heads; of more than eight the clearest within the limits of pictures and rows."""
-    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
+    heads = analysis.select(choices.select)
+    shown = analysis.drawn(choices.drop_special)
     if len(heads) <= MOST_HEADS:
         return heads
     count = max(1, min(MOST_PICTURES, MOST_ROWS // len(shown.units)))
@@ -101,30 +108,24 @@ def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]
 
 
 class StrongestKeys:
-    """Collects the strongest keys of a head's drawn queries, block by block.
+    """Collects the strongest keys of a head's drawn queries, chunk by chunk.
 
-    Args:
-        starts: the drawn queries, boolean [n_queries].
-        count: keys of each; at most all of them.
-        sinks: keys without lines, boolean [n_keys].
-
-    Attributes:
-        rest: attention of all other keys.
-        to_sinks: attention of the keys without lines.
+    ``starts`` are the drawn queries, boolean [n_queries], ``count`` the keys of each, at most all, and ``sinks`` keys
+    without lines, boolean [n_keys].
     """
 
     def __init__(self, starts: NDArray[np.bool_], count: int, sinks: NDArray[np.bool_]) -> None:
         self._starts, self._count, self._sinks = starts, count, sinks
         self._keys, self._weights = list[Array](), list[Array]()
-        self.rest, self.to_sinks = 0.0, 0.0
+        self.rest = 0.0  # attention of all other keys
+        self.to_sinks = 0.0  # attention of the keys without lines
 
     def add(self, first: int, rows: Tensor) -> None:
         """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
         weights = rows.float().numpy()
         sinks, starts = self._sinks[: weights.shape[1]], self._starts[first : first + len(weights)]
         self.to_sinks += float(weights[starts][:, sinks].sum(dtype=np.float64))
-        weights = np.where(sinks, 0, weights)
-        weights = weights[starts]
+        weights = np.where(sinks, 0, weights)[starts]
         weights = np.pad(weights, [(0, 0), (0, max(0, self._count - weights.shape[1]))])
         if self._count == 1:  # of equal ones the first, as below, and many times faster
             keys = weights.argmax(-1)[:, None]
@@ -141,95 +142,77 @@ class StrongestKeys:
         return np.concatenate(self._keys)
 
     @property
-    def weights(self) -> Array:
-        """Weights of the :attr:`keys`."""
+    def weights(self) -> Array:  # of the keys
         return np.concatenate(self._weights)
 
 
-def _weights_of(
-    analysis: Analysis, heads: Sequence[HeadFindings], share: int, choices: ViewOptions
-) -> Iterator[tuple[HeadFindings, StrongestKeys]]:
-    """Each head with its candidate weights, for a number of heads per picture."""
-    shown = analysis.drawn(choices.drop_special)
-    start, _ = start_of(shown, choices.token)
-    n, n_keys = len(shown.units), len(shown.keys)
-    from_sinks, to_sinks = _without_lines(shown)
-    starts = ~from_sinks if start is None else np.isin(np.arange(n), start)
-    count = _strongest(share, n, n_keys) if start is None else n_keys
-    return shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
-
-
-def _without_lines(shown: Analysis) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Sinks that have no lines: among the queries, and among the keys; none if there is nothing else."""
-    queries, keys = (np.array(each.sink, bool) for each in (shown.units, shown.keys))
-    if queries.all() or keys.all():
-        return np.zeros_like(queries), np.zeros_like(keys)
-    return queries, keys
-
-
 def _plan(
-    analysis: Analysis,
+    shown: Analysis,
     of_heads: Sequence[tuple[HeadFindings, StrongestKeys]],
-    choices: ViewOptions,
+    starts: NDArray[np.intp],
+    chosen: str,
     stem: str,
     most: int,
 ) -> LinesPlan:
-    """Plan one picture of up to eight heads, with at most ``most`` lines."""
-    shown = analysis.drawn(choices.drop_special)
     about, units, heads = shown.figure_context, shown.units, [head for head, _ in of_heads]
-    start, chosen = start_of(shown, choices.token)
-    candidates = np.stack([each.weights for _, each in of_heads])
-    strongest = candidates.shape[-1]
-    least = _threshold(candidates, most)
+    candidates = np.stack([keys.weights for _, keys in of_heads])
+    n_strongest, least = candidates.shape[-1], _threshold(candidates, most)
     head, row, column = (candidates >= least).nonzero()
     order = np.argsort(candidates[head, row, column], kind="stable")
     head, row, column = head[order], row[order], column[order]
-    drawn_weights = candidates[head, row, column]
-    from_sinks, _ = _without_lines(shown)
-    query = (np.flatnonzero(~from_sinks) if start is None else np.array(sorted(start)))[row]
-    key = np.stack([each.keys for _, each in of_heads])[head, row, column]
-    non_sink, onto = (
-        frozenset(position for position, sink in enumerate(each.sink) if not sink) for each in (units, shown.keys)
-    )
+    weights = candidates[head, row, column]
+    key = np.stack([keys.keys for _, keys in of_heads])[head, row, column]
     said = []
-    rest, sinks = (np.array([getattr(each, name) for _, each in of_heads]) for name in ("rest", "to_sinks"))
+    rest, sinks = (np.array([getattr(keys, name) for _, keys in of_heads]) for name in ("rest", "to_sinks"))
     totals = sinks + rest + candidates.sum((1, 2), dtype=np.float64)
     if sinks.any():
         said.append(f"no lines to {sinks_in_words(shown.keys, about.unit)}: {_shares(sinks, totals)} of the attention")
     left_out = rest + np.where(candidates < least, candidates, 0).sum((1, 2), dtype=np.float64)
-    keys = f"of each {about.unit} its {strongest} strongest only, " if strongest < len(shown.keys) else ""
-    said.append(f"{keys}weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention")
-    written: dict[int, str] = {}
-    if start is not None and len(start) == len(heads) == 1:
-        written = {int(to): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True)}
+    strongest = f"of each {about.unit} its {n_strongest} strongest only, " if n_strongest < len(shown.keys) else ""
+    said.append(f"{strongest}weights below {least:.3g} are not drawn: {_shares(left_out, totals)} of the attention")
+    bright = [frozenset(np.flatnonzero(~np.array(axis.sink)).tolist()) for axis in (units, shown.keys)]
+    if chosen:
+        bright = [frozenset(starts.tolist()), frozenset(key.tolist())]
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
+    caption = (
+        f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
+        f"{labels_and_roles(shown, heads)}: lines run from the "
+        f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
+        "attention weight on a scale from 0 to 1"
+    )
+    segments = enumerate(shown.row_tokens.segments[members[0]] for members in units.members)
+    of_texts = [(position, segment) for position, segment in segments if segment is not None]  # no special token
     return LinesPlan(
         stem=stem,
-        **about.caption_and_notes(_what(shown, heads, chosen), *said),
+        **about.caption_and_notes(caption, *said),
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
-        labels=tuple(shortened_token(label, _LONGEST_LABEL) for label in units.labels),
-        bright=(non_sink, onto) if start is None else (frozenset(start), frozenset(key.tolist())),
-        breaks=_breaks([shown.row_tokens.segments[members[0]] for members in units.members]),
-        heads=tuple(each.title for each in heads),
+        labels=_labels(units),
+        bright=(bright[0], bright[1]),
+        breaks=tuple(after for (_, one), (after, other) in itertools.pairwise(of_texts) if one != other),
+        heads=tuple(head.title for head in heads),
         head=head,
-        query=query,
+        query=starts[row],
         key=key,
-        weights=drawn_weights,
+        weights=weights,
         samples=tuple(sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})),
-        written=written,
+        written={int(to): f"{weight:.2f}" for to, weight in zip(key, weights, strict=True)}
+        if chosen and len(starts) == len(heads) == 1
+        else {},
         unit=about.unit,
-        keys=tuple(shortened_token(label, _LONGEST_LABEL) for label in shown.keys.labels)
-        if analysis.rows_differ_from_columns
-        else None,
-        one_text=analysis.context.source is None,
+        keys=_labels(shown.keys) if shown.rows_differ_from_columns else None,
+        one_text=shown.context.source is None,
     )
+
+
+def _labels(units: Positions) -> tuple[str, ...]:
+    return tuple(shortened_token(label, _LONGEST_LABEL) for label in units.labels)
 
 
 def start_of(shown: Analysis, token: str | int | None) -> tuple[tuple[int, ...] | None, str]:
     """The drawn queries, None for all, and the token with its positions in the whole text."""
     if token is None:
         return None, ""
-    everything, numbers = shown.context.units, positions_of(shown, token)
+    everything, numbers = shown.context.units, token_positions(shown, token)
     position_of = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in numbers if everything.members[number] in position_of]
     if not kept:
@@ -251,33 +234,11 @@ def _threshold(weights: Array, most: int) -> float:
     return math.floor(too_weak * 1000 + 1) / 1000
 
 
-def _strongest(n_heads: int, n: int, n_keys: int) -> int:
-    """Keys with a line per token, for a number of heads per picture; at most all."""
-    return min(n_keys, max(1, READABLE_LINES // (n_heads * n)))
-
-
-def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
-    """Positions at which another text begins; special tokens do not count."""
-    known = [(position, segment) for position, segment in enumerate(segments) if segment is not None]
-    return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
-
-
 def _shares(parts: Array, totals: Array) -> str:
     """Share of the attention, or the least and the largest of several heads."""
     shares = parts / np.where(totals, totals, 1)
     low, high = percent(shares.min()), percent(shares.max())
     return high if low == high else f"{low} to {high}"
-
-
-def _what(shown: Analysis, heads: Sequence[HeadFindings], chosen: str) -> str:
-    """The first part of the caption."""
-    about = shown.figure_context
-    return (
-        f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
-        f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: lines run from the "
-        f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
-        "attention weight on a scale from 0 to 1"
-    )
 
 
 LINES = Drawing(_plans, lines_figure, draw_lines)

@@ -11,13 +11,14 @@ from typing import Any, Unpack, overload
 from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.relations import words_of
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.patterns import HOST, MaskInput
-from attnviz.measures.relations import RelatedWords, RelationTally
+from attnviz.measures.relations import RelationTally
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
@@ -51,9 +52,6 @@ from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
 from attnviz.wording import visible
 
-_WARN = partial(warnings.warn, stacklevel=7)  # at the caller of analyze()
-
-
 Inputs = Mapping[str, Any]
 """What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``."""
 
@@ -66,8 +64,6 @@ class AnalyzeOptions(ModelOptions, total=False):
     audio: str | Path | None
     spans: Mapping[str, str] | Sequence[str]
     contacts: str | Path | None
-    symmetric: bool
-    apc: bool
     words: bool
     syntax: bool
     parser: str | None
@@ -101,8 +97,6 @@ def analyze(
     audio: str | Path | None = None,
     spans: Mapping[str, str] | Sequence[str] = (),
     contacts: str | Path | None = None,
-    symmetric: bool = False,
-    apc: bool = False,
     words: bool = False,
     syntax: bool = True,
     parser: str | None = None,
@@ -142,8 +136,6 @@ def analyze(
             such as ``#10-#40``.
         contacts: a file with the residues of a protein that are in contact
             (:class:`attnviz.measures.contacts.ContactMap`), which scores each head; chains are parted by colons.
-        symmetric: of encoders, draw A + Aᵀ without special tokens in place of the attention A.
-        apc: the same less the average product correction, also in the scores by ``contacts``.
         words: merge word pieces: sum over the pieces attended to, mean over those attending.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
@@ -152,7 +144,7 @@ def analyze(
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
             pass; fewer where it ends the text.
-        memory: that a block of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
+        memory: that a chunk of query rows may take, in bytes, or as ``"64M"``; default 48 MiB, on a GPU 1 GiB or a
             quarter of what is free.
         queries: measure the rows of some queries alone, over all keys: ``last``, a stretch such as ``-64:`` or
             ``100:200``, or a token as ``token`` of a figure names it. For long texts: memory and files grow with the
@@ -162,27 +154,35 @@ def analyze(
         opening: see :class:`attnviz.options.ModelOptions`.
 
     Returns:
-        tokens, verified patterns, statistics, verdicts and figures; of a list of texts a list, and of inputs with
-        several documents, too, in their order.
+        an analysis; of a list of texts, or of inputs with several documents, a list in their order.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    file = None if contacts is None else str(contacts)
-    options, named = Options(words, queries, symmetric or apc, apc, file), spans_by_name(spans)
     check_parser(parser, syntax)
     given = [each for each in (text, chat, audio) if each is not None]
     if len(given) != 1:
         found = "both" if given else "neither"
         raise UsageError(f"expected a text, or instead a chat or a sound (chat=..., audio=...), found {found}.")
+    named = spans_by_name(spans)
     messages = None if chat is None else chat_of(chat)
-    of_block = block_memory(memory)
+    chunk_memory = block_memory(memory)
     checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
     frames = None if audio is None else read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
     checkpoint = checkpoint if frames is None else with_language(checkpoint, frames)
-    stored = profile_of(checkpoint, source, warn)
-    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block, generate, named)
+    reader = Reader(
+        checkpoint,
+        stored=profile_of(checkpoint, source, warn),
+        options=Options(words, queries, None if contacts is None else str(contacts)),
+        syntax=syntax,
+        parser=parser,
+        truncate=truncate,
+        max_new_tokens=max_new_tokens,
+        memory=chunk_memory,
+        generate=generate,
+        spans=named,
+    )
     if text is None:
         return reader.read(str(audio or ""), pair, target, progress, frames, messages)
     if isinstance(text, bytes) or not isinstance(text, Iterable):
@@ -190,7 +190,7 @@ def analyze(
     if isinstance(text, str):
         return reader.read(text, pair, target, progress)
     texts = [text] if isinstance(text, Mapping) else as_list(text)
-    inputs = [each for each in texts if isinstance(each, Mapping)]
+    inputs = [item for item in texts if isinstance(item, Mapping)]
     if inputs and model is None and opening.get("adapter") is None:
         raise UsageError("expected model= with what a tokenizer returned: the model of this tokenizer; found none.")
     of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
@@ -199,7 +199,14 @@ def analyze(
             raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
     if len(inputs) < len(texts):
         return list(reader.read_each(listed(texts), progress))
-    analyses = list(reader.read_inputs(inputs, target, progress))
+    documents = [document for item in inputs for document in checkpoint.documents(item)]
+    if target is not None and len(documents) > 1:
+        raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
+    analyses = []
+    for number, (words_read, second, tokens) in enumerate(documents):
+        tell(progress, "texts", number, len(documents))
+        analyses.append(reader.read(words_read, second, target, None, tokens))
+    tell(progress, "texts", len(documents), len(documents))
     return analyses[0] if text is inputs[0] and len(analyses) == 1 else analyses
 
 
@@ -237,18 +244,6 @@ class Reader:
             yield analysis
         tell(progress, "texts", len(texts), len(texts))
 
-    def read_inputs(
-        self, inputs: Sequence[Inputs], target: str | None, progress: Progress | None
-    ) -> Iterator[Analysis]:
-        """The analyses of the documents of what a tokenizer returned, in order; with a target of the only one."""
-        documents = [document for each in inputs for document in self.checkpoint.documents(each)]
-        if target is not None and len(documents) > 1:
-            raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
-        for number, (text, pair, tokens) in enumerate(documents):
-            tell(progress, "texts", number, len(documents))
-            yield self.read(text, pair, target, None, tokens)
-        tell(progress, "texts", len(documents), len(documents))
-
     def read(
         self,
         text: str,
@@ -259,40 +254,37 @@ class Reader:
         chat: Chat | None = None,
     ) -> Analysis:
         """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`."""
-        checkpoint, options = self.checkpoint, self.options
+        checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
         self._refuse_together(chat, pair, target, isinstance(given, Frames))
         rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
         text = text if rendered is None else rendered.text
-        if self.generate is not None:
-            self._refuse_continuation(pair, rendered)
         prompt = given or checkpoint.tokenize(text, pair, self.truncate, rendered=chat is not None)
         continuation, tokens = None, prompt
         if self.generate is not None:
-            continuation, tokens = self._continued(text, prompt, self.generate, chat is not None)
+            continuation, tokens = self._continued(text, prompt, rendered)
         tokens = with_found_sinks(checkpoint, tokens)
-        learned = checkpoint.architecture.learned_sinks
         device = HOST if checkpoint.device.type == "mps" else checkpoint.device  # it has no float64
-        context = _context_of(tokens, checkpoint.architecture.causal, options)
-        context = replace(context, learned_sinks=learned, device=device)
+        context = replace(
+            _context_of(tokens, causal, self.options),
+            learned_sinks=checkpoint.architecture.learned_sinks,
+            device=device,
+        )
         members, queries = context.units.members, context.queries
         rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
         of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
-        whole = text if continuation is None else continuation.whole
-        texts = tokens.texts_read(whole, pair)
+        texts = tokens.texts_read(text if continuation is None else continuation.whole, pair)
         parse, note = self._parsed(texts, tokens)
-        self._refuse_unused_parser(parse, note)
         contexts = _contexts(checkpoint, context, of_target, len(tokens))
+        layout = None if checkpoint.stacks else self._layout(tokens, context, texts, prompt, rendered, continuation)
         measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
-        layout, of_spans = None, dict[int, SpanTally]()
-        if not checkpoint.stacks:
-            layout = self._layout(tokens, context, texts, prompt, rendered, continuation)
-        relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, context.causal, replicates=0)
+        of_spans = dict[int, SpanTally]()
+        relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, causal, replicates=0)
         if parse is not None:
-            words = [word.positions for word in parse.words]
-            relations.begin_words(RelatedWords.of([(words, parse.arcs, tokens.sinks)]))
+            relations.begin_words(words_of(parse, tokens.sinks))
 
         def measure_rows(rows: VerifiedRows) -> None:
-            of_layer, n_heads = contexts.get(rows.layer, context), checkpoint.n_heads_of(rows.layer)
+            of_layer = contexts.get(rows.layer, context)
+            n_heads = checkpoint.n_heads_of(rows.layer)
             alike = id(of_layer), n_heads, rows.pattern.device
             if alike not in measured:
                 measured[alike] = HeadStatistics(of_layer, n_heads)
@@ -306,7 +298,7 @@ class Reader:
         attention = verify_attention(
             checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
         )
-        found = Analysis(
+        analysis = Analysis(
             text=text,
             pair=pair,
             checkpoint=checkpoint,
@@ -316,7 +308,7 @@ class Reader:
             heads=tuple(judged(list(measured.values()), relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
-            options=options,
+            options=self.options,
             profile=self.stored,
             contexts=contexts,
             target=of_target,
@@ -324,47 +316,95 @@ class Reader:
             chat=chat,
             spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
         )
-        return _with_contacts(found)
-
-    def _parsed(self, texts: Sequence[str], tokens: Tokens) -> tuple[Parse | None, str]:
-        """The parse of what the model reads, or None and why not."""
-        if self.options.queries is not None:
-            return None, "relations need the rows of all words (leave out --queries, queries=...)."
-        if not self.syntax:
-            return None, "it was switched off (--no-syntax, syntax=False)."
-        if isinstance(tokens, Frames):
-            return None, "a sound has none."
-        return _parse(texts, tokens, self.parser, self.checkpoint)
-
-    def _refuse_unused_parser(self, parse: Parse | None, note: str) -> None:
-        """Raise UsageError where a parser was named that is not used."""
-        if self.parser is not None and parse is None:
-            raise UsageError(f"the parser {self.parser!r} was named, but this text is not parsed: {note}")
+        if context.contacts is None:
+            return analysis
+        scored = [(head, context.contacts.statistics(pattern)) for head, pattern in analysis.patterns()]
+        heads = (replace(head, statistics=head.statistics | scores) for head, scores in scored)
+        return replace(analysis, heads=tuple(heads))
 
     def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None, of_sound: bool) -> None:
-        """Raise UsageError for what cannot be combined, or is not of this model."""
-        if self.options.queries is not None and self.checkpoint.stacks:
+        checkpoint, options = self.checkpoint, self.options
+        of_one_text = not checkpoint.stacks
+        if options.queries is not None and not of_one_text:
             raise UsageError(
                 "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
             )
-        encoder = not self.checkpoint.stacks and not self.checkpoint.architecture.causal
-        if (self.options.symmetric or self.options.contacts) and (self.options.queries is not None or not encoder):
+        is_encoder = of_one_text and not checkpoint.architecture.causal
+        if options.contacts and (options.queries is not None or not is_encoder):
             raise UsageError(
-                "--contacts, --symmetric and --apc are of encoders that read one text, such as ESM-2, and of all rows; "
-                "leave them out, or --queries."
+                "--contacts is of encoders that read one text, such as ESM-2, and of all rows; leave it out, or "
+                "--queries."
             )
-        refuse_target(self.checkpoint, target, self.max_new_tokens)
-        refuse_words(self.checkpoint, words=self.options.words, parser=self.parser)
+        refuse_target(checkpoint, target, self.max_new_tokens)
+        refuse_words(checkpoint, words=options.words, parser=self.parser)
         if pair is not None and (chat is not None or of_sound):
             raise UsageError(
                 "a chat or a sound is the whole text: leave out --pair (pair=...), or --chat or --audio (chat=..., "
                 "audio=...)."
             )
-        if self.checkpoint.stacks and (chat is not None or self.spans):
+        if not of_one_text and (chat is not None or self.spans):
             raise UsageError(
                 "chats and spans are of models that read one text, but this is an encoder-decoder; leave out --chat "
                 "and --span (chat=..., spans=...)."
             )
+        if self.generate is not None and pair is not None:
+            raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
+        is_decoder = of_one_text and checkpoint.architecture.causal and checkpoint.language_head is not None
+        if self.generate is not None and not is_decoder:
+            raise TextError(
+                "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
+                f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
+            )
+
+    def _continued(self, text: str, tokens: Tokens, rendered: RenderedChat | None) -> tuple[Continuation, Tokens]:
+        if rendered is not None and rendered.answered:
+            raise TextError(
+                "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
+                "(generate=...), or that message."
+            )
+        checkpoint, requested = self.checkpoint, int(self.generate or 0)  # it may be NumPy's
+        new, hit_eos = continue_greedily(checkpoint, tokens, requested)
+        first, ids = len(tokens), (*tokens.ids, *new)
+        whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
+        written = whole[read.offsets[first][0] :]
+        again = checkpoint.tokenize(text + written, truncate=True, rendered=rendered is not None)
+        if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
+            whole, read = text + written, again
+        continuation = Continuation(
+            text=written, whole=whole, first=first, count=len(new), requested=requested, hit_eos=hit_eos
+        )
+        return continuation, read
+
+    def _target(self, tokens: Tokens, source: Positions, target: str | None) -> Target:
+        read = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
+        context = _context_of(read.tokens, True, self.options)
+        return Target(
+            text=read.text,
+            tokens=read.tokens,
+            generated=read.generated,
+            longest=MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens,
+            context=context,
+            cross=TextContext(context.units, False, None, source),  # patterns are of positions in one text
+        )
+
+    def _parsed(self, texts: Sequence[str], tokens: Tokens) -> tuple[Parse | None, str]:
+        """The parse of what the model reads, or None and why not; UsageError where a parser is named in vain."""
+        checkpoint, pipeline = self.checkpoint, None
+        if self.options.queries is not None:
+            note = "relations need the rows of all words (leave out --queries, queries=...)."
+        elif not self.syntax:
+            note = "it was switched off (--no-syntax, syntax=False)."
+        elif isinstance(tokens, Frames):
+            note = "a sound has none."
+        elif not checkpoint.architecture.has_words:
+            note = "texts of this model have no words."
+        elif not getattr(checkpoint.tokenizer, "is_fast", True):
+            note = "this tokenizer does not tell which characters its tokens stand for."
+        else:
+            pipeline, note = parser_for(texts, self.parser)
+        if self.parser is not None and pipeline is None:
+            raise UsageError(f"the parser {self.parser!r} was named, but this text is not parsed: {note}")
+        return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 
     def _layout(
         self,
@@ -375,7 +415,6 @@ class Reader:
         rendered: RenderedChat | None,
         continuation: Continuation | None,
     ) -> SpanLayout | None:
-        """The spans of a text, its own and those that were named; None without any."""
         messages = [] if rendered is None else message_spans(prompt, rendered.messages)
         spans, first_new = [*messages, *segment_spans(tokens)], None
         is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)
@@ -385,11 +424,11 @@ class Reader:
             first_new = continuation.first
             for name, members in ((PROMPT, range(first_new)), (NEW, range(first_new, len(tokens)))):
                 spans.append(Span(free_name(name, [span.name for span in spans]), tuple(members)))
-        for name in self.spans:
-            if name in [span.name for span in spans]:
-                raise UsageError(f"--span {visible(name)}: this text has a span of that name by itself; take another.")
-        named = {name: what for name, what in self.spans.items() if what != REST}
-        spans += [named_span(name, what, texts, tokens, context.units) for name, what in named.items()]
+        if taken := [span.name for span in spans if span.name in self.spans]:
+            raise UsageError(f"--span {visible(taken[0])}: this text has a span of that name by itself; take another.")
+        for name, what in self.spans.items():
+            if what != REST:
+                spans.append(named_span(name, what, texts, tokens, context.units))
         others = [rest_span(name, spans, len(tokens), what) for name, what in self.spans.items() if what == REST]
         if len(spans) == 1 and not others:  # it is measured against the rest of the text
             others = [rest_span(free_name(REST, [spans[0].name]), spans, len(tokens))]
@@ -398,51 +437,6 @@ class Reader:
             raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
         spans += others
         return SpanLayout(tuple(spans), len(tokens), first_new, tokens.sinks) if spans else None
-
-    def _refuse_continuation(self, pair: str | None, rendered: RenderedChat | None) -> None:
-        """Raise TextError unless a decoder can continue the text."""
-        checkpoint = self.checkpoint
-        if pair is not None:
-            raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
-        if checkpoint.stacks or not checkpoint.architecture.causal or checkpoint.language_head is None:
-            raise TextError(
-                "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
-                f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
-            )
-        if rendered is not None and rendered.answered:
-            raise TextError(
-                "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
-                "(generate=...), or that message."
-            )
-
-    def _continued(self, text: str, tokens: Tokens, generate: int, is_chat: bool) -> tuple[Continuation, Tokens]:
-        """The model's continuation of a text, and the tokens of both."""
-        checkpoint, requested = self.checkpoint, int(generate)  # it may be NumPy's
-        new, hit_eos = continue_greedily(checkpoint, tokens, requested)
-        first, ids = len(tokens), (*tokens.ids, *new)
-        whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
-        written = whole[read.offsets[first][0] :]
-        again = checkpoint.tokenize(text + written, truncate=True, rendered=is_chat)
-        if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
-            whole, read = text + written, again
-        return Continuation(written, whole, first, len(new), requested, hit_eos), read
-
-    def _target(self, tokens: Tokens, source: Positions, target: str | None) -> Target:
-        """What the decoder reads: the given target, or one that the model generates."""
-        found = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
-        context = _context_of(found.tokens, True, replace(self.options, queries=None))
-        cross = TextContext(context.units, False, None, source)  # patterns are of positions in one text
-        longest = MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
-        return Target(found.text, found.tokens, found.generated, longest, context, cross)
-
-
-def _with_contacts(found: Analysis) -> Analysis:
-    """With the contacts that heads find, where these are known."""
-    contacts = found.context.contacts
-    if contacts is None:
-        return found
-    scored = [(head, contacts.statistics(pattern)) for head, pattern in found.patterns()]
-    return replace(found, heads=tuple(replace(head, statistics=head.statistics | scores) for head, scores in scored))
 
 
 def listed(texts: object) -> list[Text]:
@@ -486,18 +480,7 @@ def profile_of(
         return None
     n_layers = len(checkpoint.every_layer)
     shape = model_shape(checkpoint.architecture.name, n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(source, shape, warn or _WARN)
-
-
-def _parse(
-    texts: Sequence[str], tokens: Tokens, parser: str | None, checkpoint: Checkpoint
-) -> tuple[Parse | None, str]:
-    if not checkpoint.architecture.has_words:
-        return None, "texts of this model have no words."
-    if not getattr(checkpoint.tokenizer, "is_fast", True):
-        return None, "this tokenizer does not tell which characters its tokens stand for."
-    pipeline, note = parser_for(texts, parser)
-    return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
+    return find_profile(source, shape, warn or partial(warnings.warn, stacklevel=7))  # at the caller of analyze()
 
 
 def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
@@ -506,7 +489,7 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
     ids = [tuple(tokens_apart[i] for i in unit) for unit in units.members]
     queries = None if options.queries is None else find_queries(units, options.queries)
-    contacts = None if options.contacts is None else ContactMap(options.contacts, units.special, options.apc)
+    contacts = None if options.contacts is None else ContactMap(options.contacts, units.special)
     return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries, contacts=contacts)
 
 
@@ -522,22 +505,28 @@ def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | Non
 
 def judged(
     measured: Sequence[HeadStatistics],
-    of_relations: RelationTally | None,
+    relation_tally: RelationTally | None,
     contexts: Mapping[int, TextContext],
     context: TextContext,
     stored: StoredProfile | None,
 ) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copy_to_host([*measured, *([] if of_relations is None else [of_relations])])
-    by_layer = {layer: statistics for each in measured for layer, statistics in each.results().items()}
-    aligned = {layer: of_heads for each in measured for layer, of_heads in each.aligned.items()}
-    relations = () if of_relations is None else of_relations.results()
+    copy_to_host([*measured, *([] if relation_tally is None else [relation_tally])])
+    by_layer = {layer: statistics for tally in measured for layer, statistics in tally.results().items()}
+    aligned = {layer: of_heads for tally in measured for layer, of_heads in tally.aligned.items()}
+    relations = () if relation_tally is None else relation_tally.results()
     few = TOO_SHORT if context.queries is None else FEW_ROWS
     for layer in sorted(by_layer):
         statistics, of_text = by_layer[layer], contexts.get(layer, context)
         for head in range(len(statistics["entropy"])):
-            id, of_head = HeadId(layer, head), {name: values[head] for name, values in statistics.items()}
+            id = HeadId(layer, head)
+            of_head = {name: values[head] for name, values in statistics.items()}
             verdicts = judge(of_head, of_text, relations if is_of_source(layer) else (), id)
-            roles = None if stored is None else stored.of(id)
-            own = tuple(aligned[layer][head]) if layer in aligned else ()
-            yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, of_text.n_non_sink, few), roles, own)
+            yield HeadFindings(
+                id,
+                statistics=of_head,
+                verdicts=tuple(verdicts),
+                labelled=label_of(verdicts, of_text.n_non_sink, few),
+                roles=None if stored is None else stored.of(id),
+                alignment=tuple(aligned[layer][head]) if layer in aligned else (),
+            )

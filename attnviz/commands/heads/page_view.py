@@ -6,7 +6,7 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
-from attnviz.commands.heads.lines_view import positions_of
+from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import corpora_of, no_role, role_text, unless_seen
@@ -37,8 +37,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
 from attnviz.wording import counted
 
-Empty = Callable[[HeadId], PackedPattern]
-"""Makes the empty pattern of a head, by id."""
+Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id
 
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -47,18 +46,27 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     about, model, parts = shown.figure_context, analysis.checkpoint, shown.parts
     of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
     cells = max(len(part.units) * len(part.keys) for part in parts)
-    chosen = analysis.select(choices.select) if choices.select else []
-    ranked = [head.id for head in [*chosen, *_most_telling_first([h for h in analysis.heads if h not in chosen])]]
+    ranked = _most_telling_first(analysis, choices)
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
         filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
         return ((head.id, [pattern]) for head, pattern in filled)
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
-    index = {head: at for at, head in enumerate(kept)}
+    index = {head: number for number, head in enumerate(kept)}
     row_of = {layer: row for row, layer in enumerate(of_layer)}
-    recomputed = "verified" if analysis.verification.level else "recomputed"
+    first_head, start = ranked[0], parts[of_layer[ranked[0].layer]]
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
+    last = parts[-1]
+    axes = [axis_of(last)]
+    if last.stack_letter == "X":  # the source, then the target
+        axes.insert(0, _axis(last, last.keys, last.tokens))
+    packed_patterns = []
+    for head, (packed,) in kept.items():  # rows and columns by the numbers of their axes: the source, then the target
+        part = parts[of_layer[head.layer]]
+        rows, columns = part.stack_letter in ("D", "X"), part.stack_letter == "D"
+        entry = {"rows": int(rows), "columns": int(columns), "data": packed, "triangle": part.context.causal}
+        packed_patterns.append(entry)
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -68,15 +76,9 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             first,
         ),
         "verification": verification_line(analysis.verification, model).plain,
-        "notes": [
-            *([first] if first else []),
-            "Labels are of this text alone; ? marks an indication only.",
-            *(["Below them: roles over the corpus."] if analysis.profile is not None else []),
-            f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
-            *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
-        ],
+        "notes": _page_notes(analysis, first),
         "sides": [about.model],
-        "axes": _axes(parts),
+        "axes": axes,
         "kinds": [part.stack.name for part in parts if part.stack is not None],
         "end": 1,
         "rows": [HeadId(layer, 0).layer_name for layer in of_layer],
@@ -84,18 +86,14 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "statistics": list(_statistics(analysis)),
         "heads": [
             {
-                "id": str(head.id),
-                "column": head.id.head,
-                **label_entry(head.labelled.shown, head.label, mark=head.mark),
-                "evidence": evidence(head),
-                "role": None if head.roles is None else _role_entry(analysis, head),
+                **_head_entry(analysis, head),
                 "row": row_of[head.id.layer],
                 "kind": of_layer[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
             }
             for head in analysis.heads
         ],
-        "patterns": [_pattern_entry(parts[of_layer[head.layer]], packed) for head, (packed,) in kept.items()],
+        "patterns": packed_patterns,
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "families": families_entry(),
@@ -105,10 +103,37 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "options": command_options(analysis),
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
-        "start": _start(analysis, choices, ranked[0]),
+        "start": {
+            "head": str(first_head),
+            "scale": choices.style.scaled_for(analysis.longest).scale,
+            "drop": choices.drop_special,
+            "token": list(() if choices.token is None else token_positions(start, choices.token)),
+        },
         "tables": [],
         **page_spans(analysis),
     }
+
+
+def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId]:
+    """Selected heads, then cross-attention, sinks and broad ones last; and the clearest labels first."""
+    chosen = analysis.select(choices.select) if choices.select else []
+    others = clearest_first([head for head in analysis.heads if head not in chosen])
+    others.sort(
+        key=lambda head: (head.id.layer_name.startswith("X"), {"sink", "broad"}.isdisjoint(head.kinds)), reverse=True
+    )
+    return [head.id for head in (*chosen, *others)]
+
+
+def _page_notes(analysis: Analysis, first: str) -> list[str]:
+    recomputed = "verified" if analysis.verification.level else "recomputed"
+    lines = [
+        first,
+        "Labels are of this text alone; ? marks an indication only.",
+        "Below them: roles over the corpus." if analysis.profile is not None else "",
+        f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
+        capital(f"{kinds_in_words(analysis)}.") if analysis.target else "",
+    ]
+    return [line for line in lines if line]
 
 
 def kinds_in_words(analysis: Analysis) -> str:
@@ -122,41 +147,25 @@ def kinds_in_words(analysis: Analysis) -> str:
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
-def _most_telling_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Sort heads: cross-attention first, sinks and broad ones last, and the clearest labels first."""
-
-    def of_content(head: HeadFindings) -> bool:
-        return not {"sink", "broad"}.intersection(head.kinds)
-
-    return sorted(
-        clearest_first(heads), key=lambda head: (head.id.layer_name.startswith("X"), of_content(head)), reverse=True
-    )
-
-
-def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
-    """Entry of a pattern, with the numbers of its axes: the source, then the target."""
-    of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
-    return {**of_target, "data": packed, "triangle": part.context.causal}
-
-
-def _role_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
-    """Entry of a head's role over the corpus, or of that it has none."""
-    role = head.role
-    if role is None:
-        return {**label_entry(no_role(analysis), UNNAMED), "where": "", "evidence": ""}
+def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
+    role, entry = head.role, None
+    if role is not None:
+        where = f"measured on {corpora_of(analysis, [head])}"
+        entry = {
+            **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
+            "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
+            "where": unless_seen(analysis, head),
+            "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}, {where}",
+        }
+    elif head.roles is not None:
+        entry = {**label_entry(no_role(analysis), UNNAMED), "where": "", "evidence": ""}
     return {
-        **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
-        "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
-        "where": unless_seen(analysis, head),
-        "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}, measured on {corpora_of(analysis, [head])}",
+        "id": str(head.id),
+        "column": head.id.head,
+        **label_entry(head.labelled.shown, head.label, mark=head.mark),
+        "evidence": evidence(head),
+        "role": entry,
     }
-
-
-def _axes(parts: Sequence[Analysis]) -> list[dict[str, Any]]:
-    """The axes of a text, or of source and target."""
-    last = parts[-1]
-    source = [_axis(last, last.keys, last.tokens)] if last.stack_letter == "X" else []
-    return [*source, axis_of(last)]
 
 
 def axis_of(analysis: Analysis) -> dict[str, Any]:
@@ -171,11 +180,11 @@ def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any
 
 def command_options(analysis: Analysis) -> list[str]:
     """Command-line options that give the same numbers."""
-    model, options, target = analysis.checkpoint, analysis.options, analysis.target
+    model, target = analysis.checkpoint, analysis.target
     written = target is not None and target.generated
     longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     spans = () if analysis.spans is None else analysis.spans.spans
-    others = asdict(options) | {
+    others = asdict(analysis.options) | {
         "revision": None if model.names[0] in BUILT_IN else model.revision or None,
         "dtype": str(model.dtype).removeprefix("torch."),
         "source_language": getattr(model.tokenizer, "src_lang", None),
@@ -212,11 +221,3 @@ def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
         ratios = [spans.lookback(head.id) for head in analysis.heads]
         even = [spans.lookback_uniform(analysis.heads[0].id)]
         yield statistic_entry("lookback", "lookback ratio", LOOKBACK, "", even, ratios)
-
-
-def _start(analysis: Analysis, choices: ViewOptions, head: HeadId) -> dict[str, Any]:
-    """Entry of the initial view."""
-    scale = choices.style.scaled_for(analysis.longest).scale
-    (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
-    token = () if choices.token is None else positions_of(part, choices.token)
-    return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

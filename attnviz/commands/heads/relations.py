@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from torch import Tensor
-
 from attnviz.arguments import did_you_mean, relation_named
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.language.syntax import DIRECTIONS, Parse
@@ -23,41 +21,29 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Pair:
-    """One pair of a relation by word numbers of the parse: query, right key, and most attended word.
-
-    ``guess``: the other word that ``query`` attends to most; None if it attends to none.
-    """
+    """One pair of a relation by word numbers of the parse."""
 
     query: int
-    key: int
-    guess: int | None
+    key: int  # the right one
+    guess: int | None  # the other word that the query attends to most; None if it attends to none
 
     @property
     def found(self) -> bool:
-        """Whether the head finds the other end."""
         return self.guess == self.key
 
 
 @dataclass(frozen=True)
 class HeadRelation:
-    """The relation of a head on this text.
-
-    Attributes:
-        name: of the relation; a subtype counts for its base.
-        direction: who attends, one of :data:`attnviz.language.syntax.DIRECTIONS`.
-        pairs: every instance that the parse has.
-        better: whether it is only the better direction on this text, since neither label nor role has this relation.
-    """
+    """The relation of a head on this text."""
 
     head: HeadFindings
-    name: str
-    direction: str
-    pairs: tuple[Pair, ...]
-    better: bool = False
+    name: str  # of the relation; a subtype counts for its base
+    direction: str  # who attends, one of attnviz.language.syntax.DIRECTIONS
+    pairs: tuple[Pair, ...]  # every instance that the parse has
+    better: bool = False  # only the better direction on this text, since neither label nor role has this relation
 
     @property
-    def found(self) -> int:
-        """How many pairs the head finds."""
+    def found(self) -> int:  # how many pairs
         return sum(pair.found for pair in self.pairs)
 
     @property
@@ -89,75 +75,63 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
         raise UsageError(f"no relations can be shown: {why}.")
     parse, named = analysis.parse, None if named in (None, OWN) else relation_named(named.removeprefix(SYNTACTIC))
     assert parse is not None
-    words = _words_of(parse, analysis.tokens.sinks)
+    words = words_of(parse, analysis.tokens.sinks)
     instances = words.instances()
     if named is not None and named not in instances:
-        meant = did_you_mean(named, instances)
+        ordered = sorted(instances, key=lambda name: (-len(instances[name]), name))
+        listed = ", ".join(f"{visible(name)} ({len(instances[name])})" for name in ordered)
         raise UsageError(
-            f"the parse has no relation {visible(named)!r} in this text: it has {_listed(instances)}.{meant}"
+            f"the parse has no relation {visible(named)!r} in this text: it has {listed}."
+            f"{did_you_mean(named, instances)}"
         )
     chosen = [(head, relation) for head in heads if (relation := _of_head(head, named)) is not None]
-    for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
-        guesses = _guesses(analysis, layer, words)
+    for layer, of_layer in groupby(chosen, key=lambda item: item[0].id.layer):
+        tally = None
+        for rows in analysis.verified.rows(layer):
+            tally = tally or WordsOfLayer(words, rows)
+            tally.update(rows)
+        assert tally is not None  # a layer has rows
+        guesses = tally.guesses  # the other word that each word attends to most, as for verdicts, [n_heads, n_words]
         for head, (name, direction, better) in of_layer:
-            guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
-            ends = [pair if forwards else pair[::-1] for pair in instances[name]]
-            yield HeadRelation(
-                head,
-                name,
-                direction,
-                tuple(Pair(query, key, None if guess[query] < 0 else guess[query]) for query, key in ends),
-                better,
-            )
+            guess = guesses[head.id.head].tolist()
+            pairs = []
+            for dependent, governor in instances[name]:
+                query, key = (dependent, governor) if direction == DIRECTIONS[0] else (governor, dependent)
+                pairs.append(Pair(query, key, None if guess[query] < 0 else guess[query]))
+            yield HeadRelation(head, name, direction, tuple(pairs), better)
 
 
-def _words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
+def words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:
+    """The words of a parse, for :mod:`attnviz.measures.relations`."""
     return RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)])
-
-
-def _guesses(analysis: Analysis, layer: int, words: RelatedWords) -> Tensor:
-    """The other word that each word attends to most, as for verdicts, [n_heads, n_words]."""
-    of_layer = None
-    for rows in analysis.verified.rows(layer):
-        of_layer = of_layer or WordsOfLayer(words, rows)
-        of_layer.update(rows)
-    assert of_layer is not None  # a layer has rows
-    return of_layer.guesses
 
 
 def without_relations(analysis: Analysis) -> str:
     """Reason why a text has no relations, or ''."""
     if analysis.parse is None:
         return f"the text has no parse, because {analysis.syntax_note.removesuffix('.')}"
-    has_any = _words_of(analysis.parse, analysis.tokens.sinks).numbers
+    has_any = words_of(analysis.parse, analysis.tokens.sinks).numbers
     return "" if has_any else "the parse of this text has none"
 
 
-def positions_of(analysis: Analysis, word: int) -> list[int]:
+def word_positions(analysis: Analysis, word: int) -> list[int]:
     """Positions, tokens or words, of a word of the parse, without sinks."""
     assert analysis.parse is not None
-    units, positions = analysis.units, set(analysis.parse.words[word].positions)
-    return [
-        unit for unit, members in enumerate(units.members) if not positions.isdisjoint(members) and not units.sink[unit]
-    ]
+    units = analysis.units
+    return [unit for unit in units_with(units, analysis.parse.words[word].positions) if not units.sink[unit]]
 
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:
     """Relation and direction of a head, and whether this is only the better one here; None without a relation here."""
-    verdicts = {each.name: each for each in head.verdicts if each.kind == "syntactic"}
+    verdicts = {verdict.name: verdict for verdict in head.verdicts if verdict.kind == "syntactic"}
     label = head.labelled.verdict
     if label is not None and label.kind == "syntactic" and named is None:
         return label.name, str(label.direction), False
-    roles = head.roles or ()
-    role = next((each for each in roles if each.relation == named), None) if named else head.role
+    role = head.role
+    if named:
+        role = next((role for role in head.roles or () if role.relation == named), None)
     if role is not None and role.relation in verdicts:
         return role.relation, role.direction or str(verdicts[role.relation].direction), False
     if named is None:
         return None
     return named, str(verdicts[named].direction), label is None or label.name != named
-
-
-def _listed(instances: dict[str, list[tuple[int, int]]]) -> str:
-    """``nsubj (2), det (1)``."""
-    ordered = sorted(instances, key=lambda name: (-len(instances[name]), name))
-    return ", ".join(f"{visible(name)} ({len(instances[name])})" for name in ordered)

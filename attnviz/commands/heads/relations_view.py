@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
-from attnviz.commands.heads.relations import HeadRelation, positions_of, relations_of, without_relations
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.arcs import (
     Arc,
     ArcsPlan,
@@ -33,7 +33,7 @@ _SHORT = 40  # most words of a text that is drawn whole, with other relations in
 def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
     """Outlines of a relation's pairs in the drawn patterns."""
     for pair in relation.pairs:
-        rows, columns = (positions_of(shown, word) for word in (pair.query, pair.key))
+        rows, columns = (word_positions(shown, word) for word in (pair.query, pair.key))
         if rows and columns:
             first, last = ((each[0] // pooled, each[-1] // pooled) for each in (rows, columns))
             yield Outline(first, last, pair.found)
@@ -46,8 +46,9 @@ def relations_note(analysis: Analysis) -> str:
 
 def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str]:
     """Messages on heads without a picture of their relation."""
-    relations = _relations(analysis, choices)
-    of_source = [is_of_source(head.id.layer) for head in analysis.select(choices.select)]
+    heads = analysis.select(choices.select)
+    relations = list(relations_of(analysis, heads, choices.relation))
+    of_source = [is_of_source(head.id.layer) for head in heads]
     if not all(of_source):
         yield "relations are measured in the encoder alone, on the source: --select E shows its heads and no others."
     if not relations and any(of_source):
@@ -56,15 +57,11 @@ def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str
         yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--select)."
 
 
-def _relations(analysis: Analysis, choices: ViewOptions) -> list[HeadRelation]:
-    return list(relations_of(analysis, analysis.select(choices.select), choices.relation))
-
-
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
     """Plan up to eight heads in one picture if it fits a page, else one each; without relations the parse alone."""
-    relations = _relations(analysis, choices)
-    most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]
-    relations = [each for each in relations if each in most]
+    relations = list(relations_of(analysis, analysis.select(choices.select), choices.relation))
+    most = sorted(relations, key=lambda relation: -relation.found / len(relation.pairs))[:MOST_PICTURES]
+    relations = [relation for relation in relations if relation in most]
     plan = _plan(analysis, relations, "relations", choices.style)
     if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.style) <= HIGHEST - 1):
         yield plan
@@ -77,25 +74,33 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
     about, parse = analysis.figure_context, analysis.parse
     assert parse is not None
     heads = "; ".join(
-        f"{each.head.id} ({label_and_role(analysis, each.head)}): {each.arrow}, {each.count}" for each in relations
+        f"{labels_and_roles(analysis, [relation.head])}: {relation.arrow}, {relation.count}" for relation in relations
     )
-    blocks, words = tuple(_block(parse, each) for each in relations), tuple(_words(analysis, parse))
+    folded = len(parse.words) > _SHORT
+    words = tuple(_words(analysis, parse))
+    blocks = []
+    for relation in relations:
+        arcs = []
+        for pair in relation.pairs:
+            ends = (pair.query, pair.key) if relation.direction == syntax.DIRECTIONS[0] else (pair.key, pair.query)
+            arcs.append(Arc(*ends, name=visible(relation.name), found=pair.found))
+        note = f"{relation.arrow}: {relation.count} · label {relation.head.shown}"
+        blocks.append(Sentence(str(relation.head.id), note, (*arcs, *(() if folded else _others(parse, arcs)))))
+    folded = folded and bool(blocks)
+    title = {0: "the parse", 1: "".join(f"{one.head.id}  {one.arrow}: {one.count}" for one in relations)}
     on = "; one at an edge goes on in the next line" if in_several_lines(words, style) else ""
-    folded = _is_long(parse) and bool(blocks)
-    left_out = folded and leaves_out_lines(words, blocks, style)
-    title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
     return ArcsPlan(
         stem=stem,
         **about.caption_and_notes(
             f"Dependency parse of {about.quotes}{heads and f', and what heads of {about.model} find of it: {heads}'}",
             f"arcs from dependent to head{on}; {relations_note(analysis)}",
             _FOUND if relations else _NO_RELATION,
-            "lines without a pair are left out (…)" if left_out else "",
+            "lines without a pair are left out (…)" if folded and leaves_out_lines(words, blocks, style) else "",
         ),
         title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
         words=words,
         folded=folded,
-        blocks=blocks or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
+        blocks=tuple(blocks) or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
     )
 
 
@@ -113,27 +118,7 @@ def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
         before = segment, end
 
 
-def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
-    forwards = relation.direction == syntax.DIRECTIONS[0]
-    arcs = [
-        Arc(
-            *((pair.query, pair.key) if forwards else (pair.key, pair.query)),
-            name=visible(relation.name),
-            found=pair.found,
-        )
-        for pair in relation.pairs
-    ]
-    others = () if _is_long(parse) else _others(parse, arcs)
-    label = relation.head.shown
-    return Sentence(str(relation.head.id), f"{relation.arrow}: {relation.count} · label {label}", (*arcs, *others))
-
-
-def _is_long(parse: syntax.Parse) -> bool:
-    return len(parse.words) > _SHORT
-
-
 def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
-    """All other arcs of the parse."""
     there = {(arc.dependent, arc.head) for arc in arcs}
     ends = ((arc, (arc.dependent, arc.head)) for arc in parse.arcs)
     return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)

@@ -1,12 +1,12 @@
 """Attention between spans of a text: rows of heads-spans.csv, tables of the terminal, and the entry of the page."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
@@ -31,17 +31,9 @@ _SHARE: tuple[Field[SpanShare], ...] = (
 )
 
 
-class _Pair(NamedTuple):
-    """Two spans, and the shares of the listed heads, the largest above uniform attention first."""
-
-    source: Span
-    target: Span
-    shares: list[SpanShare]
-
-
-def span_table(found: SpanShares, heads: Sequence[HeadFindings]) -> NamedTable[SpanShare]:
+def span_table(shares: SpanShares, heads: Sequence[HeadFindings]) -> NamedTable[SpanShare]:
     """A row for every head and two spans of which the first sees the second; heads.json has them by pair."""
-    return NamedTable("", _SHARE, [found.between(head.id, *pair) for head in heads for pair in found.pairs])
+    return NamedTable("", _SHARE, [shares.between(head.id, *pair) for head in heads for pair in shares.pairs])
 
 
 def spans_entry(
@@ -61,12 +53,6 @@ def spans_entry(
     return {"spans": spans, "span_pairs": pairs}
 
 
-def positions_of_span(analysis: Analysis, span: Span) -> list[int]:
-    """Positions of a span, tokens or words."""
-    tokens = set(span.tokens)
-    return [at for at, members in enumerate(analysis.context.units.members) if not tokens.isdisjoint(members)]
-
-
 def span_tables(
     analysis: Analysis, heads: Sequence[HeadFindings], top: int | None, whole: bool
 ) -> Iterator[RenderableType]:
@@ -75,104 +61,81 @@ def span_tables(
     ``top`` is the number of pairs; None for all, 0 also for those of a span and one that holds it. ``whole`` also
     explains the numbers.
     """
-    found = analysis.spans
-    if found is None or not heads:
+    spans = analysis.spans
+    if spans is None or not heads:
         return
-    tokens = [set(span.tokens) for span in found.spans]
-    within = [pair for pair in found.pairs if tokens[pair[0]] <= tokens[pair[1]]]
-    apart = [pair for pair in found.pairs if pair not in within]
+    tokens = [set(span.tokens) for span in spans.spans]
+    within = [pair for pair in spans.pairs if tokens[pair[0]] <= tokens[pair[1]]]
+    apart = [pair for pair in spans.pairs if pair not in within]
     apart.sort(key=lambda pair: (-pair[0], pair[1]))  # from the last span first: in a chat, from the answer
     pairs = [*apart, *within]
-    most = len(pairs) if top == 0 else min(top or len(apart), len(apart))
-    listed = [_ranked(found, heads, source, target) for source, target in pairs[:most]]
+    listed = pairs[: len(pairs) if top == 0 else min(top or len(apart), len(apart))]
     if not listed:
         return
-    columns: list[Field[_Pair]] = [
-        Field("Attends", lambda pair: visible(pair.source.name)),
-        Field("to", lambda pair: visible(pair.target.name)),
-        Field("Heads", lambda pair: _strongest(pair.shares)),
-        Field("Uniform", lambda pair: pair.shares[0].judged[1]),
-        Field("On sinks", lambda pair: _on_sinks(pair.shares)),
-        Field("Last token (uniform)", lambda pair: _strongest_last(pair.shares), detail=True),
+    rows = []
+    for pair in listed:  # the names of both spans, and the shares of the heads, the largest above uniform first
+        shares = sorted(
+            (spans.between(head.id, *pair) for head in heads),
+            key=lambda share: (share.judged[1] - share.judged[0], share.id),
+        )
+        rows.append((*(visible(spans.spans[number].name) for number in pair), shares))
+    columns: list[Field[Any]] = [
+        Field("Attends", lambda row: row[0]),
+        Field("to", lambda row: row[1]),
+        Field("Heads", lambda row: glued(f"{share.id} {rounded(share.judged[0])}" for share in row[2][:_STRONGEST])),
+        Field("Uniform", lambda row: row[2][0].judged[1]),
+        Field("On sinks", lambda row: glued(rounded(share.sink) for share in row[2][:_STRONGEST])),
+        Field("Last token (uniform)", lambda row: _strongest_last(row[2]), detail=True),
     ]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
-    said = [_lookback(found, heads)]
+    known = ((spans.lookback(head.id), head.id) for head in heads)
+    said = list[str]()
+    if ratios := sorted((-ratio, id) for ratio, id in known if ratio is not None):
+        most = ", ".join(f"{id} {rounded(-ratio)}" for ratio, id in ratios[:_STRONGEST])
+        least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
+        said.append(f"Lookback ratio (uniform {rounded(spans.lookback_uniform(heads[0].id))}): {most}{least}.")
     if whole:
-        said.append(left_out(len(listed), len(pairs), "pair", "heads-spans.csv"))
-        said.insert(
-            0,
+        said = [
             "Attention to content (to sinks, where a span has nothing else), mean over the tokens of the first span; "
             "largest above attention that is uniform over content first. On sinks: what the same heads give to special "
             "tokens and other sinks of the text.",
-        )
-    yield RowTable(title, columns, listed, caption=" ".join(filter(None, said)))
-
-
-def _ranked(found: SpanShares, heads: Sequence[HeadFindings], source: int, target: int) -> _Pair:
-    shares = [found.between(head.id, source, target) for head in heads]
-    shares.sort(key=lambda share: (share.judged[1] - share.judged[0], share.id))
-    return _Pair(found.spans[source], found.spans[target], shares)
-
-
-def _strongest(shares: Sequence[SpanShare]) -> Text:
-    return glued(f"{share.id} {rounded(share.judged[0])}" for share in shares[:_STRONGEST])
-
-
-def _on_sinks(shares: Sequence[SpanShare]) -> Text:
-    """What the same heads give to sinks."""
-    return glued(rounded(share.sink) for share in shares[:_STRONGEST])
+            *said,
+            left_out(len(listed), len(pairs), "pair", "heads-spans.csv"),
+        ]
+    yield RowTable(title, columns, rows, caption=" ".join(filter(None, said)))
 
 
 def _strongest_last(shares: Sequence[SpanShare]) -> Text:
     """The head whose last token reads most, and what uniform attention would."""
     known = [share for share in shares if share.last is not None]
-    best = max(known, key=lambda share: share.last_judged[0] or 0.0, default=None)
-    if best is None:
+    if not known:
         return glued([])
-    found, uniform = best.last_judged
-    return glued([f"{best.id} {rounded(found)} ({rounded(uniform)})"])
+    best = max(known, key=lambda share: share.last_judged[0] or 0.0)
+    share, uniform = best.last_judged
+    return glued([f"{best.id} {rounded(share)} ({rounded(uniform)})"])
 
 
-def _lookback(found: SpanShares, heads: Sequence[HeadFindings]) -> str:
-    """Which heads look back most and least at what precedes the last tokens; '' without new ones."""
-    ratios = [(ratio, head.id) for head in heads if (ratio := found.lookback(head.id)) is not None]
-    if not ratios:
-        return ""
-    ratios.sort(key=lambda each: (-each[0], each[1]))
-    most = ", ".join(f"{head} {rounded(ratio)}" for ratio, head in ratios[:_STRONGEST])
-    least = f"; least {ratios[-1][1]} {rounded(ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
-    return f"Lookback ratio (uniform {rounded(found.lookback_uniform(heads[0].id))}): {most}{least}."
-
-
-def lookback_fields(found: SpanShares | None) -> list[Field[Any]]:
+def lookback_fields(spans: SpanShares | None) -> list[Field[Any]]:
     """How much a head looks back from new tokens at the prompt, and uniform attention; none without new tokens."""
-    if found is None or found.layout.first_new is None:
+    if spans is None or spans.layout.first_new is None:
         return []
     return [
-        Field(value=lambda head: found.lookback(head.id), name="lookback"),
-        Field(value=lambda head: found.lookback_uniform(head.id), name="lookback_uniform"),
+        Field(value=lambda head: spans.lookback(head.id), name="lookback"),
+        Field(value=lambda head: spans.lookback_uniform(head.id), name="lookback_uniform"),
     ]
-
-
-def spans_of_texts(texts: Iterable[SpanShares | None]) -> str:
-    """Where the spans of several texts stand; '' where there are none."""
-    if not any(texts):
-        return ""
-    return "Which heads read which message, over all chats: attnviz profile FILE; of each: span_pairs in heads.jsonl."
 
 
 def page_spans(analysis: Analysis) -> dict[str, Any]:
     """``spans`` of the page: their names and positions, and of each pair the share of every head; empty without."""
-    found = analysis.spans
-    if found is None:
+    spans = analysis.spans
+    if spans is None:
         return {}
     pairs = []
-    for source, target in found.pairs:
-        shares = [found.between(head.id, source, target) for head in analysis.heads]
-        uniform = sum(share.judged[1] for share in shares) / len(shares)
-        values = [short_float(share.judged[0]) for share in shares]
+    for source, target in spans.pairs:
+        judged = [spans.between(head.id, source, target).judged for head in analysis.heads]
+        uniform = sum(baseline for _, baseline in judged) / len(judged)
+        values = [short_float(share) for share, _ in judged]
         pairs.append({"from": source, "to": target, "uniform": short_float(uniform), "values": values})
-    names = [visible(span.name) for span in found.spans]
-    return {
-        "spans": {"names": names, "places": [positions_of_span(analysis, span) for span in found.spans], "pairs": pairs}
-    }
+    names = [visible(span.name) for span in spans.spans]
+    places = [units_with(analysis.context.units, span.tokens) for span in spans.spans]
+    return {"spans": {"names": names, "places": places, "pairs": pairs}}

@@ -2,30 +2,21 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_value
 from attnviz.figures.families import family_of_label
-from attnviz.judge.roles import Role
-from attnviz.judge.verdicts import UNNAMED, Verdict
+from attnviz.judge.verdicts import UNNAMED
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry, pick
 from attnviz.present.published import role_name, role_numbers
 from attnviz.wording import visible
 
-LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")
-"""Kinds of labels, in the order of the summary."""
-
-MISSION = ("local", "syntactic", "long-range")
-"""Of these kinds up to three heads are among those to look at, of others one."""
-
-MOST_LISTED = 10
-"""Heads to look at."""
-
-MOST_DRAWN = 144
-"""Most heads of a model of which each has a heatmap by default: BERT-base, GPT-2; of larger ones those to look at."""
+LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
+MISSION = ("local", "syntactic", "long-range")  # of these up to three heads are among those to look at, of others one
+MOST_LISTED = 10  # heads to look at
+MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
 
 
 def role_text(analysis: Analysis, head: HeadFindings) -> str:
@@ -70,18 +61,34 @@ def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
     return visible(analysis.profile.measured_by(roles) or analysis.profile.measured_on)
 
 
-def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
-    """The label, and the role over the corpus if there is one, for captions."""
-    return "; ".join(filter(None, (head.shown, over_corpus(analysis, head))))
+def labels_and_roles(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """Heads with their labels, and the roles over the corpus if there are any, for captions."""
+    names = ("; ".join(filter(None, (head.shown, over_corpus(analysis, head)))) for head in heads)
+    return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
     """``summary`` of heads.json: heads, labels and the best head by kind, and kinds by layer."""
+    by_kind: dict[str, list[HeadFindings]] = {kind: [] for kind in LABEL_KINDS}
+    layers: dict[int, dict[str, int]] = {}
+    for head in heads:
+        counts = layers.setdefault(head.id.layer, dict.fromkeys(LABEL_KINDS, 0))
+        for kind in {kind if kind in LABEL_KINDS else "other" for kind in head.kinds}:
+            counts[kind] += 1
+            by_kind[kind].append(head)
+    kinds = {}
+    for kind, of_kind in by_kind.items():
+        best = next((head for head in clearest_first(of_kind, kind) if head.on_text), None)
+        kinds[kind] = {
+            "heads": len(of_kind),
+            "labels": dict(Counter(head.label for head in of_kind).most_common()),
+            "best": best and {"id": str(best.id), "see": f"--select {best.id}", **entry(LABEL, best)},
+        }
     return {
         "heads": len(heads),
         "n": analysis.context.n_non_sink,
-        "kinds": {kind: _kind_entry(kind, [head for head in heads if kind in _kinds(head)]) for kind in LABEL_KINDS},
-        "layers": [_layer_entry(layer, kinds) for layer, kinds in _layers(heads)],
+        "kinds": kinds,
+        "layers": [{**layer_entry(layer), **counts} for layer, counts in layers.items()],
     }
 
 
@@ -90,14 +97,19 @@ def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> 
 
     Those stand first that are of the kind on the text and over the corpus.
     """
-    rows, left = list[tuple[int, str, HeadFindings]](), list(heads)
+    rows = list[tuple[int, str, HeadFindings]]()
+    left = list(heads)
     for kind in LABEL_KINDS:
-        found = [(head, _of_kind(head.on_text, kind), _of_kind(head.over_corpus, kind)) for head in left]
-        ranked = sorted(
-            (each for each in found if each[1] or each[2]),
-            key=lambda each: (not (each[1] and each[2]), -max([*each[1], *each[2]]), each[0].id),
-        )
-        new = [head for head, *_ in ranked[: 3 if kind in MISSION else 1]]
+        ranked = []
+        for head in left:
+            on_text, over_corpus = (
+                [rank_value(judged) for name, judged in parts if family_of_label(name).name == kind]
+                for parts in (head.on_text, head.over_corpus)
+            )
+            if on_text or over_corpus:
+                ranked.append((not (on_text and over_corpus), -max([*on_text, *over_corpus]), head.id, head))
+        ranked.sort(key=lambda item: item[:3])
+        new = [head for *_, head in ranked[: 3 if kind in MISSION else 1]]
         rows += [(place, kind, head) for place, head in enumerate(new)]
         left = [head for head in left if head not in new]
     kept = sorted(rows, key=lambda row: row[0])[:most]
@@ -111,37 +123,7 @@ def listed_heads(analysis: Analysis) -> list[HeadFindings]:
     return listed or list(analysis.heads[:1])
 
 
-def _of_kind(found: Sequence[tuple[str, Verdict | Role]], kind: str) -> list[float]:
-    return [rank_value(each) for name, each in found if family_of_label(name).name == kind]
-
-
-def _layer_entry(layer: int, kinds_of_heads: Sequence[Sequence[str]]) -> dict[str, Any]:
-    counts = {kind: sum(kind in kinds for kinds in kinds_of_heads) for kind in LABEL_KINDS}
-    return {**layer_entry(layer), **counts}
-
-
-def _kind_entry(kind: str, heads: Sequence[HeadFindings]) -> dict[str, Any]:
-    best = next((head for head in clearest_first(heads, kind) if head.on_text), None)
-    return {
-        "heads": len(heads),
-        "labels": dict(Counter(head.label for head in heads).most_common()),
-        "best": best and {"id": str(best.id), "see": f"--select {best.id}", **entry(LABEL, best)},
-    }
-
-
-def _layers(heads: Sequence[HeadFindings]) -> list[tuple[int, list[list[str]]]]:
-    """The layers with the kinds of each of their heads, in order."""
-    by_layer = groupby(sorted(heads, key=lambda head: head.id), key=lambda head: head.id.layer)
-    return [(layer, [_kinds(head) for head in of_layer]) for layer, of_layer in by_layer]
-
-
-def _kinds(head: HeadFindings) -> list[str]:
-    """Kinds of the label; "other" for one that is not counted by itself."""
-    return [kind if kind in LABEL_KINDS else "other" for kind in head.kinds]
-
-
 def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
-    """Score and baseline of the verdict behind the label."""
     verdict = head.labelled.verdict
     return (None, None) if verdict is None else verdict.judged
 

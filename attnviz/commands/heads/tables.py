@@ -4,18 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import (
-    HeadFindings,
-    rank_value,
-    selected_verdict,
-    shorter,
-    sorted_by_selection,
-)
+from attnviz.commands.heads.findings import HeadFindings, rank_value, selected_verdict, shorter, sorted_by_selection
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import (
@@ -35,7 +30,7 @@ from attnviz.language.universal import relation_words
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
-from attnviz.models.head_ids import ids_and_names
+from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, role_name, score_and_baseline
@@ -55,11 +50,11 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import counted, rounded, visible
 
 _STRONGEST, _RELATIONS, _MOST_LISTED = 5, 8, 12
-_FEW_PAIRS = _BESIDE_SPANS = 3
-"""Pairs of spans, and heads beside them, on the first screen."""
+_FEW_PAIRS = _BESIDE_SPANS = 3  # pairs of spans, and heads beside them, on the first screen
+_FARTHEST, _UNLIMITED = 3, 99  # heads that attend farthest; and rows of a table that has no limit
+_ALWAYS = (*MISSION, SINK)  # kinds that are counted even where no head is of them
 
-_Entry = tuple[HeadFindings, Verdict]
-_Pattern = tuple[Verdict, list[_Entry]]
+_Row = tuple[Analysis, str, HeadFindings]  # a part of the model, the kind that a head is listed for, and the head
 
 
 def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -68,35 +63,41 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     parts = [
         (part, sorted_by_selection(part.select(choices.select), names)) for part in analysis.parts_of(choices.select)
     ]
-    whole = choices.verbose
+    whole, chosen = choices.verbose, analysis.select(choices.select)
     lines = [verification_line(analysis.verification, analysis.checkpoint)]
     for part, heads in parts:
         lines += _headline(part, heads, whole)
     yield Group(*lines)
-    labelled = [each for each in parts if any(head.label != TOO_SHORT for head in each[1])]
-    listed = parts if whole or choices.select or choices.relation else labelled
+    if not (whole or choices.select or choices.relation):
+        parts = [(part, heads) for part, heads in parts if any(head.label != TOO_SHORT for head in heads)]
     if not whole:
-        n_rows = _BESIDE_SPANS if analysis.spans else MOST_LISTED // max(1, len(listed))
-        tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in listed]
+        n_rows = _BESIDE_SPANS if analysis.spans else MOST_LISTED // max(1, len(parts))
+        tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in parts]
         if tables:
-            yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in listed), choices)
-        yield from _contact_table(analysis, choices, choices.rows(n_rows))
-        yield from span_tables(analysis, analysis.select(choices.select), choices.rows(_FEW_PAIRS), whole)
-        yield _short_notes(analysis)
+            yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in parts), choices)
+        yield from _contact_table(analysis, chosen, choices.rows(n_rows))
+        yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole)
+        target = analysis.target
+        yield notes(
+            f"Heads can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform (long-range: shuffled) or a "
+            "guess.",
+            "" if target is None else target_note(target.text, target.generated),
+            "" if target is None else cut_note(target.tokens, "target"),
+        )
         return
-    for part, heads in listed:
+    for part, heads in parts:
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         if part.stack is not None:
             yield Text(f"{_kind_of_attention(part)}: {part.figure_context.text_line}", "bold")
         rows = _rows(heads, top if choices.select else 0, _UNLIMITED, names)
         yield from _table_of_heads([(part, rows)], names, len(heads), choices)
-        yield notes(_farthest(part, heads), _in_words([head for _, head in rows]))
+        yield _notes_on_heads(part, heads, [head for _, head in rows])
         clearest = "of what selected them" if names else "pattern"
         yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads)
-    yield from _contact_table(analysis, choices, choices.top)
-    yield from span_tables(analysis, analysis.select(choices.select), choices.top, whole)
+    yield from _contact_table(analysis, chosen, choices.top)
+    yield from span_tables(analysis, chosen, choices.top, whole)
     yield _notes(analysis)
 
 
@@ -107,20 +108,18 @@ def _kind_of_attention(part: Analysis) -> str:
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
     context = analysis.context
-    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
     columns: list[Field[HeadFindings]] = [
         Field("Head", lambda head: head.id),
         Field("Label", _label_text),
         *LABEL_NUMBERS,
     ]
     if analysis.profile is not None:
-        columns.append(Field("Role over corpus", partial(role_text, analysis)))
         columns += [
+            Field("Role over corpus", partial(role_text, analysis)),
             Field("Corpus score", lambda head: score_and_baseline(head.role)[0], detail=True),
             Field("Corpus baseline", lambda head: _dashless(head.role), detail=True),
         ]
-    last: list[object] = ["uniform"]
-    last += [""] * (len(columns) - 1)
+    last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
     listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
     if context.source is not None:
         listed.insert(0, DIAGONALITY)
@@ -128,62 +127,63 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
         listed += [NOWHERE] if context.learned_sinks else []
         listed += ["distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column)]
     for name in listed:
-        columns.append(statistic_field(name, lambda head, name=name: head.statistics.get(name), analysis.units.name))  # type: ignore[misc]
-        last.append(uniform.get(name, ""))
+        columns.append(_column(name, analysis.units.name))
+        has_uniform = name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)
+        last.append(context.uniform.get(name) if has_uniform else "")
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
-def _contact_table(analysis: Analysis, choices: ViewOptions, top: int | None) -> Iterator[RenderableType]:
-    """The heads that find most contacts; none without a file of contacts."""
+def _column(name: str, unit: str = "token") -> Field[HeadFindings]:
+    return statistic_field(name, lambda head: head.statistics.get(name), unit)
+
+
+def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
     if analysis.context.contacts is None:
         return
-    columns: list[Field[HeadFindings]] = [Field("Head", lambda head: head.id)]
-    for name in CONTACTS:
-        columns.append(statistic_field(name, lambda head, name=name: head.statistics[name]))  # type: ignore[misc]
-    ranked = sorted(analysis.select(choices.select), key=lambda head: -(head.statistics["contacts_l"] or 0.0))
+    columns = [Field[HeadFindings]("Head", lambda head: head.id), *map(_column, CONTACTS)]
+    ranked = sorted(heads, key=lambda head: -(head.statistics["contacts_l"] or 0.0))
     last = ["chance", *analysis.context.contacts.chance.values()]
     yield first_rows("Heads that find contacts", columns, ranked, top, "heads.csv", order="best first", last=last)
 
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
-    """Tables of patterns and of relations: strongest heads, score beside baseline, and how many heads show it."""
-    by_name: dict[tuple[bool, str], list[_Entry]] = {}
+    """Patterns and relations: the strongest heads of each, score beside baseline, and how many heads show it."""
+    by_name: dict[tuple[bool, str], list[tuple[HeadFindings, Verdict]]] = {}
     for head in heads:
         for verdict in head.verdicts:
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
-    relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
-    others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
-    frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
-    shown = [*others, *frequent[:_RELATIONS]]
-    title = "Patterns (the strongest heads of each, with their scores)"
-    return RowTable(title, _PATTERN_COLUMNS, list(map(_ranked, shown)))
+    patterns, relations = [], []
+    for (is_relation, name), entries in by_name.items():
+        n, base = entries[0][1].n, name.partition(":")[0]
+        if not is_relation:
+            patterns.append(entries)
+        elif n >= LEAST_N and (name == base or n < by_name[True, base][0][1].n):  # no subtype that is all of its base
+            relations.append(entries)
+    rows = []
+    for entries in [*patterns, *relations[:_RELATIONS]]:
+        measured = [verdict for _, verdict in entries if verdict.score is not None] or [entries[0][1]]
+        best = min(measured, key=lambda verdict: (-(verdict.score or 0.0), verdict.direction or ""))
+        n_showing = sum(verdict.holds for _, verdict in entries)
+        rows.append(
+            (
+                best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}",
+                _strongest(best, entries),
+                best.baseline,
+                "" if best.baseline is None else best.largest_baseline,
+                best.n,
+                f"{n_showing}/{len(entries)}" if best.n >= ENOUGH else "–",
+            )
+        )
+    titles = ("Pattern", "Strongest heads", "Baseline", "which", "n", "Show")
+    columns = [Field(title, itemgetter(at), detail=title == "which") for at, title in enumerate(titles)]
+    return RowTable("Patterns (the strongest heads of each, with their scores)", columns, rows)
 
 
-def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
-    """Relations, without subtypes that cover all instances of their base relation."""
-    instances = {name: entries[0][1].n for name, entries in by_name.items()}
-    bases = {name: name.partition(":")[0] for name in by_name}
-    return [by_name[name] for name, base in bases.items() if name == base or instances[name] < instances[base]]
-
-
-def _ranked(entries: list[_Entry]) -> _Pattern:
-    """Verdict of the strongest head, or of any if none is measurable, and the entries, the strongest first."""
-    measured = [entry for entry in entries if entry[1].score is not None] or entries
-    ranked = sorted(measured, key=lambda entry: (-(entry[1].score or 0.0), entry[1].direction or ""))
-    return ranked[0][1], entries
-
-
-def _pattern(row: _Pattern) -> str:
-    best = row[0]
-    return best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}"
-
-
-def _strongest(row: _Pattern) -> str | Text:
-    """The strongest heads; those that cannot be told apart are counted."""
-    best, entries = row
+def _strongest(best: Verdict, entries: Sequence[tuple[HeadFindings, Verdict]]) -> str | Text:
+    """The strongest heads of a pattern; those that cannot be told apart are counted."""
     if best.score is None:
         return "no copy of an earlier token" if best.kind == "repeats" and not best.n else "not measurable on this text"
-    alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
+    alike = [entry for entry in entries if entry[1].direction == best.direction and entry[1].score is not None]
     ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
     groups = [list(group) for _, group in groupby(ranked, key=lambda entry: _scores(entry[1]))]
     if len(groups[0]) > _STRONGEST:
@@ -196,31 +196,15 @@ def _strongest(row: _Pattern) -> str | Text:
     return glued(listed)
 
 
-def _showing(row: _Pattern) -> str:
-    entries = row[1]
-    return f"{sum(verdict.holds for _, verdict in entries)}/{len(entries)}" if row[0].n >= ENOUGH else "–"
-
-
-_PATTERN_COLUMNS: list[Field[_Pattern]] = [
-    Field("Pattern", _pattern),
-    Field("Strongest heads", _strongest),
-    Field("Baseline", lambda row: row[0].baseline),
-    Field("which", lambda row: "" if row[0].baseline is None else row[0].largest_baseline, detail=True),
-    Field("n", lambda row: row[0].n),
-    Field("Show", _showing),
-]
-
-
 def _scores(verdict: Verdict) -> str:
     """The score; for induction and duplicate-token also that of repeated tokens."""
-    if verdict.kind != "repeats":
-        return rounded(verdict.score)
-    return f"{rounded(verdict.score)} ({rounded(verdict.on_repeats)})"
+    on_repeats = f" ({rounded(verdict.on_repeats)})" if verdict.kind == "repeats" else ""
+    return rounded(verdict.score) + on_repeats
 
 
 def _notes(analysis: Analysis) -> Text:
-    parse, profile, unit = analysis.parse, analysis.profile, analysis.units.name
-    corpora = hidden = repeats = ""
+    parse, profile, target, unit = analysis.parse, analysis.profile, analysis.target, analysis.units.name
+    corpora = hidden = repeats = sinks = ""
     label = (
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
         "on sinks; then, of the patterns that it shows, the one with the largest error reduction, (score - baseline) / "
@@ -237,71 +221,46 @@ def _notes(analysis: Analysis) -> Text:
         f"Baseline: uniform attention (long-range: the head's weights, keys shuffled), or the best guess.{repeats} n: "
         f"{unit}s or instances; below {ENOUGH} weak (?). A sink that also does something else counts under both kinds."
     )
-    syntax = analysis.syntax_note
+    if analysis.sinks:
+        tokens = analysis.tokens
+        later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
+        how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
+        sinks = f"Sinks: {visible(analysis.sinks)}{how}."
+    syntax, written, read = analysis.syntax_note, analysis.continuation, ""
     if parse is not None:
         mapped = parse.vocabulary.mapped_from
         syntax = f"{parse.parser}, may be wrong{f' ({mapped} labels as {parse.vocabulary.name})' if mapped else ''}."
-    return notes(
-        label,
-        content,
-        " ".join(filter(None, [general, hidden, _sinks_note(analysis), f"Parser: {syntax}", corpora])),
-        _target_note(analysis),
-        _windows_note(analysis),
-        cut_note(analysis.target.tokens, "target") if analysis.target else "",
-    )
-
-
-def _short_notes(analysis: Analysis) -> Text:
-    """One line; and what was written, cut or generated."""
-    target = analysis.target
-    return notes(
-        f"Heads can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform (long-range: shuffled) or a guess.",
-        "" if target is None else target_note(target.text, target.generated),
-        "" if target is None else cut_note(target.tokens, "target"),
-    )
-
-
-def _sinks_note(analysis: Analysis) -> str:
-    tokens = analysis.tokens
-    later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
-    how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
-    return f"Sinks: {visible(analysis.sinks)}{how}." if analysis.sinks else ""
-
-
-def _target_note(analysis: Analysis) -> str:
-    """Note on an encoder-decoder's target, or on a decoder's continuation, or ''."""
-    written, target = analysis.continuation, analysis.target
     if written is not None:
         end = f", which then ended the text ({written.requested} were asked for)" if written.hit_eos else ""
         last = f"The last {counted(written.count, 'token')} {'was' if written.count == 1 else 'were'}"
-        return f"{last} generated by the model, greedily{end}."
-    if target is None:
-        return ""
-    diagonal = "how far a head goes through the source as the target goes on (1: a diagonal; after Shim et al. 2022)"
-    return f"{target_note(target.text, target.generated)} Diagonal: {diagonal}."
-
-
-def _windows_note(analysis: Analysis) -> str:
-    """Note on layers with a window shorter than the text, or ''."""
-    if not analysis.windowed:
-        return ""
-    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
-    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
-    sizes = [str(window if analysis.context.causal else window - 1) for window in windows]
-    seen = f"the last {' or '.join(sizes)} tokens alone, itself included"
-    if not analysis.context.causal:
-        seen = f"itself and {' or '.join(sizes)} tokens on each side alone"
-    return (
-        f"Windows: in {layers} of {n} a token sees {seen}; baselines of these heads are of uniform attention within "
-        "the window, the last row's of all."
+        read = f"{last} generated by the model, greedily{end}."
+    elif target is not None:
+        diagonal = (
+            "how far a head goes through the source as the target goes on (1: a diagonal; after Shim et al. 2022)"
+        )
+        read = f"{target_note(target.text, target.generated)} Diagonal: {diagonal}."
+    return notes(
+        label,
+        content,
+        " ".join(filter(None, [general, hidden, sinks, f"Parser: {syntax}", corpora])),
+        read,
+        _windows_note(analysis),
+        cut_note(target.tokens, "target") if target else "",
     )
 
 
-_ALWAYS = (*MISSION, SINK)  # kinds that are counted even where no head is of them
-
-_FARTHEST, _UNLIMITED = 3, 99  # heads that attend farthest; and rows of a table that has no limit
-
-_Row = tuple[Analysis, str, HeadFindings]  # a part of the model, the kind that a head is listed for, and the head
+def _windows_note(analysis: Analysis) -> str:
+    if not analysis.windowed:
+        return ""
+    causal, windows = analysis.context.causal, {context.window or 0 for context in analysis.windowed.values()}
+    sizes = " or ".join(str(window if causal else window - 1) for window in sorted(windows))
+    seen = (
+        f"the last {sizes} tokens alone, itself included" if causal else f"itself and {sizes} tokens on each side alone"
+    )
+    return (
+        f"Windows: in {counted(len(analysis.windowed), 'layer')} of {analysis.checkpoint.n_layers} a token sees "
+        f"{seen}; baselines of these heads are of uniform attention within the window, the last row's of all."
+    )
 
 
 def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Iterator[Text]:
@@ -309,9 +268,7 @@ def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Ite
     if len(heads) == 1:
         return
     n, unit = part.context.n_non_sink, part.units.name
-    where = "On this text"
-    if part.stack is not None:
-        where = _kind_of_attention(part)
+    where = "On this text" if part.stack is None else _kind_of_attention(part)
     if len(heads) < len(part.heads):
         where = f"{where}, {counted(len(heads), 'selected head')}"
     if whole and LEAST_N <= n < ENOUGH:
@@ -339,22 +296,22 @@ def _counts(
     otherwise: str,
 ) -> str:
     """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets."""
-    by_kind: dict[str, list[tuple[float, HeadFindings, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
-    for head, found in heads:
-        for kind in dict.fromkeys(family_of_label(name).name for name, _ in found):
-            name, best = next(each for each in found if family_of_label(each[0]).name == kind)
+    by_kind: dict[str, list[tuple[float, HeadId, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
+    for head, judged in heads:
+        for kind in dict.fromkeys(family_of_label(name).name for name, _ in judged):
+            name, best = next(part for part in judged if family_of_label(part[0]).name == kind)
             does = shorter(visible(name))
             words = (str(head.id), "" if does == kind else does, rounded(score_and_baseline(best)[0]))
-            by_kind.setdefault(kind, []).append((-rank_value(best), head, " ".join(filter(None, words))))
+            by_kind.setdefault(kind, []).append((-rank_value(best), head.id, " ".join(filter(None, words))))
     parts = []
     for kind, of_kind in by_kind.items():
-        ranked = [words for _, _, words in sorted(of_kind, key=lambda each: (each[0], each[1].id))]
+        ranked = [words for _, _, words in sorted(of_kind)]
         shown = ranked[: 2 if kind == "syntactic" else 1]
         more = " …" if kind == "syntactic" and len(ranked) > len(shown) else ""
         if ranked or kind in always:
             examples = f" ({', '.join(shown)}{more})" if shown and whole else ""
             parts.append(f"{len(ranked)} {kind}{examples}")
-    return " · ".join([*parts, f"{sum(not found for _, found in heads)} {otherwise}"])
+    return " · ".join([*parts, f"{sum(not judged for _, judged in heads)} {otherwise}"])
 
 
 def _rows(
@@ -363,7 +320,12 @@ def _rows(
     """The first ``chosen`` heads with their kinds, those of ``names`` first; for 0 up to ``most`` to look at."""
     if not chosen:
         return heads_to_look_at(heads, most)
-    return [(", ".join(_kinds_anywhere(head, names)), head) for head in heads[:chosen]]
+    rows = []
+    for head in heads[:chosen]:
+        judged = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
+        kinds = dict.fromkeys(family_of_label(name).name for name in judged)
+        rows.append((", ".join(kind for kind in kinds if kind != UNNAMED) or UNNAMED, head))
+    return rows
 
 
 def _table_of_heads(
@@ -374,18 +336,18 @@ def _table_of_heads(
 ) -> Iterator[RenderableType]:
     """Table of the heads to look at: what they do on the text, and beside it over a corpus."""
     rows: list[_Row] = [(part, kind, head) for part, listed in tables for kind, head in listed]
+    if not rows:
+        return
     columns: list[Field[_Row]] = [
         Field("Kind", lambda row: row[1]),
         Field("Head", lambda row: row[2].id),
         Field("On this text", lambda row: _label_text(row[2])),
     ]
     if choices.relation:
-        found = [
-            each
-            for part, listed in tables
-            for each in relations_of(part, [head for _, head in listed], choices.relation)
-        ]
-        counts = {each.head.id: f"{visible(each.name)} {each.found} of {len(each.pairs)}" for each in found}
+        counts = {}
+        for part, listed in tables:
+            for relation in relations_of(part, [head for _, head in listed], choices.relation):
+                counts[relation.head.id] = f"{visible(relation.name)} {relation.found} of {len(relation.pairs)}"
         columns.append(Field("Finds", lambda row: counts.get(row[2].id, "")))
     columns += [
         Field("Score", lambda row: score_and_baseline(selected_verdict(row[2], names))[0]),
@@ -404,49 +366,33 @@ def _table_of_heads(
         ]
         if choices.verbose:
             columns.append(Field("Corpus n", lambda row: f"{row[2].role.n:,}" if row[2].role else ""))
-    if rows:
-        yield RowTable(f"Heads to look at ({listed_of(len(rows), n_heads)})", columns, rows)
+    yield RowTable(f"Heads to look at ({listed_of(len(rows), n_heads)})", columns, rows)
 
 
 def _dashless(judged: Verdict | Role | None) -> float | str:
-    """The baseline, or '' for none."""
     baseline = score_and_baseline(judged)[1]
     return "" if baseline is None else baseline
 
 
-def _in_words(heads: Sequence[HeadFindings]) -> str:
-    """What the relations are that these heads find: ``obj: object→verb; det: determiner→noun``; or ''."""
-    verdicts = [
-        (head.labelled.verdict.name, head.labelled.verdict.direction) for head in heads if head.labelled.verdict
-    ]
-    roles = [(head.role.role.removeprefix(SYNTACTIC), head.role.direction) for head in heads if head.role]
-    found = dict.fromkeys(each for each in [*verdicts, *roles] if relation_words(*each))
-    both = {name for name, times in Counter(name for name, _ in found).items() if times > 1}
-    named = [
-        f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
-        for name, direction in found
-    ]
-    return f"{'; '.join(named)}." if named else ""
-
-
-def _kinds_anywhere(head: HeadFindings, names: Collection[str]) -> list[str]:
-    """What a head is on the text or over the corpus, each kind once, those that these names select first."""
-    found = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
-    named = dict.fromkeys(family_of_label(name).name for name in found)
-    return [kind for kind in named if kind != UNNAMED] or [UNNAMED]
-
-
 def _label_text(head: HeadFindings) -> Text:
-    """The label; grey with a question mark if it is an indication only."""
-    return Text(head.shown, "dim" if head.mark else "")
+    return Text(head.shown, "dim" if head.mark else "")  # grey if it is an indication only
 
 
-def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> str:
-    """The heads that attend farther than uniform attention and do not rest on sinks, the farthest first; or ''."""
+def _notes_on_heads(part: Analysis, heads: Sequence[HeadFindings], listed: Sequence[HeadFindings]) -> Text:
     uniform = part.context.uniform["distance_non_sink"] or 0.0
     distances = [(head.statistics["distance_non_sink"] or 0.0, head.id) for head in heads if SINK not in head.kinds]
-    far = [(away, id) for away, id in distances if away > uniform]
-    ranked = sorted(far, key=lambda each: (-each[0], each[1]))[:_FARTHEST]
-    named = ", ".join(f"{id} {away:.2f}" for away, id in ranked)
-    uniform_beside = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
-    return f"Farthest (no sinks), {uniform_beside}: {named}." if named else ""
+    ranked = sorted((-away, id) for away, id in distances if away > uniform)[:_FARTHEST]
+    named = ", ".join(f"{id} {-away:.2f}" for away, id in ranked)
+    farthest = f"Farthest (no sinks), mean {part.units.name}s away (uniform attention {uniform:.2f}): {named}."
+    verdicts = [head.labelled.verdict for head in listed if head.labelled.verdict]
+    relations = [
+        *((verdict.name, verdict.direction) for verdict in verdicts),
+        *((head.role.role.removeprefix(SYNTACTIC), head.role.direction) for head in listed if head.role),
+    ]
+    known = dict.fromkeys(relation for relation in relations if relation_words(*relation))
+    both = {name for name, times in Counter(name for name, _ in known).items() if times > 1}
+    words = [
+        f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
+        for name, direction in known
+    ]
+    return notes(farthest if named else "", f"{'; '.join(words)}." if words else "")

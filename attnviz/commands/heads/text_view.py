@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_of
-from attnviz.commands.heads.summary import label_and_role
+from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens
@@ -22,8 +22,7 @@ from attnviz.present.view import Drawing, ViewOptions
 from attnviz.wording import counted, percent, visible
 
 _JOINER = "\u200d"
-_WIDE = 0x2E80
-"""First code point of scripts without spaces, between whose characters a line may end."""
+_WIDE = 0x2E80  # first code point of scripts without spaces, between whose characters a line may end
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
@@ -41,28 +40,36 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
 
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
-    """Plan one picture of up to eight heads, or of the mean of more."""
     shown = part.drawn(choices.drop_special)
     about, other_rows = shown.figure_context, shown.rows_differ_from_columns
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
-    pieces, units_of = pieces_of(*_source(part), shown.keys)
-    received = [each.mean for _, each in shown.read(heads, lambda _: _Received(queries, shown))]
+    tokens, texts = part.tokens, part.tokens.texts_read(part.text, part.pair)
+    if part.target is not None and part.stack_letter == "D":
+        tokens, texts = part.target.tokens, part.target.tokens.texts_read(part.target.text)
+    pieces, units_of = pieces_of(tokens, texts, shown.keys)
+    received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
     is_mean = len(heads) > MOST_HEADS
+    names = [head.title for head in heads]
     if is_mean:
-        blocks = [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), units_of)]
-    else:
-        blocks = [_block(head.title, values, units_of) for head, values in zip(heads, received, strict=True)]
-    sinks = [all(shown.keys.sink[unit] for unit in units) for units in units_of]
-    top, cut = _top(blocks, sinks)
-    named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
+        received, names = [np.mean(received, axis=0)], [f"mean of {len(heads)} heads"]
+    blocks = []
+    for name, of_units in zip(names, received, strict=True):
+        of_pieces = np.array([of_units[list(units)].sum() for units in units_of])
+        elsewhere = sum(map(len, units_of)) < len(of_units)
+        note = f"special tokens {percent(of_units.sum() - of_pieces.sum())}" if elsewhere else ""
+        blocks.append(ShadedText(name, note, of_pieces))
+    values = np.stack([block.values for block in blocks])
+    sinks = np.array([all(shown.keys.sink[unit] for unit in units) for units in units_of])
+    top = scale_end(values.max() if sinks.all() else values[:, ~sinks].max())  # by the largest value besides sinks
+    cut = bool(values.max() > top)
     whose = f"from {chosen}" if chosen else f"mean over the {counted(len(queries), shown.units.name)} that attend"
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Attention received in {about.subject}, {blocks[0].name if is_mean else named}",
+            f"Attention received in {about.subject}, {names[0] if is_mean else labels_and_roles(part, heads)}",
             f"shade: the attention that each {about.unit} receives, {whose}",
             "a mean: no head need look like it" if is_mean else "",
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
@@ -73,7 +80,9 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
         title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset(at for at, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}),
+        framed=frozenset(
+            piece for piece, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}
+        ),
         norm=Normalize(0.0, top, clip=True),
         bar="attention received",
         cut=cut,
@@ -81,7 +90,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
 
 
 class _Received:
-    """Sums the attention that each key receives from some queries of a head, block by block."""
+    """Sums the attention that each key receives from some queries of a head, chunk by chunk."""
 
     def __init__(self, queries: Sequence[int], shown: Analysis) -> None:
         self._counted = torch.zeros(len(shown.units), dtype=torch.bool)
@@ -93,32 +102,9 @@ class _Received:
         self._total[: rows.shape[1]] += rows[self._counted[first : first + len(rows)]].double().sum(0)
 
     @property
-    def mean(self) -> Array:
-        """Mean over the queries, [n_keys]."""
+    def mean(self) -> Array:  # over the queries, [n_keys]
         mean: Array = (self._total / int(self._counted.sum())).numpy()
         return mean
-
-
-def _block(name: str, received: Array, units_of: Sequence[Sequence[int]]) -> ShadedText:
-    """Shaded text of one head: the sum over each piece's units, and the share of special tokens."""
-    values = np.array([received[list(units)].sum() for units in units_of])
-    elsewhere = sum(map(len, units_of)) < len(received)
-    return ShadedText(name, f"special tokens {percent(received.sum() - values.sum())}" if elsewhere else "", values)
-
-
-def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bool]:
-    """End of the shared scale, by the largest value besides sinks, and whether any value exceeds it."""
-    values = np.stack([block.values for block in blocks])
-    non_sink = values[:, ~np.array(sinks)] if not all(sinks) else values
-    top = scale_end(non_sink.max())
-    return top, bool(values.max() > top)
-
-
-def _source(part: Analysis) -> tuple[Tokens, list[str]]:
-    """Tokens of the keys, and the text, or both of a pair."""
-    if part.target is not None and part.stack_letter == "D":
-        return part.target.tokens, part.target.tokens.texts_read(part.target.text)
-    return part.tokens, part.tokens.texts_read(part.text, part.pair)
 
 
 def pieces_of(
@@ -128,44 +114,36 @@ def pieces_of(
 
     Positions that share a character, such as the bytes of an emoji, are one piece.
     """
-    pieces: list[Piece] = []
-    units_of: list[tuple[int, ...]] = []
+    pieces, units_of = list[Piece](), list[tuple[int, ...]]()
     end, segment = 0, 0
     for unit, members in enumerate(units.members):
-        of = tokens.segments[members[0]]
-        if of is None:
+        number = tokens.segments[members[0]]
+        if number is None:
             continue
         first, last = tokens.offsets[members[0]][0], max(tokens.offsets[member][1] for member in members)
-        begins = of != segment and bool(pieces)
-        end, segment = (0, of) if begins else (end, segment)
+        begins = number != segment and bool(pieces)
+        if begins:
+            end, segment = 0, number
         if first < end and last <= end and not begins:
             units_of[-1] = (*units_of[-1], unit)
             continue
-        pieces.append(_piece(texts[of], end, max(first, end), last, units.labels[unit], begins))
+        text, first = texts[number], max(first, end)
+        shown = text[first:last].lstrip()
+        if not shown:  # the text has no characters for it
+            label = units.labels[unit].removeprefix(OTHERS).removeprefix(WORDPIECE)
+            pieces.append(Piece(visible(label), label == units.labels[unit], begins=begins))
+        else:
+            before = text[end : last - len(shown)]
+            wide = first > 0 and ord(shown[0]) >= _WIDE and shown[0].isalnum()
+            pieces.append(Piece(visible(shown.rstrip()), bool(before), wide, begins or "\n" in before))
         units_of.append((unit,))
         end = max(end, last)
-    return tuple(_joined(pieces)), units_of
-
-
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Insert joiners between the pieces of an Arabic word, so that letters keep their joined forms."""
-    meets = [
-        not after.space and not after.begins and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL"
-        for one, after in pairwise(pieces)
-    ]
-    for piece, before, after in zip(pieces, [False, *meets], [*meets, False], strict=True):
-        yield replace(piece, text=f"{_JOINER * before}{piece.text}{_JOINER * after}")
-
-
-def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool) -> Piece:
-    """A piece of a text after ``before``; its label, if the text has no characters for it."""
-    own, between = text[first:last], text[end:first]
-    if not own.strip():
-        bare = label.removeprefix(OTHERS).removeprefix(WORDPIECE)
-        return Piece(visible(bare), bare == label, begins=begins)
-    before = between + own[: len(own) - len(own.lstrip())]
-    wide = first > 0 and ord(own.lstrip()[0]) >= _WIDE and own.lstrip()[0].isalnum()
-    return Piece(visible(own.strip()), bool(before), wide, begins or "\n" in before)
+    for place, (one, after) in enumerate(pairwise(pieces)):  # letters of an Arabic word keep their joined forms
+        apart = after.space or after.begins
+        if not apart and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL":
+            pieces[place] = replace(pieces[place], text=pieces[place].text + _JOINER)
+            pieces[place + 1] = replace(after, text=_JOINER + after.text)
+    return tuple(pieces), units_of
 
 
 TEXT = Drawing(_plans, text_figure, draw_text)

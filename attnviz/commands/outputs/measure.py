@@ -50,6 +50,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """Result of :func:`head_outputs`; nothing in it comes from an unverified head."""
 
     command: ClassVar[str] = "outputs"
+    noun: ClassVar[str] = "Outputs"
 
     attention: VerifiedAttention  # the verified heads, from which tensors are recomputed on demand
     layers: tuple[OutputShares, ...]  # first layer first
@@ -175,11 +176,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def largest(self) -> float:
         return max(head.largest for head in self.heads)
 
-    def __repr__(self) -> str:
+    @property
+    def in_words(self) -> str:
         id, value = self.heads[0].id, self.heads[0].projection_share
         share = "no share" if value is None else f"{rounded(value)} of its layer's output"
         counts = f"{len(self.heads)} heads verified, {id} first ({share})"
-        return f"<HeadOutputs of {quoted(self.text)} with {self.figure_context.model}: {counts}>"
+        return f"of {quoted(self.text)} with {self.figure_context.model}: {counts}"
 
 
 @checked

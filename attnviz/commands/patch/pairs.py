@@ -127,7 +127,8 @@ def paired_inputs(
         )
     inputs = PairedInputs([], [], [])
     sides = [
-        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse) for side in _SIDES
+        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse, offer="shorten it")
+        for side in _SIDES
     ]
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
         with naming_row(pair.place):
@@ -189,7 +190,7 @@ def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> 
 
 
 def _refuse(prompt: Text, why: str) -> None:
-    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}; shorten it.")
+    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}.")
 
 
 def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:

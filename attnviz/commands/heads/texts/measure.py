@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -35,119 +35,116 @@ from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import LayerCheck, Verification, worse_of
 from attnviz.trace.recorder import block_memory
-from attnviz.wording import counted, visible
+from attnviz.wording import counted, rounded, visible
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of one statistic of one head over the texts that have it, equally weighted.
+    """Spread of one statistic of one head over the texts that have it, equally weighted."""
 
-    Attributes:
-        n: texts on which it can be measured.
-        mean, least, largest: over these; None without any.
-        sd: standard deviation between texts, with n - 1 below; None for fewer than two.
-    """
-
-    n: int
-    mean: float | None
-    sd: float | None
+    n: int  # texts on which it can be measured
+    mean: float | None  # over these, as the next three; None without any
+    sd: float | None  # standard deviation between texts, with n - 1 below; None for fewer than two
     least: float | None
     largest: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> "Spread":
+    def of(cls, values: Iterable[float | None]) -> "Spread":
         """Spread of these values, without None."""
         known = [value for value in values if value is not None]
         if not known:
             return cls(0, None, None, None, None)
         return cls(len(known), fmean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
 
+    @property
+    def in_words(self) -> str:  # 0.41 ± 0.03
+        return rounded(self.mean) if self.sd is None else f"{rounded(self.mean)} ± {rounded(self.sd)}"
+
 
 @dataclass(frozen=True)
 class HeadOnText:
-    """What one head does on one text.
-
-    Attributes:
-        label: on this text.
-        score: of the label's pattern; None without one.
-        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`).
-        uniform: of some of them, under uniform attention.
-    """
+    """What one head does on one text."""
 
     id: HeadId
     label: str
-    score: float | None
-    statistics: dict[str, float | None]
-    uniform: dict[str, float | None]
+    score: float | None  # of the label's pattern; None without one
+    statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.SCALARS)
+    uniform: dict[str, float | None]  # of some of them, under uniform attention
+
+    @classmethod
+    def of(
+        cls, head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]
+    ) -> "HeadOnText":
+        """From the findings of one text, and its rates of alignment, if any."""
+        context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
+        uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
+        statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
+        statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
+        return cls(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
 
     @property
-    def labelled(self) -> bool:
-        """Whether its label names a pattern."""
+    def labelled(self) -> bool:  # whether its label names a pattern
         return self.label not in (UNNAMED, *NO_LABEL)
 
 
 @dataclass(frozen=True)
 class OneText:
-    """One of the texts.
-
-    Attributes:
-        pair: its second segment; None without one.
-        place: its location, ``FILE:LINE``; None for a text of a list.
-        id, label: of its row; None where the file has none.
-        tokens: that the model reads, as labels.
-        cut: tokens that were cut off.
-        pattern_error, output_error: largest errors of verification.
-        heads: one entry a head, in the model's order.
-        spans: of a chat, attention between its messages; None without spans.
-    """
+    """One of the texts."""
 
     text: str
-    pair: str | None
-    place: Place | None
-    id: str | None
+    pair: str | None  # its second segment
+    place: Place | None  # FILE:LINE; None for a text of a list
+    id: str | None  # of its row, as its label; None where the file has none
     label: str | None
-    tokens: tuple[str, ...]
-    cut: int
-    pattern_error: float
+    tokens: tuple[str, ...]  # that the model reads, as labels
+    cut: int  # tokens that were cut off
+    pattern_error: float  # largest errors of verification
     output_error: float
-    heads: tuple[HeadOnText, ...]
-    spans: SpanShares | None
+    heads: tuple[HeadOnText, ...]  # in the model's order
+    spans: SpanShares | None  # of a chat, attention between its messages; None without spans
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens the model reads."""
         return len(self.tokens)
 
     @property
-    def folder(self) -> str:
-        """Name of the folder of its own results, which equal texts share."""
+    def folder(self) -> str:  # name of the folder of its own results, which equal texts share
         return text_folder([self.text] if self.pair is None else [self.text, self.pair])
 
 
 @dataclass(frozen=True)
 class HeadSpread:
-    """One head over all texts.
-
-    Attributes:
-        labels: number of texts by label, the most frequent first.
-        score: of the most frequent label's pattern, over the texts with this label.
-        statistics: by name (:data:`attnviz.measures.statistics.SCALARS`).
-        uniform: mean over texts under uniform attention; only of statistics for which it is defined.
-    """
+    """One head over all texts."""
 
     id: HeadId
-    labels: dict[str, int]
-    score: Spread
-    statistics: dict[str, Spread]
-    uniform: dict[str, float]
+    labels: dict[str, int]  # number of texts by label, the most frequent first
+    score: Spread  # of the most frequent label's pattern, over the texts with this label
+    statistics: dict[str, Spread]  # by name (attnviz.measures.statistics.SCALARS)
+    uniform: dict[str, float]  # mean over texts under uniform attention; only of those for which it is defined
+
+    @classmethod
+    def of(cls, rows: Sequence[HeadOnText]) -> "HeadSpread":
+        """From what the head does on each text."""
+        labels = dict(Counter(row.label for row in rows).most_common())
+        uniform = {}
+        for name in rows[0].uniform:
+            values = [value for row in rows if (value := row.uniform[name]) is not None and math.isfinite(value)]
+            if values:
+                uniform[name] = fmean(values)
+        return cls(
+            rows[0].id,
+            labels,
+            score=Spread.of(row.score for row in rows if row.label == next(iter(labels))),
+            statistics={name: Spread.of(row.statistics[name] for row in rows) for name in rows[0].statistics},
+            uniform=uniform,
+        )
 
     def __repr__(self) -> str:
         n = counted(sum(self.labels.values()), "text")
         return f"<HeadSpread of {self.id}: {self.label} on {self.labels[self.label]} of {n}>"
 
     @property
-    def label(self) -> str:
-        """The most frequent label."""
+    def label(self) -> str:  # the most frequent one
         return next(iter(self.labels))
 
     @property
@@ -158,29 +155,19 @@ class HeadSpread:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TextsAnalysis(Result, OfHeads[HeadSpread]):
-    """Result of :func:`analyze_each`; every head of every text is verified.
-
-    Attributes:
-        checkpoint: the model.
-        corpus: the file of the texts; None for a list.
-        texts: in order.
-        heads: one entry a head, in the model's order.
-        verification: the largest errors of each layer on any text.
-        options: how every text was measured.
-        text_notes: sentences on how the texts were read.
-        gold: the file of gold word alignments; None without one.
-    """
+    """Result of :func:`analyze_each`; every head of every text is verified."""
 
     command: ClassVar[str] = "heads.texts"
+    noun: ClassVar[str] = "Analysis"
 
     checkpoint: Checkpoint
-    corpus: Corpus | None
+    corpus: Corpus | None  # the file of the texts; None for a list
     texts: tuple[OneText, ...]
-    heads: tuple[HeadSpread, ...]
-    verification: Verification
+    heads: tuple[HeadSpread, ...]  # in the model's order
+    verification: Verification  # the largest errors of each layer on any text
     options: Options
-    text_notes: tuple[str, ...] = ()
-    gold: Path | None = None
+    text_notes: tuple[str, ...] = ()  # how the texts were read
+    gold: Path | None = None  # the file of gold word alignments
 
     @property
     def aligned(self) -> list[HeadSpread]:
@@ -198,28 +185,28 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         rows = [(head, f"gain_{rows}") for head in heads for rows in ROWS]
         if not rows:
             return []
-        found = [{head.id: head.statistics for head in text.heads} for text in self.texts]
-        gains = torch.tensor([[text[head][row] or 0.0 for head, row in rows] for text in found], dtype=torch.float64)
-        known = torch.tensor([[text[head][row] is not None for head, row in rows] for text in found]).double()
-        means = of_ratios(gains, known, text_weights(0, range(len(found)), SAMPLES))
+        of_texts = [{head.id: head.statistics for head in text.heads} for text in self.texts]
+        values = [[text[head][row] for head, row in rows] for text in of_texts]
+        gains = torch.tensor([[value or 0.0 for value in text] for text in values], dtype=torch.float64)
+        known = torch.tensor([[value is not None for value in text] for text in values]).double()
+        means = of_ratios(gains, known, text_weights(0, range(len(values)), SAMPLES))
         gained = set()
-        for at, (head, _) in enumerate(rows):
-            low, _ = means.interval(at) or (0.0, 0.0)
-            if low > 0 and means.estimates[at] > MARGIN:
+        for column, (head, _) in enumerate(rows):
+            low, _ = means.interval(column) or (0.0, 0.0)
+            if low > 0 and means.estimates[column] > MARGIN:
                 gained.add(head)
         return [[number_of(head.layer), head.head] for head in heads if head in gained]
 
     @property
-    def source(self) -> str:
-        """One line: model, file and number of texts."""
+    def source(self) -> str:  # one line: model, file and number of texts
         file = [visible(self.corpus.path.name)] if self.corpus else []
         n_tokens = sum(text.n_tokens for text in self.texts)
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
         return " · ".join([self.checkpoint.short_name, *file, counts])
 
-    def __repr__(self) -> str:
-        """One line: what was read, and the verified heads."""
-        return f"<TextsAnalysis of {self.source}: {counted(len(self.heads), 'head')} verified on each>"
+    @property
+    def in_words(self) -> str:
+        return f"of {self.source}: {counted(len(self.heads), 'head')} verified on each"
 
 
 @checked
@@ -242,31 +229,19 @@ def analyze_each(
 ) -> TextsAnalysis:
     """Analyse several texts with one model, each by itself, and the spread of every statistic.
 
-    All texts are checked before the first is measured. Analyses are dropped after ``visit``; keep there what you
-    need.
+    All texts are checked before the first is measured. Analyses are dropped after ``visit``, which is called with each
+    text and its analysis in order; keep there what you need.
 
     >>> pages = []
     >>> attnviz.analyze_each(  # doctest: +SKIP
     ...     "sentences.txt", visit=lambda text, analysis: pages.append(analysis.document())
     ... )
 
-    Args:
-        texts: a list of texts, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`;
-            blank lines of a file are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands.
-        label_column: of a table, the column of classes, which are kept beside the texts; default ``label``.
-        alignments: of an encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``).
-            Texts are then ``SOURCE ||| TARGET``, or have their targets in ``pair_column``.
-        model: as for :func:`analyze`.
-        words: likewise.
-        syntax: likewise.
-        parser: likewise.
-        truncate: likewise.
-        max_new_tokens: likewise.
-        memory: likewise.
-        visit: called with each text and its analysis, in order.
-        progress: callback with how many texts are done.
-        warn: as for :func:`analyze`.
-        reading: see :class:`attnviz.options.CorpusOptions`.
+    Texts are a list, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`; blank
+    lines are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands. ``label_column`` of a table has
+    classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an encoder-decoder, a file of
+    gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE ||| TARGET``, or have their
+    targets in ``pair_column``. The others are as for :func:`analyze`, and :class:`attnviz.options.CorpusOptions`.
 
     Raises:
         TextError: a text that the model cannot read, with its line, or its number in the list.
@@ -280,13 +255,22 @@ def analyze_each(
     else:
         corpus, lines = None, listed(texts)
     check_columns([corpus] if corpus else [], columns)
-    options, of_block = Options(words), block_memory(memory)
+    chunk_memory = block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
-    stored = profile_of(checkpoint, source, warn)
-    reader = Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, of_block)
+    reader = Reader(
+        checkpoint,
+        stored=profile_of(checkpoint, source, warn),
+        options=Options(words),
+        syntax=syntax,
+        parser=parser,
+        truncate=truncate,
+        max_new_tokens=max_new_tokens,
+        memory=chunk_memory,
+    )
     refuse_target(checkpoint, None, max_new_tokens)
-    file, gold = None if alignments is None else Path(alignments), list[Tensor]()
+    file = None if alignments is None else Path(alignments)
+    gold = list[Tensor]()
     if file is not None:
         if not checkpoint.stacks or truncate or max_new_tokens is not None:
             raise UsageError(
@@ -294,42 +278,39 @@ def analyze_each(
                 f"{checkpoint.architecture.name}; leave it out, or --truncate and --max-new-tokens."
             )
         lines, gold = aligned_pairs(lines, file)
+    done = list[OneText]()
+    worst = dict[int, LayerCheck]()
     n_unknown = 0
-    done, worst = list[OneText](), dict[int, LayerCheck]()
     for line, analysis in zip(lines, reader.read_each(lines, progress, bool(gold)), strict=True):
-        checks = analysis.verification.layers
-        worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
+        verification, tokens = analysis.verification, analysis.tokens
+        worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in verification.layers}
         aligned = alignment_rates(analysis.verified, line, gold[len(done)]) if gold else {}
-        of_heads = tuple(_on_text(head, analysis, aligned) for head in analysis.heads)
-        errors = analysis.verification.pattern_error, analysis.verification.output_error
-        row, tokens = (line.pair, line.place, line.id, line.label), analysis.tokens
-        one = OneText(analysis.text, *row, tuple(tokens.labels), tokens.truncated, *errors, of_heads, analysis.spans)
+        one = OneText(
+            text=analysis.text,
+            pair=line.pair,
+            place=line.place,
+            id=line.id,
+            label=line.label,
+            tokens=tuple(tokens.labels),
+            cut=tokens.truncated,
+            pattern_error=verification.pattern_error,
+            output_error=verification.output_error,
+            heads=tuple(HeadOnText.of(head, analysis, aligned) for head in analysis.heads),
+            spans=analysis.spans,
+        )
         done.append(one)
         n_unknown += tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
-    verification = Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers))
-    heads = tuple(_spread(of_head) for of_head in zip(*(one.heads for one in done), strict=True))
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
     notes = filter(None, [unknown, *unread_columns([corpus.table] if corpus else [])])
-    return TextsAnalysis(checkpoint, corpus, tuple(done), heads, verification, options, tuple(notes), file)
-
-
-def _on_text(head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]) -> HeadOnText:
-    context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
-    uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-    statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
-    statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
-    return HeadOnText(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
-
-
-def _spread(rows: Sequence[HeadOnText]) -> HeadSpread:
-    """Combine the numbers of one head over all texts."""
-    labels = dict(Counter(row.label for row in rows).most_common())
-    most = next(iter(labels))
-    statistics = {name: Spread.of([row.statistics[name] for row in rows]) for name in rows[0].statistics}
-    uniform = {name: [row.uniform[name] for row in rows] for name in rows[0].uniform}
-    known = {name: [each for each in of if each is not None and math.isfinite(each)] for name, of in uniform.items()}
-    score = Spread.of([row.score for row in rows if row.label == most])
-    means = {name: fmean(values) for name, values in known.items() if values}
-    return HeadSpread(rows[0].id, labels, score, statistics, means)
+    return TextsAnalysis(
+        checkpoint,
+        corpus=corpus,
+        texts=tuple(done),
+        heads=tuple(HeadSpread.of(of_head) for of_head in zip(*(one.heads for one in done), strict=True)),
+        verification=Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers)),
+        options=reader.options,
+        text_notes=tuple(notes),
+        gold=file,
+    )

@@ -7,17 +7,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.spans import lookback_fields, spans_entry, spans_of_texts
+from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
-from attnviz.commands.heads.texts.tables import (
-    LINES,
-    LISTED,
-    NAMED,
-    head_fields,
-    number_fields,
-    text_fields,
-    uniform_row,
-)
+from attnviz.commands.heads.texts.tables import LINES, LISTED, NAMED, head_fields, number_fields, uniform_row
 from attnviz.measures.alignments import ALIGNMENT
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
@@ -25,6 +17,12 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, rounded
+
+_SPREAD: tuple[Field[Spread], ...] = (
+    *plain("n", "mean", "sd"),
+    Field(value=lambda spread: spread.least, name="min"),
+    Field(value=lambda spread: spread.largest, name="max"),
+)
 
 
 def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:
@@ -54,15 +52,7 @@ def _head(head: HeadSpread) -> dict[str, Any]:
     }
 
 
-_SPREAD: tuple[Field[Spread], ...] = (
-    *plain("n", "mean", "sd"),
-    Field(value=lambda spread: spread.least, name="min"),
-    Field(value=lambda spread: spread.largest, name="max"),
-)
-
-
 def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
-    """A row a head and statistic."""
     rows = []
     for head in result.select(choices.select):
         of_head = {"label": head.label, "label_texts": head.labels[head.label]}
@@ -72,62 +62,69 @@ def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[
 
 
 def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableType]:
-    n = len(result.texts)
-    on_each = f" on {counted(n, 'text')}" if n > 1 else ""
-    verified = verification_line(result.verification, result.checkpoint, sample=on_each)
+    n, gold, whole = len(result.texts), result.gold, choices.verbose
+    on_texts = f" on {counted(n, 'text')}" if n > 1 else ""
+    verified = verification_line(result.verification, result.checkpoint, sample=on_texts)
     yield Group(Text(f"Texts: {result.source}", "bold"), verified)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
-    names = LISTED if choices.verbose else LISTED[:3]
-    fields, last, rows = head_fields(n, names), uniform_row(heads[0], names), choices.rows(_FEW)
-    if result.gold is not None:
+    names = LISTED if whole else LISTED[:3]
+    fields = head_fields(n, names)
+    last = uniform_row(heads[0], names)
+    rows = choices.rows(_FEW)
+    if gold is not None:
         heads, order, last = [head for head in result.aligned if head in heads], "least error rate first", []
         fields = [field for field in head_fields(n, ALIGNMENT) if field.title == "Head" or field.name]
     yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
-    if choices.verbose:
-        yield first_rows("Texts", text_fields(result), result.texts, rows, "heads-texts.json", noun="text")
-    if result.gold is not None:
+    if whole:
+        columns = [
+            field
+            for field in pick(LINES, *NAMED, "tokens")
+            if any(field.value_for(text) is not None for text in result.texts)
+        ]
+        yield first_rows("Texts", columns, result.texts, rows, "heads-texts.json", noun="text")
+    if gold is not None:
         baseline = rounded(result.aligned[0].statistics["aer_baseline"].mean)
         how = f"AER: alignment error rate (baseline {baseline}). Output: rows that predict a word; input: that read it."
         yield notes(how, f"alignment_heads (from 30 pairs on): {result.alignment_heads}")
-    cut = sum(text.cut > 0 for text in result.texts)
-    if cut:
+    if cut := sum(text.cut > 0 for text in result.texts):
         yield notes(f"{counted(cut, 'text')} cut to what the model can read (--truncate).")
-    where = spans_of_texts(text.spans for text in result.texts)
-    if where:
-        yield notes(where)
-    if choices.verbose:
-        yield notes(*_MEANINGS)
+    if any(text.spans for text in result.texts):
+        of_all = "Which heads read which message, over all chats: attnviz profile FILE"
+        yield notes(f"{of_all}; of each: span_pairs in heads.jsonl.")
+    if whole:
+        yield notes(
+            "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern "
+            "behind it, the mean over these texts; Range: from the least to the largest.",
+            "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
+            "least and largest, and the number of texts, of every statistic; heads.jsonl has those of each text.",
+        )
 
 
 _FEW = 6  # heads on the first screen
 
-_MEANINGS = (
-    "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
-    "it, the mean over these texts; Range: from the least to the largest.",
-    "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
-    "least and largest, and the number of texts, of every statistic; heads.jsonl has those of each text.",
-)
-
 
 def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[str, Any]]:
-    """Each text with what every head does on it."""
     chosen = {head.id for head in result.select(choices.select)}
     for text in result.texts:
-        heads = [
-            {
-                **entry(HEAD, head),
-                "label": head.label,
-                "score": head.score,
-                **head.statistics,
-                **entry(lookback_fields(text.spans), head),
-            }
-            for head in text.heads
-            if head.id in chosen
-        ]
-        tokens = {"tokens": list(text.tokens), "tokens_cut_off": text.cut}
-        spans = spans_entry(text.spans, [head.id for head in text.heads if head.id in chosen], lambda span: span.tokens)
-        yield {**entry(pick(LINES, *NAMED), text), **tokens, **spans, "heads": heads}
+        of_text = [head for head in text.heads if head.id in chosen]
+        lookback = lookback_fields(text.spans)
+        yield {
+            **entry(pick(LINES, *NAMED), text),
+            "tokens": list(text.tokens),
+            "tokens_cut_off": text.cut,
+            **spans_entry(text.spans, [head.id for head in of_text], lambda span: span.tokens),
+            "heads": [
+                {
+                    **entry(HEAD, head),
+                    "label": head.label,
+                    "score": head.score,
+                    **head.statistics,
+                    **entry(lookback, head),
+                }
+                for head in of_text
+            ],
+        }
 
 
 SPEC = CommandSpec(

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.present.fields import Field, pick, plain
+from attnviz.present.fields import Field, plain
 from attnviz.present.statistics import statistic_field
 from attnviz.wording import counted, quoted, rounded, span, visible
 
@@ -32,26 +31,21 @@ def text_row(text: OneText) -> str:
     """A line for a text: its place, tokens, how many heads have a label there, and how it begins."""
     place = "" if text.place is None else f"{text.place}: "
     labelled = sum(head.labelled for head in text.heads)
-    of = f"{labelled} of {counted(len(text.heads), 'head')} labelled"
-    return f"{place}{counted(text.n_tokens, 'token')}, {of}: {quoted(text.text)}"
-
-
-def text_fields(result: TextsAnalysis) -> list[Field[OneText]]:
-    """The columns of a table of texts; those of which no text has any are left out."""
-    columns = pick(LINES, *NAMED, "tokens")
-    return [field for field in columns if any(field.value_for(text) is not None for text in result.texts)]
+    heads = f"{labelled} of {counted(len(text.heads), 'head')} labelled"
+    return f"{place}{counted(text.n_tokens, 'token')}, {heads}: {quoted(text.text)}"
 
 
 def number_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
-    """The columns of a table of heads that sorts: numbers of texts and means."""
+    """The columns of a table of heads for a paper: numbers of texts and means."""
     columns: list[Field[HeadSpread]] = [
         Field("Head", lambda head: str(head.id), name="head"),
         Field("Label", lambda head: visible(head.label), name="label"),
         Field("Texts", lambda head: head.labels[head.label], name="texts"),
         Field("Score", lambda head: head.score.mean, name="score"),
     ]
-    names = LISTED if result.gold is None else ALIGNMENT
-    return [*columns, *(statistic_field(name, partial(_mean, name=name)) for name in names)]
+    for name in LISTED if result.gold is None else ALIGNMENT:
+        columns.append(statistic_field(name, lambda head, name=name: head.statistics[name].mean))  # type: ignore[misc]
+    return columns
 
 
 def head_fields(n: int, names: Sequence[str]) -> list[Field[HeadSpread]]:
@@ -64,19 +58,11 @@ def head_fields(n: int, names: Sequence[str]) -> list[Field[HeadSpread]]:
         Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
     ]
     for name in names:
-        columns.append(replace(statistic_field(name, partial(_mean_and_sd, name=name)), unit="mean ± sd"))
+        field = statistic_field(name, lambda head, name=name: head.statistics[name].in_words)  # type: ignore[misc]
+        columns.append(replace(field, unit="mean ± sd"))
     return columns
 
 
 def uniform_row(head: HeadSpread, names: Sequence[str]) -> list[object]:
     """The last row of that table: these statistics under uniform attention."""
     return ["uniform", "", "", "", "", *(head.uniform.get(name, "") for name in names)]
-
-
-def _mean(head: HeadSpread, name: str) -> float | None:
-    return head.statistics[name].mean
-
-
-def _mean_and_sd(head: HeadSpread, name: str) -> str:
-    spread = head.statistics[name]
-    return rounded(spread.mean) if spread.sd is None else f"{rounded(spread.mean)} ± {rounded(spread.sd)}"
