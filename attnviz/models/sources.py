@@ -184,7 +184,6 @@ def _find_adapter(name: str) -> Source:
 def _check_adapter(folder: Path) -> None:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}; expected an adapter that peft's save_pretrained wrote.")
-    refuse_endless(folder)
     try:
         files = _adapter_files([path.name for path in folder.iterdir() if path.is_file()])
     except CheckpointError as error:
@@ -367,7 +366,6 @@ def _check_folder(folder: Path) -> None:
             f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
             f"(config.json, model.safetensors and the tokenizer's files).{_inside(folder)}"
         )
-    refuse_endless(folder)
     read_json(folder / "config.json")
     try:
         weight_files(folder)
@@ -383,20 +381,6 @@ def _check_reproduced(folder: Path) -> None:
     from attnviz.models.reproduced import config_in
 
     config_in(folder, torch.float32)
-
-
-def refuse_endless(folder: Path) -> None:
-    """Refuse a folder of a checkpoint with a pipe, a socket or a device, which libraries would wait for.
-
-    Raises:
-        CheckpointError: naming the first.
-    """
-    try:
-        for path in (*folder.iterdir(), *folder.glob("*templates/*")):
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise CheckpointError(f"{path} is a pipe, a socket or a device; expected a plain file. Remove it.")
-    except OSError as error:
-        raise CheckpointError(f"cannot look into {folder}: {error}; make it readable.") from error
 
 
 def from_hub(
