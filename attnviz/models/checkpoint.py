@@ -17,7 +17,7 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
-from attnviz.models.configs import check_sizes, empty_model, quantised_as
+from attnviz.models.configs import check_sizes, quantised_as
 from attnviz.models.encoding import (
     check_separated,
     encodings,
@@ -32,7 +32,7 @@ from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
+from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import Source, weight_files
@@ -416,7 +416,7 @@ def load_checkpoint(
     source: Source,
     device: torch.device,
     dtype: torch.dtype | None,
-    device_map: DeviceMap | None = None,
+    device_map: str | dict[str, str] | None = None,
     attention: str | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
@@ -549,7 +549,7 @@ def _built(
     config: Any,
     weights: dict[str, Tensor],
     dtype: torch.dtype,
-    device_map: DeviceMap | None,
+    device_map: str | dict[str, str] | None,
     attention: str | None,
     class_name: str,
 ) -> tuple[Any, dict[str, Any]]:
@@ -563,9 +563,6 @@ def _built(
         what += f" with --attention {attention}; leave it out, or take eager"
     with calling_transformers(what), ExitStack() as stack:
         if device_map is not None:
-            if not isinstance(device_map, str):
-                may_lack = (*architecture.head_weights, *architecture.optional_weights)
-                device_map = fitted_map(device_map, empty_model(config, model_class), may_lack)
             # for weights on disk that need conversion; it goes with the model
             offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
             options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}

@@ -1,9 +1,8 @@
 """Opens a model, by name or in memory, as a checkpoint on a device."""
 
 import importlib.util
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 from attnviz.arguments import as_found, one_of
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.models.offloading import DeviceMap, running_device
+from attnviz.models.offloading import running_device
 from attnviz.models.sources import Source, find_checkpoint, with_tokenizer
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
@@ -22,8 +21,6 @@ _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 """accelerate's names for ways to spread a model over all devices, the CPU and the disk."""
-
-_EXAMPLE = '{"embed_tokens": "cpu", "layers": "disk", "norm": "cpu"}'
 
 Model = str | Path | Source | Checkpoint | nn.Module
 """A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model."""
@@ -38,7 +35,7 @@ def open_checkpoint(
     *,
     encoder_decoders: bool = True,
     sound: bool | None = False,
-    device_map: DeviceMap | Path | None = None,
+    device_map: str | None = None,
     adapter: str | Path | None = None,
     attention: str | None = None,
     several_devices: bool = False,
@@ -51,7 +48,7 @@ def open_checkpoint(
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
-        device_map: spread the model by accelerate; see :func:`resolve_device_map`.
+        device_map: one of :data:`DEVICE_MAPS`: accelerate spreads the model.
         adapter: folder or hub id of an adapter of peft, which is merged into the weights.
         attention: the implementation that the model runs with, of transformers; None for what that chooses.
         encoder_decoders: whether the caller supports them.
@@ -93,8 +90,7 @@ def open_checkpoint(
         if len(devices) > 1:
             raise DeviceError(
                 f"the layers of this model run on {', '.join(devices)}, and this command adds up what they give; "
-                "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device "
-                "(--device). heads takes several."
+                "expected one device (--device). heads takes several."
             )
     if sound not in (None, checkpoint.architecture.reads_sound):
         reads = "text, not sound" if sound else "sound, which heads --audio FILE (audio=...) alone gives it"
@@ -194,25 +190,18 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_device_map(device_map: object, device: object = None) -> DeviceMap | None:
-    """One of :data:`DEVICE_MAPS`, or a mapping from names of modules to devices, also from a JSON file.
+def resolve_device_map(device_map: object, device: object = None) -> str | None:
+    """One of :data:`DEVICE_MAPS`, or None.
 
     Raises:
         UsageError: it is none of these, or a device was given too.
-        DeviceError: accelerate is not installed, or this machine lacks one of the devices.
+        DeviceError: accelerate is not installed.
     """
     if device_map is None:
         return None
-    resolved: Any = dict(device_map) if isinstance(device_map, Mapping) else device_map
-    if isinstance(device_map, str | Path) and device_map not in DEVICE_MAPS:
-        try:
-            resolved = json.loads(Path(device_map).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(
-                f"--device-map (device_map=...) is {str(device_map)!r}; expected {', '.join(DEVICE_MAPS)}, or a JSON "
-                f"file such as {_EXAMPLE}, which cannot be read: {reason}."
-            ) from error
+    if not isinstance(device_map, str) or device_map not in DEVICE_MAPS:
+        expected = ", ".join(DEVICE_MAPS)
+        raise UsageError(f"--device-map (device_map=...) is {as_found(device_map)}; expected one of {expected}.")
     if device not in (None, "auto"):
         raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
     if importlib.util.find_spec("accelerate") is None:
@@ -220,20 +209,7 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
             "--device-map (device_map=...) needs the package accelerate, which is not installed; "
             "type: pip install 'attnviz[large]'"
         )
-    if isinstance(resolved, str):
-        return resolved
-    if not isinstance(resolved, dict) or not resolved or not all(isinstance(name, str) for name in resolved):
-        raise UsageError(
-            f"expected a device map from names of modules to devices, {_EXAMPLE}; found {as_found(device_map)}."
-        )
-    for each in resolved.values():
-        if isinstance(each, bool) or not isinstance(each, str | int) or each in ("auto", ""):
-            raise UsageError(
-                f"the device map has the device {as_found(each)}; expected cpu, disk, cuda:N, mps or a GPU's number."
-            )
-        if each != "disk":
-            resolve_device(f"cuda:{each}" if isinstance(each, int) else each)
-    return resolved
+    return device_map
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
