@@ -36,7 +36,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
     only: tuple[tuple[str, object], ...] = (
-        *(("is_decoder", False), ("add_cross_attention", False)),
+        ("is_decoder", False),
+        ("add_cross_attention", False),
         ("position_embedding_type", "absolute"),
     )
     segments = True
@@ -45,8 +46,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse also heads that do not divide the model."""
-        if config.hidden_size % config.num_attention_heads:
-            n_heads, width = config.num_attention_heads, config.hidden_size
+        n_heads, width = config.num_attention_heads, config.hidden_size
+        if width % n_heads:
             raise not_reproduced(self.name, "num_attention_heads", n_heads, f"a divisor of its width {width}")
         super().refuse(config, dtype)
 
@@ -62,8 +63,8 @@ class Electra(Bert, name="electra", prefix="Electra"):
     language_steps = ("generator_predictions", "generator_lm_head")  # of the generator; the discriminator has none
     class_steps = ("classifier.dense", "classifier.activation", "classifier.out_proj")
     head_weights = (
-        *("generator_predictions", "generator_lm_head", "discriminator_predictions", "sequence_summary"),
-        *("classifier", "qa_outputs"),
+        *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
+        *("sequence_summary", "classifier", "qa_outputs"),
     )
     optional_weights = ()
 
@@ -288,11 +289,8 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
     softmax_in_float32 = True
     bypassing = "forward"
     attention_adds_residual = True
+    fixed_activation = "gelu_new"
     resumable = False  # what it adds to scores has a row a text and head
-
-    def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
-        """GELU, nearly."""
-        return "gelu_new"
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """The output is that of W_O alone."""

@@ -114,6 +114,7 @@ class Esm(Bert, name="esm", prefix="Esm"):
     old_buffers = (*Bert.old_buffers, "rotary_embeddings.inv_freq", "position_embeddings.weight")
     only = (*Bert.only, ("position_embedding_type", "rotary"), ("is_folding_model", False))
     needed = ("pad_token_id",)
+    fixed_activation = "gelu"
     has_words = False
     segments = False
     pre_norm = True
@@ -125,10 +126,6 @@ class Esm(Bert, name="esm", prefix="Esm"):
         super().refuse(config, dtype)
         if config.token_dropout and config.mask_token_id is None:
             raise not_reproduced(self.name, "mask_token_id", None, "a number")
-
-    def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
-        """GELU."""
-        return "gelu"
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words, perhaps normalised; with ``token_dropout`` without masks, as if these were 12 % as in training."""
@@ -175,7 +172,9 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
     head_weights = ("cls", "lm_predictions", "mask_predictions", "pooler", "classifier", "qa_outputs")
     optional_weights = ()
     only = (
-        *(("relative_attention", True), ("conv_kernel_size", 0), ("type_vocab_size", 0)),
+        ("relative_attention", True),
+        ("conv_kernel_size", 0),
+        ("type_vocab_size", 0),
         ("pooler_hidden_act", "gelu"),
     )
     segments = False
@@ -211,20 +210,23 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """With vectors of relative positions, by maps of their own or those of the text (``share_att_key``)."""
-        encoder, attention = base_model.encoder, base_model.encoder.layer[layer].attention.self
-        table, own = parameter_of(encoder.rel_embeddings, "weight"), "" if attention.share_att_key else "pos_"
+        encoder = base_model.encoder
+        attention = encoder.layer[layer].attention.self
+        table = parameter_of(encoder.rel_embeddings, "weight")
         if "layer_norm" in encoder.norm_rel_ebd:
             table = norm_of(self, base_model.config, encoder.LayerNorm)(table)
+        prefix = "" if attention.share_att_key else "pos_"
         vectors: dict[str, Tensor] = {}
         for kind, name, reads in (("c2p", "content_to_position", "key"), ("p2c", "position_to_content", "query")):
             if kind in attention.pos_att_type:
-                linear = getattr(attention, f"{own}{reads}_proj")
-                weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
-                by_head = projection_of(weight, bias, attention.num_attention_heads)
+                linear = getattr(attention, f"{prefix}{reads}_proj")
+                weight = parameter_of(linear, "weight")
+                by_head = projection_of(weight, parameter_of(linear, "bias"), attention.num_attention_heads)
                 vectors[name] = project(table.to(weight.device), by_head)
         divisor = torch.tensor(float(d_head * (1 + len(vectors)))).sqrt().to(table.dtype)  # as the model rounds it
-        farthest = attention.max_relative_positions if attention.position_buckets > 0 else None
-        relative = RelativePositions(vectors, farthest)
+        relative = RelativePositions(
+            vectors, farthest=attention.max_relative_positions if attention.position_buckets > 0 else None
+        )
         return replace(super().scoring(base_model, layer, d_head), scale=1 / float(divisor), relative=relative)
 
 
