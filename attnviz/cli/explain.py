@@ -13,8 +13,8 @@ def explain(run: Run, text: str, pair: str | None, **options: Any) -> Job:
 
     Every step is recomputed from the one before, and compared with the running model where the model exposes it.
     The row of one token in one head is printed key by key, to redo it by hand; with --verbose all steps. It writes
-    explain.html, a page on which a click on a token or a head changes the numbers, pictures of the layer and of the
-    row, captions, explain.json and explain.csv.
+    explain.html, a page on which a click on a token or a head changes the numbers, a picture of the row,
+    captions, explain.json and explain.csv.
 
     Examples:
         attnviz explain "The cat that I saw ran away"

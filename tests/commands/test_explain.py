@@ -11,13 +11,11 @@ from matplotlib.text import Text
 
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.steps import step_of
+from attnviz.commands.explain.steps import steps_of
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
-from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE, needs_minilm
-from tests.support.drawn import drawing_of
-from tests.support.explained import of_bert, of_gpt2, planned
+from tests.support.explained import of_bert, of_gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.tolerances import SHARP_32, SUMS_32
@@ -64,7 +62,7 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
 def test_every_step_has_a_formula_without_blanks_and_stands_in_the_document(family: str, llamas: Any) -> None:
     result = {"bert": of_bert, "gpt2": of_gpt2}[family]() if family in ("bert", "gpt2") else llamas[family]
     text, content = result.report(80, verbose=True), result.document()
-    assert all(f"{at:2d}  {step_of(result, name).title}" in text for at, name in enumerate(result.stages, 1))
+    assert all(f"{step.number:2d}  {step.title}" in text for step in steps_of(result).values())
     assert text.count("✓") == len(result.stages.checks)
     assert "{" not in text
     assert [stage["name"] for stage in content["stages"]] == list(result.stages)
@@ -188,30 +186,16 @@ def test_the_built_in_models_are_explained(model: str) -> None:
     ],
 )
 def test_formulas_are_of_this_model(family: str, step: str, formula: str, llamas: Any) -> None:
-    assert step_of(llamas[family], step).formula == formula
+    assert steps_of(llamas[family])[step].formula == formula
 
 
-def test_the_diagram_has_the_steps_of_the_model(llamas: dict[str, Explanation]) -> None:
-    plans = {
-        family: next(iter(drawing_of("explain", "path").plans(of, ViewOptions()))) for family, of in llamas.items()
-    }
-    steps = {family: [block.name for half in plan.halves.values() for block in half] for family, plan in plans.items()}
-    assert steps["gemma3_text"][3:6] == ["split", "head_norm", "rotated"]
-    assert steps["gemma3_text"].count("attention_output_norm") == 1
-    assert ["capped" in steps[family] for family in ("llama", "gemma2")] == [False, True]
-    assert [name for name in ("gate", "activated", "gated") if name not in steps["llama"]] == []
-    llama, blocks = llamas["llama"], plans["llama"].steps
-    assert torch.equal(torch.from_numpy(blocks["rotated"].panels[1]), llama.tensor("rotated")[1, 3])
-    assert torch.equal(torch.from_numpy(blocks["gate"].panels[1]), llama.tensor("expanded"))
-
-
-def test_a_layer_with_experts_says_which_each_token_takes() -> None:
+def test_a_mixture_of_experts_is_one_step_named_so() -> None:
     result = explain("the cat saw the dog", sharp_llama("mixtral"), tokenizer=sentencepiece_tokenizer(), token=2)
-    weights = result.tensor("experts")
-    assert [(weights[token] > 0).sum() for token in range(len(weights))] == [2] * len(weights)
-    first, second = result.experts_of(2)
-    assert weights[2, first] == weights[2].max() >= weights[2, second] == result.experts_of(2)[second] > 0
-    entry = result.document()["tokens"][2]["experts"]
-    assert entry == [{"expert": each, "weight": float(weights[2, each])} for each in (first, second)]
-    assert "experts" in planned(result).steps
-    assert of_gpt2("the cat").experts_of(0) == {}
+    steps = steps_of(result)
+    assert [name for name, step in steps.items() if step.title == "Mixture of experts"] == ["feed_forward_output"]
+    document = result.document()
+    (entry,) = (stage for stage in document["stages"] if stage["title"] == "Mixture of experts")
+    assert not entry["compared"]
+    assert set(document["tokens"][2]) == {"id", "text", "special"}
+    assert result.d_ff == result.checkpoint.config.intermediate_size
+    assert not of_gpt2("the cat").mixture

@@ -80,7 +80,6 @@ def numbers_of(plan: Any) -> list[Any]:
     found += [tile.values for tile in getattr(plan, "tiles", ())]
     found += [block.values for block in getattr(plan, "blocks", ())]
     found += [each.values for each in getattr(plan, "maps", ())]
-    found += [values for step in getattr(plan, "steps", {}).values() for values in step.panels]
     return found + [getattr(plan, name) for name in ("values", "query", "key", "weights") if hasattr(plan, name)]
 
 

@@ -7,12 +7,9 @@ import pytest
 import torch
 
 from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.path_drawing import PathPlan
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
-from tests.support.drawn import drawing_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 
@@ -22,16 +19,6 @@ def of_bert(text: str = SENTENCE, changes: dict[str, Any] | None = None, **optio
 
 def of_gpt2(text: str = SENTENCE, changes: dict[str, Any] | None = None, **options: Any) -> Explanation:
     return explain(text, sharp_gpt2(**(changes or {})), tokenizer=gpt2_tokenizer(), **options)
-
-
-def planned(result: Explanation) -> PathPlan:
-    (plan,) = drawing_of("explain", "path").plans(result, ViewOptions())
-    return plan
-
-
-def order(result: Explanation) -> list[str]:
-    """The steps and operations of a layer, as they stand along the path."""
-    return [block.name for half in planned(result).halves.values() for block in half]
 
 
 def sharper(model: Any) -> Any:

@@ -1,13 +1,14 @@
 """The command ``attnviz explain``: one layer, step by step, every step held against the running model."""
 
-from attnviz.present.report import View, page_view
+from attnviz.present.report import View
 
 VIEWS = (
-    View(
-        "path",
-        "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves",
-    ),
     View("row", "the table of the followed row, to redo its softmax by hand; for a slide", module="row_view"),
-    page_view("the steps as panels; a click on a token or a head changes the numbers", default=True),
+    View(
+        "page",
+        "the steps as panels; a click on a token or a head changes the numbers",
+        suffix="html",
+        module="page_view",
+    ),
 )
 """Its figures, in the order of the documentation."""

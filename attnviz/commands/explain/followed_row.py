@@ -14,28 +14,23 @@ MOST_KEYS = 32
 
 @dataclass(frozen=True, eq=False)
 class FollowedRow:
-    """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``.
+    """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``."""
 
-    [n] are ``product`` (key @ query), ``added`` (to scaled products by position, by name), ``score`` (the sum),
-    ``capped`` (None without a cap), ``allowed``, ``exponential`` (of the score less the largest; 0 of masked keys) and
-    ``weight``; ``key`` and ``value`` are [n, d_head], ``query`` and ``output`` [d_head].
-    """
-
-    query: Tensor
-    key: Tensor
+    query: Tensor  # [d_head]
+    key: Tensor  # [n, d_head], as is value
     value: Tensor
-    product: Tensor
+    product: Tensor  # [n], key @ query
     scale: float  # what products are multiplied by
-    added: dict[str, Tensor]
-    score: Tensor
-    capped: Tensor | None
-    allowed: Tensor
+    added: dict[str, Tensor]  # [n] each, to scaled products by position
+    score: Tensor  # [n], the sum
+    capped: Tensor | None  # [n]; None without a cap
+    allowed: Tensor  # [n]
     largest: float  # score that enters the softmax
-    exponential: Tensor
+    exponential: Tensor  # [n], of the score less the largest; 0 of masked keys
     sink: float | None  # exponential of a learned sink, which is no token; None without
     total: float  # sum of all exponentials
-    weight: Tensor
-    output: Tensor
+    weight: Tensor  # [n]
+    output: Tensor  # [d_head]
 
     def strongest(self, most: int) -> list[int]:
         """The keys with the largest weights, in the order of the text."""
@@ -53,12 +48,14 @@ def queries_and_keys(stages: VerifiedStages, parameters: HeadParameters) -> Tens
 def row_of(stages: VerifiedStages, parameters: HeadParameters, head: int, token: int) -> FollowedRow:
     """The row of a token in a head, from the verified steps of its layer."""
     queries, keys = queries_and_keys(stages, parameters)[:, head]
-    score, allowed = stages["scores"].wide[head, token], stages["mask"].tensor[token].cpu()
+    score = stages["scores"].wide[head, token]
+    allowed = stages["mask"].tensor[token].cpu()
     capped = stages["capped"].wide[head, token] if "capped" in stages else None
     entering = score if capped is None else capped
     sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
     largest = torch.cat([entering[allowed], sinks]).max()
-    exponential, of_sink = torch.where(allowed, (entering - largest).exp(), 0), (sinks - largest).exp()
+    exponential = torch.where(allowed, (entering - largest).exp(), 0)
+    of_sink = (sinks - largest).exp()
     return FollowedRow(
         query=queries[token],
         key=keys,

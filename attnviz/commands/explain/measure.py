@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 
@@ -11,7 +11,6 @@ from attnviz.arguments import is_whole
 from attnviz.commands.explain.followed_row import FollowedRow, row_of
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import ArchitectureError, UsageError
-from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.tokens import find_positions, merge_subwords
@@ -34,7 +33,6 @@ class Explanation(TextResult):
 
     @property
     def layer(self) -> int:
-        """The explained layer."""
         return self.stages.layer
 
     @property
@@ -56,23 +54,20 @@ class Explanation(TextResult):
         return self.checkpoint.modules[self.layer].parallel
 
     @property
-    def d_ff(self) -> int:
-        """Width of the feed-forward network; of experts, of each of them."""
-        routed: Any = self.checkpoint.modules[self.layer].routed
-        down = None if routed is None else routed.experts.down_proj
-        return self.stages["expanded"].shape[-1] if down is None else int(down[0].numel() // self.checkpoint.d_model)
+    def mixture(self) -> bool:
+        """Whether the feed-forward network is a mixture of experts, which is one step: the model's own output."""
+        return self.checkpoint.modules[self.layer].routed is not None
 
-    def experts_of(self, token: int) -> dict[int, float]:
-        """Weights of the experts that a token takes, the largest first; empty in a layer without experts."""
-        if "experts" not in self.stages:
-            return {}
-        weights = self.stages["experts"].wide[token]
-        taken = [expert for expert in weights.argsort(descending=True, stable=True).tolist() if weights[expert] > 0]
-        return {expert: float(weights[expert]) for expert in taken}
+    @property
+    def d_ff(self) -> int:
+        """Width of the feed-forward network; of a mixture, of each expert."""
+        routed = self.checkpoint.modules[self.layer].routed
+        if routed is None:
+            return self.stages["expanded"].shape[-1]
+        return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)
 
     @property
     def activation(self) -> str:
-        """Name of its activation."""
         return str(self.checkpoint.architecture.activation(self.checkpoint.config))
 
     @property
@@ -82,7 +77,6 @@ class Explanation(TextResult):
 
     @property
     def parameters(self) -> HeadParameters:
-        """The parameters of the layer's attention."""
         return self.checkpoint.architecture.parameters(self.checkpoint.model, self.layer)
 
     @cached_property
@@ -142,10 +136,18 @@ def explain(
         raise ArchitectureError(
             f"explain recomputes whole layers, but not those of {family!r}; attnviz heads takes it."
         )
-    followed = _followed(layer, head, checkpoint)
+    if layer is not None:
+        checkpoint.layer_of(layer)
+    if isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head):
+        head = int(head)
+    if head is None or is_whole(head):
+        head = HeadId(layer or 0, int(head or 0))
+    followed = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
+    if layer is not None and followed.layer != layer:
+        raise UsageError(f"--head {followed} is not in the layer that --layer names, {layer}; leave one of them out.")
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
-    last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+    last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
     kept: list[VerifiedStages] = []
@@ -153,17 +155,3 @@ def explain(
     tell(progress, "verifying", 1, 1)
     (stages,) = kept
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages)
-
-
-def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
-    """The layer to explain and the head to follow; default the first of each."""
-    if layer is not None:
-        checkpoint.layer_of(layer)
-    if isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head):
-        head = int(head)
-    if head is None or is_whole(head):
-        head = HeadId(layer or 0, int(head or 0))
-    named = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
-    if layer is not None and named.layer != layer:
-        raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
-    return named

@@ -14,7 +14,7 @@ from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import steps_of
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import colours_entry, packed_numbers
-from attnviz.present.view import ViewOptions
+from attnviz.present.view import ViewOptions, page_drawing
 from attnviz.reference.attention import BY_POSITION, upcast
 from attnviz.wording import counted, right_to_left, visible
 
@@ -26,11 +26,12 @@ _ALL_HEADS = {"query", "key", "value", "concatenated"}
 
 def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     """``LayerData`` as in ``attnviz/page/steps.js``."""
-    about, model = result.figure_context, result.checkpoint
-    kept = _kept(result)
-    labels = [visible(result.tokens.labels[at]) for at in kept]
-    rows, parameters = slice(kept.start, kept.stop), result.parameters
-    vectors = [stage for name, stage in result.stages.items() if stage.tensor.ndim == 2 and name != "mask"]
+    about, model, stages = result.figure_context, result.checkpoint, result.stages
+    n = len(result.tokens)
+    n_kept = min(_MOST_TOKENS, n)  # the followed token among them
+    first = min(max(0, result.token + 1 - n_kept), n - n_kept)
+    rows = slice(first, first + n_kept)
+    labels = [visible(label) for label in result.tokens.labels[rows]]
     return {
         "command": "explain",
         "title": f"Layer {result.layer} of {about.model} on {about.text_line}",
@@ -39,38 +40,37 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             f"{counted(model.n_heads, 'head')}; opens from disk, without network."
         ),
         "verification": verified_line(result).plain,
-        "notes": list(_notes(result, kept)),
+        "notes": list(_notes(result, n_kept)),
         "tables": [],
         "colours": colours_entry(),
         "heads": [str(HeadId(result.layer, head)) for head in range(model.n_heads)],
         "tokens": {
             "labels": labels,
-            "muted": [bool(result.tokens.special[at]) for at in kept],
-            "first": kept.start,
-            "left_out": len(result.tokens) - len(kept),
+            "muted": [bool(special) for special in result.tokens.special[rows]],
+            "first": first,
+            "left_out": n - n_kept,
             "rtl": right_to_left("".join(labels)),
         },
-        "steps": list(_steps(result)),
+        "steps": [
+            {
+                "formula": step.formula,
+                "sentence": step.sentence,
+                "name": name,
+                "title": f"{step.number}  {step.title}",
+                "label": step.label or step.title,
+                "check": check_line(stages[name], step.unseen)[0],
+            }
+            for name, step in steps_of(result).items()
+        ],
         "numbers": {name: packed_numbers(tensor) for name, tensor in _numbers(result, rows)},
-        "vectors": {stage.name: _vectors(stage, rows) for stage in vectors},
+        "vectors": {
+            name: _vectors(stage, rows) for name, stage in stages.items() if stage.tensor.ndim == 2 and name != "mask"
+        },
         "sums": _sums(result),
-        "scale": float(parameters.scale),
-        "added": [name for name in BY_POSITION if name in result.stages],
-        "start": {"head": result.head.head, "token": result.token - kept.start},
+        "scale": float(result.parameters.scale),
+        "added": [name for name in BY_POSITION if name in stages],
+        "start": {"head": result.head.head, "token": result.token - first},
     }
-
-
-def _kept(result: Explanation) -> range:
-    """The positions on the page: as many as it has room for, the followed one among them."""
-    whole = len(result.tokens)
-    kept = min(_MOST_TOKENS, whole)
-    first = min(max(0, result.token + 1 - kept), whole - kept)
-    return range(first, first + kept)
-
-
-def _plain(parameter: Tensor) -> Tensor:
-    """A parameter on the CPU, in float32 at least, without gradients."""
-    return upcast(parameter.detach()).cpu()
 
 
 def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
@@ -93,15 +93,8 @@ def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
         yield "sinks", _plain(parameters.sinks)
 
 
-def _steps(result: Explanation) -> Iterator[dict[str, Any]]:
-    for name, step in steps_of(result).items():
-        yield {
-            **{key: getattr(step, key) for key in ("formula", "sentence")},
-            "name": name,
-            "title": f"{step.number}  {step.title}",
-            "label": step.label or step.title,
-            "check": check_line(result.stages[name], step.unseen)[0],
-        }
+def _plain(parameter: Tensor) -> Tensor:
+    return upcast(parameter.detach()).cpu()
 
 
 def _vectors(stage: Stage, rows: slice) -> dict[str, Any]:
@@ -115,12 +108,11 @@ def _vectors(stage: Stage, rows: slice) -> dict[str, Any]:
 
 def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
     """What the sums of the residual stream are of: steps, and what each is multiplied by."""
-    stages, multiplier = result.stages, result.checkpoint.architecture.residual_multiplier(result.checkpoint.config)
-
-    def added(name: str) -> tuple[str, float]:
-        return (f"{name}_norm" if f"{name}_norm" in stages else name), multiplier
-
-    attention, network = added("attention_output"), added("feed_forward_output")
+    multiplier = result.checkpoint.architecture.residual_multiplier(result.checkpoint.config)
+    attention, network = (
+        (f"{name}_norm" if f"{name}_norm" in result.stages else name, multiplier)
+        for name in ("attention_output", "feed_forward_output")
+    )
     if result.parallel:
         return {"output": [("input", 1.0), attention, network]}
     entered = "attention_residual" if result.pre_norm else "attention_norm"
@@ -128,13 +120,13 @@ def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
     return {"attention_residual": [("input", 1.0), attention], second: [(entered, 1.0), network]}
 
 
-def _notes(result: Explanation, kept: range) -> Iterator[str]:
+def _notes(result: Explanation, n_kept: int) -> Iterator[str]:
     """What is left out of the page, and how it is drawn."""
-    whole, width = len(result.tokens), max(result.checkpoint.d_model, result.d_ff)
-    if len(kept) < whole:
+    n, width = len(result.tokens), max(result.checkpoint.d_model, result.d_ff)
+    if n_kept < n:
         yield (
-            f"{len(kept)} of {counted(whole, 'token')} are on this page, those up to the followed one; the others are "
-            "summed in one line of each table."
+            f"{n_kept} of {counted(n, 'token')} are on this page, those up to the followed one; the others are summed "
+            "in one line of each table."
         )
     if width > _MOST_NUMBERS:
         yield (
@@ -145,3 +137,6 @@ def _notes(result: Explanation, kept: range) -> Iterator[str]:
         "Numbers are those of explain.json and of the tensors in Python, in float32. Colours: blue below 0, orange "
         "above, by the root, to the largest number of a picture; patterns 0 to 1."
     )
+
+
+PAGE = page_drawing("explain", page_data)

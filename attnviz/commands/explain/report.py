@@ -12,28 +12,31 @@ from torch import Tensor
 from attnviz.commands.explain.followed_row import MOST_KEYS
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbers_of, step_of, steps_of
+from attnviz.commands.explain.steps import norm_order, steps_of
 from attnviz.present.documents import text_entry
 from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable
 from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
-from attnviz.wording import counted, error, rounded, visible
+from attnviz.wording import counted, error, rounded, shortened_token, visible
 
 _FIRST, FEW_KEYS = 4, 12
 """Numbers of a vector that the table of the row has room for, and its rows unless every table is asked for."""
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
-    tokens, checks = result.tokens, result.stages.checks
-    read = text_entry(result)
+    checks, entry = result.stages.checks, text_entry(result)
     return {
-        **read,
-        "model": {**read["model"], "d_ff": result.d_ff, "activation": result.activation},
-        "options": {"layer": result.layer, "head": str(result.head)}
-        | {"token": result.token, "tokens_cut_off": tokens.truncated},
-        "tokens": [_token(result, *each) for each in enumerate(read["tokens"])],
+        **entry,
+        "model": {**entry["model"], "d_ff": result.d_ff, "activation": result.activation},
+        "options": {
+            "layer": result.layer,
+            "head": str(result.head),
+            "token": result.token,
+            "tokens_cut_off": result.tokens.truncated,
+        },
+        "tokens": [{key: token[key] for key in ("id", "text", "special")} for token in entry["tokens"]],
         "norm_order": result.norm_order,
         "verification": {
             "passed": True,
@@ -48,17 +51,19 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
 
 def _followed(result: Explanation) -> dict[str, Any]:
     """Entry of the followed row; of a long text with the vectors of its strongest keys."""
-    row, listed = result.row, set(result.row.strongest(MOST_KEYS))
+    row = result.row
+    with_vectors = set(row.strongest(MOST_KEYS))
     keys: list[dict[str, Any]] = []
-    for at, label in enumerate(result.tokens.labels):
-        numbers = {name: getattr(row, name)[at].item() for name in ("product", "score", "allowed", "exponential")}
-        numbers |= {name: float(of[at]) for name, of in row.added.items()}
-        capped = None if row.capped is None else float(row.capped[at])
-        keys.append({"position": at, "token": label, **numbers, "capped": capped, "weight": float(row.weight[at])})
-        if at in listed:
-            weighted = row.weight[at] * row.value[at]
-            vectors = {"key": row.key[at], "value": row.value[at], "weighted_value": weighted}
-            keys[at] |= {name: vector.tolist() for name, vector in vectors.items()}
+    for place, label in enumerate(result.tokens.labels):
+        key = {"position": place, "token": label}
+        key |= {name: getattr(row, name)[place].item() for name in ("product", "score", "allowed", "exponential")}
+        key |= {name: float(numbers[place]) for name, numbers in row.added.items()}
+        key["capped"] = None if row.capped is None else float(row.capped[place])
+        key["weight"] = float(row.weight[place])
+        if place in with_vectors:
+            key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
+            key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()
+        keys.append(key)
     return {
         "head": str(result.head),
         "token": result.token,
@@ -67,13 +72,6 @@ def _followed(result: Explanation) -> dict[str, Any]:
         "keys": keys,
         "output": row.output.tolist(),
     }
-
-
-def _token(result: Explanation, position: int, whole: dict[str, Any]) -> dict[str, Any]:
-    """Entry of a token, in a layer with experts with those that it takes."""
-    content = {key: whole[key] for key in ("id", "text", "special")}
-    taken = [{"expert": expert, "weight": weight} for expert, weight in result.experts_of(position).items()]
-    return content | ({"experts": taken} if taken else {})
 
 
 def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
@@ -107,27 +105,56 @@ def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
 
 def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableType]:
     if choices.verbose:
-        yield _heading(result)
-        yield _walk_through(result)
+        model, tokens = result.checkpoint, result.tokens
+        title = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on "
+        sizes = (
+            f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
+            f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} "
+            f"‘{visible(tokens.labels[result.token])}’, head {result.head}.\n"
+        )
+        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, norm_order(result))
+        lines: list[RenderableType] = []
+        for name, step in steps_of(result).items():
+            stage = result.stages[name]
+            shape = f"3 × {list(stage.shape[1:])}" if name == "split" else str(list(stage.shape))
+            lines.append(Text.assemble(f"{step.number:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
+            words = step.formula, step.sentence, _numbers_of(result, name)
+            texts = [*map(Text, filter(None, words)), Text(*check_line(stage, step.unseen))]
+            lines += [Padding.indent(text, 4) for text in texts]
+        yield Group(*lines)
     yield row_table(result, MOST_KEYS if choices.verbose else FEW_KEYS)
     yield verified_line(result)
 
 
+def _numbers_of(result: Explanation, name: str) -> str:
+    """One line of a step's numbers, for the followed token."""
+    tensor = result.tensor(name)
+    token = f"‘{shortened_token(visible(result.tokens.labels[result.token]), 16)}’"
+    if name == "mask":
+        return f"{token} may attend to {int(tensor[result.token].sum())} of {counted(len(tensor), 'token')}"
+    if tensor.ndim == 2:
+        vector = tensor[result.token]
+        first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
+        return f"{token}: length {float(vector.norm()):.3g} [{first}{', …' if len(vector) > _FIRST else ''}]"
+    return ""  # of one head: in the table of the row
+
+
 def row_table(result: Explanation, most: int) -> RowTable[int]:
     """Table of the followed row, a line a key, with all that its softmax is computed from."""
-    row, labels, first = result.row, result.tokens.labels, result.row.output[:_FIRST].tolist()
+    row, labels, steps = result.row, result.tokens.labels, steps_of(result)
+    first = row.output[:_FIRST].tolist()
     keys, weighted = row.strongest(most), row.weight[:, None] * row.value
 
-    def numbers(title: str, of: Tensor, detail: bool = False) -> Field[int]:
-        return Field(title, lambda at: float(of[at]), write=_digits, detail=detail)
+    def numbers(title: str, of_keys: Tensor, detail: bool = False) -> Field[int]:
+        return Field(title, lambda key: float(of_keys[key]), write=_digits, detail=detail)
 
     columns: list[Field[int]] = [
-        Field("Key", lambda at: f"#{at} {visible(labels[at])}"),
+        Field("Key", lambda key: f"#{key} {visible(labels[key])}"),
         numbers("q · k", row.product),
-        *(numbers(step_of(result, name).label, of) for name, of in row.added.items()),
+        *(numbers(steps[name].label, of_keys) for name, of_keys in row.added.items()),
         numbers("Score", row.score),
         *([] if row.capped is None else [numbers("Capped", row.capped)]),
-        Field("exp", lambda at: float(row.exponential[at]) if row.allowed[at] else None, write=_digits),
+        Field("exp", lambda key: float(row.exponential[key]) if row.allowed[key] else None, write=_digits),
         numbers("Weight w", row.weight),
         *(numbers(f"w · v{number + 1}", weighted[:, number], detail=True) for number in range(len(first))),
     ]
@@ -143,7 +170,7 @@ def row_table(result: Explanation, most: int) -> RowTable[int]:
         columns,
         keys,
         ["Sum", *blank, *map(_digits, (row.total, float(row.weight.sum()), *first))],
-        f"Score: {step_of(result, 'scores').formula}. exp: of the score less the largest, {_digits(row.largest)}."
+        f"Score: {steps['scores'].formula}. exp: of the score less the largest, {_digits(row.largest)}."
         f"{masked} w: exp / {_digits(row.total)}.{sink} w · v: the first {len(first)} of {len(row.output)} numbers of "
         "the value times w, in sum A V. explain.json has all (followed).",
     )
@@ -156,38 +183,16 @@ def _digits(value: float | None) -> str:
 
 def verified_line(result: Explanation) -> Text:
     """How many steps were compared with the model, and how closely the output is its own."""
-    stages, model, output = result.stages, result.checkpoint, result.output
+    stages, output = result.stages, result.output
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
+    experts = ", but for what the mixture of experts gives, which is the model's own" if result.mixture else ""
     return Text.assemble(
         ("Verified", "bold green"),
         f" {len(stages.checks)} of {len(stages)} steps against the running model "
-        f"({model.runs_as}), each recomputed from the step before it, "
+        f"({result.checkpoint.runs_as}), each recomputed from the step before it{experts}, "
         f"beginning with {start}; the output is the model's next hidden state within {error(output.error)} of the "
         f"largest (tolerance {output.tolerance:.0e}).",
     )
-
-
-def _heading(result: Explanation) -> Text:
-    model, tokens = result.checkpoint, result.tokens
-    quotes = result.figure_context.quotes
-    heading = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {quotes}"
-    token = visible(tokens.labels[result.token])
-    sizes = (
-        f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
-        f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}.\n"
-    )
-    return Text.assemble((heading, "bold"), sizes, norm_order(result))
-
-
-def _walk_through(result: Explanation) -> Group:
-    lines: list[RenderableType] = []
-    for name, step in steps_of(result).items():
-        stage = result.stages[name]
-        shape = f"3 × {list(stage.shape[1:])}" if name == "split" else str(list(stage.shape))
-        lines.append(Text.assemble(f"{step.number:2d}  ", (step.title, "bold"), (f"  {shape}", "cyan")))
-        below = [Text(words) for words in (step.formula, step.sentence, numbers_of(result, name)) if words]
-        lines += [Padding.indent(text, 4) for text in (*below, Text(*check_line(stage, step.unseen)))]
-    return Group(*lines)
 
 
 def check_line(stage: Stage, unseen: str) -> tuple[str, str]:
@@ -195,13 +200,9 @@ def check_line(stage: Stage, unseen: str) -> tuple[str, str]:
     check = stage.check
     if check is None:
         return f"– not compared: {unseen}", "dim"
-    of = "" if stage.name == "pattern" else f" of the largest, {check.scale:.3g}"
-    how = f"within {error(check.error)}{of} (tolerance {check.tolerance:.0e})" if check.error else "bit for bit"
+    of_what = "" if stage.name == "pattern" else f" of the largest, {check.scale:.3g}"
+    how = f"within {error(check.error)}{of_what} (tolerance {check.tolerance:.0e})" if check.error else "bit for bit"
     return f"✓ the model's own, {how}", "green"
 
 
-SPEC: CommandSpec[Explanation] = CommandSpec(
-    content=_content,
-    table=_stages,
-    tables=_tables,
-)
+SPEC: CommandSpec[Explanation] = CommandSpec(content=_content, table=_stages, tables=_tables)

@@ -20,7 +20,7 @@ _SIZE, _SMALL = 7.5, 6.0  # points of the text, and in a column of a paper
 
 @dataclass(frozen=True)
 class RowPlan(PagePlan):
-    """Plan of the table."""
+    """The table as texts."""
 
     columns: tuple[tuple[str, ...], ...]  # the first cell is the header, the last below a rule
     needed: int  # columns without which the softmax cannot be redone
@@ -29,7 +29,8 @@ class RowPlan(PagePlan):
 def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
     table, about = row_table(result, FEW_KEYS), result.figure_context
     columns = [
-        (field.title, *(cell.plain for cell in table.cells(field, at))) for at, field in enumerate(table.columns)
+        (field.title, *(cell.plain for cell in table.cells(field, number)))
+        for number, field in enumerate(table.columns)
     ]
     keys = tuple(fitted_token(cell, _SIZE, DPI, LONGEST) for cell in columns[0])
     yield RowPlan(
@@ -60,10 +61,9 @@ def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
         ax.axis("off")
         for right, cells in zip(np.cumsum(widths), plan.columns, strict=False):
             for line, cell in enumerate(cells):
-                ax.text(
-                    right, line + 0.5, cell, ha="right", va="center", size=size, color=style.greys.ink,
-                    weight="normal" if line else "bold", family=font_families([cell]), parse_math=False,
-                )  # fmt: skip
+                look = {"size": size, "color": style.greys.ink, "weight": "normal" if line else "bold"}
+                placed = {"ha": "right", "va": "center", "family": font_families([cell]), "parse_math": False}
+                ax.text(right, line + 0.5, cell, **look, **placed)
         ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.greys.frame, linewidth=PIXEL)
         return page
 

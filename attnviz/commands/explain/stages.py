@@ -12,25 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.commands.explain.reference import Activation, Experts, embedded, layer_parameters, recompute_layer
+from attnviz.commands.explain.reference import embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
-from attnviz.reference.tolerances import Tolerance
 from attnviz.trace.recorder import Observer, Rows, random_values, record_attention, refuse_not_finite
 from attnviz.trace.taps import Site, taps
-from attnviz.wording import counted
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
 
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
-
-
 _ON_RANDOM_VALUES = " on random values"
-
 
 Shown = dict[str, tuple[str, Tensor]]
 """By step where it is in the model, in words, and the model's own tensor, without the batch axis."""
@@ -44,9 +39,8 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
     """
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules
     of, pre = modules[layer], architecture.pre_norm
-    maps = (
-        [("query", of.projections[0])] if len(of.projections) == 2 else _named(of.projections, "query", "key", "value")
-    )
+    of_latents = len(of.projections) == 2
+    maps = _named(of.projections[:1], "query") if of_latents else _named(of.projections, "query", "key", "value")
     probed: list[tuple[str, nn.Module | None, str]] = [
         ("input", of.block, "input"),
         *((name, module, "output") for name, module in maps),
@@ -56,12 +50,19 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
         ("attention_output_norm", of.attention_output_norm, "output"),
         ("attention_residual", None if of.parallel else of.sum_input(pre), "input"),
         ("attention_norm", of.attention_norm, "output"),
-        *_network_probes(of),
-        ("feed_forward_output", of.network_output, "output"),
-        ("feed_forward_output_norm", of.feed_forward_output_norm, "output"),
-        ("feed_forward_norm", of.feed_forward_norm, "output") if pre
-        else ("feed_forward_residual", of.feed_forward_norm, "input"),
-    ]  # fmt: skip
+    ]
+    if of.routed is None:
+        names = ["expanded"] if of.gate is None else ["gate", "expanded"]
+        first_maps = [module for module in dict.fromkeys((of.gate, of.up_proj)) if module is not None]
+        probed += [(name, module, "output") for name, module in _named(first_maps, *names)]
+        probed.append(("activated", of.activation, "output"))
+        probed.append(("activated" if of.activation is None else "gated", of.down_proj, "input"))
+    probed.append(("feed_forward_output", of.network_output, "output"))
+    probed.append(("feed_forward_output_norm", of.feed_forward_output_norm, "output"))
+    if pre:
+        probed.append(("feed_forward_norm", of.feed_forward_norm, "output"))
+    else:
+        probed.append(("feed_forward_residual", of.feed_forward_norm, "input"))
     probes = {name: Site(module, side, of) for name, module, side in probed if module is not None}
     final, mapped = architecture.final_norm(model), architecture.output_map(model)
     if layer < len(modules) - 1:
@@ -73,42 +74,22 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
     return probes
 
 
-def _path_of(checkpoint: Checkpoint, module: nn.Module) -> str:
-    """Where a module is in the model, ``encoder.layer.0.attention``."""
-    path = next(path for path, each in checkpoint.model.named_modules() if each is module)
-    return path or "the model"
-
-
 def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
     """A name per module; joined by +, if one module gives several steps."""
     return zip(["+".join(names)] if len(modules) == 1 else names, modules, strict=True)
 
 
-def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
-    """Sites of experts, and from the network's input to the input of its last linear map."""
-    if of.routed is not None:
-        experts: Any = of.routed.experts
-        for name, side in (("router", "output"), ("weights", "weights"), ("taken", "taken")):
-            yield name, of.routed.router, side
-        activation = getattr(experts, "act_fn", None)
-        yield from (("expert_gate", activation, "input"), ("expert_activated", activation, "output"))
-        if of.down_proj is None:
-            return
-        yield from (("experts_output", experts, "output"), ("shared_gate", of.routed.shared_gate, "output"))
-        yield "shared_output", of.down_proj, "output"
-    maps = [of.up_proj] if of.gate in (None, of.up_proj) else [of.gate, of.up_proj]
-    names = ["expanded"] if of.gate is None else ["gate", "expanded"]
-    yield from (
-        (name, module, "output") for name, module in _named([module for module in maps if module is not None], *names)
-    )
-    yield "activated", of.activation, "output"
-    yield "activated" if of.activation is None else "gated", of.down_proj, "input"
+def _path_of(checkpoint: Checkpoint, module: nn.Module) -> str:
+    """Where a module is in the model, ``encoder.layer.0.attention``."""
+    path = next(path for path, other in checkpoint.model.named_modules() if other is module)
+    return path or "the model"
 
 
-def _probed(checkpoint: Checkpoint, layer: int, visit: Callable[[Shown], None]) -> AbstractContextManager[None]:
-    """Inside the block, call ``visit`` with the model's steps of a layer once it has run, and keep none."""
-    probes, seen = probes_of(checkpoint, layer), dict[str, list[Tensor]]()
+def _probed(checkpoint: Checkpoint, layer: int, on_steps: Callable[[Shown], None]) -> AbstractContextManager[None]:
+    """Inside the block, call ``on_steps`` with the model's steps of a layer once it has run, and keep none."""
+    probes = probes_of(checkpoint, layer)
     places = {stage: f"{site.side} of {_path_of(checkpoint, site.module)}" for stage, site in probes.items()}
+    seen: dict[str, list[Tensor]] = {}
     *_, last = probes
 
     def keep(stage: str, value: Any) -> None:
@@ -118,7 +99,7 @@ def _probed(checkpoint: Checkpoint, layer: int, visit: Callable[[Shown], None]) 
             )
         if stage in seen and stage in ("query", "key"):
             return  # DeBERTa's maps read its relative positions after the text
-        seen.setdefault(stage, []).append(value if value.ndim > 2 else value[None])  # experts see no batch
+        seen.setdefault(stage, []).append(value)
         if stage == last:
             if missing := [place for stage, place in places.items() if stage not in seen]:
                 raise VerificationError(
@@ -126,7 +107,7 @@ def _probed(checkpoint: Checkpoint, layer: int, visit: Callable[[Shown], None]) 
                 )
             # a feed-forward network may run in chunks of tokens
             every = {stage: parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for stage, parts in seen.items()}
-            visit({stage: (place, every[stage][0]) for stage, place in places.items()})
+            on_steps({stage: (place, every[stage][0]) for stage, place in places.items()})
             seen.clear()
 
     return taps(probes, keep)
@@ -142,32 +123,9 @@ class _ShownPattern(Observer):
         self._layers = layers
 
     def rows(self, layer: int, rows: Rows) -> None:
-        """Keep the block: with unlimited memory it is the whole layer."""
+        """Keep the chunk: with unlimited memory it is the whole layer."""
         if layer in self._layers:
             self.of_layer[layer] = rows
-
-
-def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool) -> Shown:
-    """The model's tensors by recomputed step: joined tensors split, both head norms stacked."""
-    apart: Shown = {}
-    for joined, (place, tensor) in shown.items():
-        names = joined.split("+")
-        if len(names) == 1:
-            apart[joined] = place, tensor
-            continue
-        sizes = [steps[name].shape[-1] for name in names]
-        if sum(sizes) != tensor.shape[-1]:
-            raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
-        n_heads = len(steps["scores"])
-        in_order = heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if fused_by_head else tensor
-        parts = torch.split(in_order, sizes, dim=-1)
-        apart |= {name: (place, part) for name, part in zip(names, parts, strict=True)}
-    if of.head_norms:
-        both = [apart.pop(f"head_norm.{number}") for number in range(2)]
-        shape = (len(steps["input"]), -1, steps["split"].shape[-1])  # of all heads together they are flat
-        by_head = [tensor if of.heads_first else tensor.reshape(shape).transpose(0, 1) for _, tensor in both]
-        apart["head_norm"] = both[0][0], torch.stack([repeat_kv(part, len(steps["scores"])) for part in by_head])
-    return apart
 
 
 @dataclass(frozen=True)
@@ -199,7 +157,6 @@ class Stage:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor."""
         return tuple(self.tensor.shape)
 
     @property
@@ -209,10 +166,7 @@ class Stage:
 
 
 class VerifiedStages(dict[str, Stage]):
-    """The steps of one layer by name, in the order of computing.
-
-    It exists only if every step that the model shows is reproduced.
-    """
+    """The steps of one layer by name, in order; it exists only if every step that the model shows is reproduced."""
 
     def __init__(self, layer: int, stages: Iterable[Stage]) -> None:
         super().__init__((stage.name, stage) for stage in stages)
@@ -228,12 +182,13 @@ class VerifiedStages(dict[str, Stage]):
 
 
 def verify_stages(
-    checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int], visit: Callable[[VerifiedStages], None]
+    checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int], on_layer: Callable[[VerifiedStages], None]
 ) -> None:
-    """Run the model once; recompute these layers, compare every step, and call ``visit`` with each layer.
+    """Run the model once; recompute these layers, compare every step, and call ``on_layer`` with each layer.
 
     The first layer is recomputed from the embedding tables, others from the output of the layer before; within a
-    layer every step follows from the recomputed step before, so that the last one checks them all.
+    layer every step follows from the recomputed step before, so that the last one checks them all. Of a mixture of
+    experts the input is compared; what it gives is the model's own.
 
     Raises:
         ArchitectureError: the model has an activation that is not reproduced.
@@ -247,7 +202,7 @@ def verify_stages(
 
     def verify(layer: int, shown: Shown) -> None:
         verified.append(layer)
-        visit(_verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer)))
+        on_layer(_verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer)))
 
     with ExitStack() as stack:
         for layer in layers:
@@ -260,68 +215,81 @@ def verify_stages(
         )
 
 
-def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, pattern: Rows) -> VerifiedStages:
-    parameters, tolerance = layer_parameters(checkpoint, layer), checkpoint.tolerance
-    heads, every = parameters.heads, torch.ones(1, len(tokens), device=checkpoint.device)
-    allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
+def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:
+    parameters, modules = layer_parameters(checkpoint, layer), checkpoint.modules[layer]
+    every = torch.ones(1, len(tokens), device=checkpoint.device)
+    allowed = allowed_positions(every, parameters.heads.causal, parameters.heads.window)[0, 0]
     x = shown.pop("input")[1] if layer else embedded(checkpoint, tokens)
-    routing = None if parameters.experts is None else (shown["router"][1], shown["taken"][1])
-    steps = {"input": x, **recompute_layer(x, parameters, allowed, routing)}
-    if parameters.experts is not None:
-        _check_taken(parameters.experts, shown, layer, tolerance)
-    if "expert_gate" in shown:
-        before, after = shown.pop("expert_gate"), shown.pop("expert_activated")
-        _check_activation(parameters.activation, before, after, layer, checkpoint)
-    shown = _one_by_one(shown, steps, checkpoint.modules[layer], checkpoint.architecture.fused_by_head)
+    mixture = None if modules.routed is None else shown.pop("feed_forward_output")[1]
+    steps = {"input": x, **recompute_layer(x, parameters, allowed, mixture)}
+    shown = _one_by_one(shown, steps, modules, checkpoint.architecture.fused_by_head)
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
-    where = _path_of(checkpoint, checkpoint.modules[layer].attention)
+    where = _path_of(checkpoint, modules.attention)
     compared = dict(steps)
-    if pattern.weights is None:
-        assert pattern.probe is not None  # the observer probes
-        shown["pattern"] = f"output of {where}{_ON_RANDOM_VALUES}", pattern.probe[0].transpose(0, 1)
-        random = upcast(random_values(pattern.probe[0, :, 0]))
+    if rows.weights is None:
+        assert rows.probe is not None  # the observer probes
+        shown["pattern"] = f"output of {where}{_ON_RANDOM_VALUES}", rows.probe[0].transpose(0, 1)
+        random = upcast(random_values(rows.probe[0, :, 0]))
         compared["pattern"] = torch.matmul(upcast(steps["pattern"]), random)
     else:
-        shown["pattern"] = f"pattern of {where}", pattern.weights[0]
+        shown["pattern"] = f"pattern of {where}", rows.weights[0]
     checks = {
-        name: _check(name, tensor, shown[name], layer, tolerance, tokens)
+        name: _check(name, tensor, shown[name], layer, checkpoint, tokens)
         for name, tensor in compared.items()
         if name in shown
     }
-    stages = [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()]
-    if "activated" in shown:
-        before = shown["gate" if "gate" in shown else "expanded"]
-        _check_activation(parameters.activation, before, shown["activated"], layer, checkpoint)
-    return VerifiedStages(layer, stages)
+    if "activated" in shown:  # on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide
+        before, (place, after) = shown["gate" if "gate" in shown else "expanded"][1], shown["activated"]
+        difference = float((upcast(parameters.activation(before)) - upcast(after)).abs().max())
+        tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
+        scale = float(after.abs().max())
+        if not difference <= tolerance * scale:
+            raise VerificationError(
+                f"the activation of layer {layer} ({place}) is not {parameters.activation.name}, which the config "
+                f"names: values differ by up to {difference:.3g} on the same input (tolerance {tolerance:g} of the "
+                f"largest, {scale:.6g}). Nothing was written."
+            )
+    return VerifiedStages(layer, [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()])
 
 
-def _check_taken(experts: Experts, shown: Shown, layer: int, tolerance: Tolerance) -> None:
-    """Raise unless each token takes the ``experts`` that the config says, of the highest logits up to rounding."""
-    (place, taken), (_, weights), (_, logits) = shown.pop("taken"), shown.pop("weights"), shown["router"]
-    choice = experts.choice(logits)
-    least = choice.gather(-1, taken).amin(-1)
-    missed = (choice.scatter(-1, taken, -torch.inf).amax(-1) - least).clamp(min=0).max()
-    if taken.shape[-1] != experts.n_taken or not missed <= tolerance.output * logits.abs().max():
-        raise VerificationError(
-            f"layer {layer} ({place}): a token takes {counted(taken.shape[-1], 'expert')}; expected the "
-            f"{experts.n_taken} with the highest logits. Nothing was written."
-        )
-    shown["experts"] = place, torch.zeros_like(logits, dtype=weights.dtype).scatter(-1, taken, weights)
+def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool) -> Shown:
+    """The model's tensors by recomputed step: joined tensors split, both head norms stacked."""
+    n_heads = len(steps["scores"])
+    apart: Shown = {}
+    for joined, (place, tensor) in shown.items():
+        names = joined.split("+")
+        if len(names) == 1:
+            apart[joined] = place, tensor
+            continue
+        sizes = [steps[name].shape[-1] for name in names]
+        if sum(sizes) != tensor.shape[-1]:
+            raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
+        in_order = heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if fused_by_head else tensor
+        parts = torch.split(in_order, sizes, dim=-1)
+        apart |= {name: (place, part) for name, part in zip(names, parts, strict=True)}
+    if of.head_norms:
+        both = [apart.pop(f"head_norm.{number}") for number in range(2)]
+        shape = (len(steps["input"]), -1, steps["split"].shape[-1])  # of all heads together they are flat
+        by_head = [tensor if of.heads_first else tensor.reshape(shape).transpose(0, 1) for _, tensor in both]
+        apart["head_norm"] = both[0][0], torch.stack([repeat_kv(part, n_heads) for part in by_head])
+    return apart
 
 
 def _check(
-    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, tolerance: Tolerance, tokens: Tokens
+    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, checkpoint: Checkpoint, tokens: Tokens
 ) -> StageCheck:
     """Compare one step; VerificationError if it differs."""
-    place, own = shown
+    (place, model_tensor), tolerance = shown, checkpoint.tolerance
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"
-    if tensor.shape != own.shape:
-        shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(own.shape)}"
+    if tensor.shape != model_tensor.shape:
+        shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(model_tensor.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
-    refuse_not_finite(own, where)
-    difference = (upcast(tensor) - upcast(own)).abs_().nan_to_num_(nan=torch.inf)
-    scale, limit = (1.0, tolerance.pattern) if name == "pattern" else (float(own.abs().max()), tolerance.output)
+    refuse_not_finite(model_tensor, where)
+    difference = (upcast(tensor) - upcast(model_tensor)).abs_().nan_to_num_(nan=torch.inf)
+    scale, limit = 1.0, tolerance.pattern
+    if name != "pattern":
+        scale, limit = float(model_tensor.abs().max()), tolerance.output
     check = StageCheck(place, float(difference.max()) / (scale or 1.0), scale, limit)
     if check.passed:
         return check
@@ -335,23 +303,7 @@ def _check(
     ]
     raise VerificationError(
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
-        f"{', '.join(named)}: the model gives {float(own[position]):.6g}, the reference {float(tensor[position]):.6g}: "
-        f"{check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). Nothing was written. Try --dtype "
-        "float64: it makes rounding smaller, but not an error."
+        f"{', '.join(named)}: the model gives {float(model_tensor[position]):.6g}, the reference "
+        f"{float(tensor[position]):.6g}: {check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). "
+        "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
     )
-
-
-def _check_activation(
-    named: Activation, before: tuple[str, Tensor], after: tuple[str, Tensor], layer: int, checkpoint: Checkpoint
-) -> None:
-    """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
-    place, own = after
-    difference = float((upcast(named(before[1])) - upcast(own)).abs().max())
-    tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
-    scale = float(own.abs().max())
-    if not difference <= tolerance * scale:
-        raise VerificationError(
-            f"the activation of layer {layer} ({place}) is not {named.name}, which the config names: values differ by "
-            f"up to {difference:.3g} on the same input (tolerance {tolerance:g} of the largest, {scale:.6g}). "
-            "Nothing was written."
-        )
