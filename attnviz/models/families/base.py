@@ -56,8 +56,8 @@ class LayerModules:
     # Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate
     gate: nn.Module | None = None
     activation: nn.Module | None = None  # of the gate
-    # a feed-forward network of experts, of which each token takes some (Shazeer et al. 2017); None of other networks
-    routed: nn.Module | None = None
+    # a feed-forward network (nn.Module) of experts, of which each token takes some (Shazeer et al. 2017); else None
+    routed: Any = None
     experts: nn.Module | None = None  # a network whose output is added to that of the other one (Granite hybrid)
     parallel: bool = False  # whether the network reads the block's input (Wang & Komatsuzaki 2021, "GPT-J")
     attends: bool = True  # else its mixer of tokens stands in the place of attention and W_O

@@ -308,7 +308,7 @@ def refuse_rope(config: Any, partial: bool) -> None:
 def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
     """Settings by type of layer; under '' those of all layers, which transformers leaves out where there are others."""
     settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
-    by_type = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    by_type: dict[str, Mapping[str, Any]] = {name: value for name, value in settings.items() if isinstance(value, dict)}
     return by_type if by_type or not settings else {"": settings}
 
 
