@@ -36,7 +36,7 @@ from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import Source, weight_files
-from attnviz.models.tokenized import Document, Reading, documents_of
+from attnviz.models.tokenized import Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_loaded,
@@ -58,37 +58,24 @@ _NO_LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model whose attention can be recomputed, with its tokenizer.
+    """A model whose attention can be recomputed, with its tokenizer."""
 
-    Attributes:
-        name: as the user gave it; with an adapter, both names.
-        revision: the hub's commit or the package's version; None where there is none.
-        model: the bare transformers model (no task head); ``whole`` is the one with its head, None without one.
-        language_head: to logits [.., vocabulary] from the last hidden state; None without one.
-        class_head: likewise its head for classes of texts or tokens; a checkpoint has one head at most.
-        weights_hash: of the weights' files; of a model in memory, of its parameters; see :attr:`weights_sha256`.
-        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
-        weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
-        adapter: what was merged into the weights; None for nothing.
-        image_token: the token in place of which the whole model reads an image; None of other models.
-        notes: sentences on what is not as it was given, such as a tokenizer's dropout.
-        quantised: formats of quantised weights, see :func:`attnviz.models.quantised.formats_of`.
-    """
-
-    name: str
-    revision: str | None
+    name: str  # as the user gave it; with an adapter, both names
+    revision: str | None  # the hub's commit or the package's version
     architecture: Architecture
-    model: nn.Module
+    model: nn.Module  # the bare transformers model (no task head)
     tokenizer: Any
-    language_head: nn.Module | None = None
+    language_head: nn.Module | None = None  # to logits [.., vocabulary] from the last hidden state
+    # of the weights' files, of a model in memory of its parameters; None where weights were given as patterns
     weights_hash: Callable[[], str] | None = None
-    class_head: Classifier | None = None
-    encoder_only: bool = False
-    weight_devices: tuple[str, ...] = ()
-    adapter: Source | None = None
-    image_token: int | None = None
-    whole: nn.Module | None = None
-    notes: tuple[str, ...] = ()
+    class_head: Classifier | None = None  # for classes of texts or tokens; a checkpoint has one head at most
+    encoder_only: bool = False  # of an encoder-decoder, whether its encoder alone is run and measured
+    weight_devices: tuple[str, ...] = ()  # of a model with a device map, ``cpu`` and ``disk`` among them
+    adapter: Source | None = None  # what was merged into the weights
+    image_token: int | None = None  # in place of which the whole model reads an image
+    whole: nn.Module | None = None  # the model with its head
+    notes: tuple[str, ...] = ()  # sentences on what is not as it was given, such as a tokenizer's dropout
+    # formats of quantised weights, see :func:`attnviz.models.quantised.formats_of`
     quantised: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -97,7 +84,7 @@ class Checkpoint:
 
     @property
     def weights_sha256(self) -> str | None:
-        """The SHA-256 of the weights, computed when it is first asked for; None where they were given as patterns."""
+        """The SHA-256 of the weights, computed when it is first asked for."""
         return None if self.weights_hash is None else self.weights_hash()
 
     @property
@@ -138,33 +125,29 @@ class Checkpoint:
         """Reason why the model predicts no classes, or ''."""
         if self.stacks:
             return "classes of an encoder-decoder are not measured"
-        if self.classifier is None:
-            expected = classification_class(self.architecture)
-            return f"this one has none; expected a checkpoint that was saved as {expected}"
-        return self.classifier.why_no_classes
+        if self.classifier is not None:
+            return self.classifier.why_no_classes
+        return f"this one has none; expected a checkpoint that was saved as {classification_class(self.architecture)}"
 
     @property
     def config(self) -> Any:
-        """The transformers config."""
         return self.model.config
 
     @property
     def short_name(self) -> str:
         """The name for titles, safe to show: the last part of a folder; with ``(encoder)`` for an encoder alone."""
         name = " + ".join(
-            Path(each).resolve().name if "/" in each and Path(each).is_dir() else each for each in self.names
+            Path(part).resolve().name if "/" in part and Path(part).is_dir() else part for part in self.names
         )
         return visible(f"{name} (encoder)" if self.encoder_only else name)
 
     @property
     def names(self) -> list[str]:
-        """The names of model and adapter, as the user gave them."""
         added = "" if self.adapter is None else self.adapter.name
         return [self.name.removesuffix(f" + {added}"), added] if added else [self.name]
 
     @property
     def model_options(self) -> list[str]:
-        """The options of the command line that name the model."""
         return [word for pair in zip(("--model", "--adapter"), self.names, strict=False) for word in pair]
 
     @property
@@ -194,7 +177,7 @@ class Checkpoint:
     @property
     def every_layer(self) -> Sequence[int]:
         """All layers as they run, also those that do not attend; of a decoder self- and cross-attention by turns."""
-        return sorted((*self.layers, *self.other_layers), key=lambda each: (not is_of_source(each), number_of(each)))
+        return sorted((*self.layers, *self.other_layers), key=lambda layer: (not is_of_source(layer), number_of(layer)))
 
     @property
     def n_layers(self) -> int:
@@ -204,18 +187,16 @@ class Checkpoint:
     def layer_of(self, layer: object) -> int:
         """The attention layer with this number; one of :attr:`layers` is itself. UsageError if there is none."""
         by_index = self.stacks or isinstance(layer, NumberedLayer)
-        known = {int(each) if by_index else number_of(each): each for each in self.layers}
+        known = {int(layer) if by_index else number_of(layer): layer for layer in self.layers}
+        in_words = numbers_in_words("layer", known)
         if not is_whole(layer):
-            named = numbers_in_words("layer", known)
-            raise UsageError(f"expected a layer as a whole number, {named}, found {as_found(layer)}.")
+            raise UsageError(f"expected a layer as a whole number, {in_words}, found {as_found(layer)}.")
         if layer not in known:
-            named = numbers_in_words("layer", known)
-            raise UsageError(f"the model {self.name} has no layer {layer} with heads: expected {named}.")
+            raise UsageError(f"the model {self.name} has no layer {layer} with heads: expected {in_words}.")
         return known[layer]
 
     @property
     def n_heads(self) -> int:
-        """Heads in each layer."""
         return int(self.config.num_attention_heads)
 
     def n_heads_of(self, layer: int) -> int:
@@ -225,7 +206,6 @@ class Checkpoint:
 
     @property
     def d_model(self) -> int:
-        """Width of the residual stream."""
         return int(self.config.hidden_size)
 
     @property
@@ -263,8 +243,7 @@ class Checkpoint:
             return "eager"
         model: Any = self.model
         configs = [getattr(layer.attention, "config", model.config) for layer in self.modules]
-        known = (getattr(config, "_attn_implementation", None) for config in configs)
-        names = {"eager" if name is None else str(name) for name in known}
+        names = {str(getattr(config, "_attn_implementation", None) or "eager") for config in configs}
         if len(names) > 1:
             raise VerificationError(
                 f"the layers of this model attend in different ways ({', '.join(sorted(names))}); expected one: "
@@ -286,7 +265,7 @@ class Checkpoint:
     @property
     def dtype(self) -> torch.dtype:
         """The number format of the parameters."""
-        return next(each.dtype for each in self.model.parameters() if each.is_floating_point())
+        return next(weight.dtype for weight in self.model.parameters() if weight.is_floating_point())
 
     @property
     def runs_as(self) -> str:
@@ -305,9 +284,11 @@ class Checkpoint:
         What multiplies quantised weights may round queries and keys in other places than the reference does, which
         moves what a pattern makes of random values as much as rounded scores move a pattern.
         """
-        formats = self.dtype, *self.quantised.values()
-        most = max((tolerance_of(each, self.architecture.float32_steps) for each in formats), key=attrgetter("output"))
-        return replace(most, probe=most.pattern) if self.quantised and most.row is not None else most
+        tolerances = [
+            tolerance_of(dtype, self.architecture.float32_steps) for dtype in (self.dtype, *self.quantised.values())
+        ]
+        largest = max(tolerances, key=attrgetter("output"))
+        return replace(largest, probe=largest.pattern) if self.quantised and largest.row is not None else largest
 
     def norm(self, module: nn.Module) -> Norm:
         """The parameters of one of the model's norms."""
@@ -332,13 +313,18 @@ class Checkpoint:
             segments=self.architecture.segments,
             sink_first=self.architecture.causal,
             truncate=truncate,
-            token_types=getattr(self.config, "type_vocab_size", None),
+            token_types=self.token_types,
             target=target,
             has_words=self.architecture.has_words,
             rendered=rendered,
         )
         self._refuse_images(tokens.ids)
         return tokens
+
+    @property
+    def token_types(self) -> int | None:
+        """The number of token types; None where the model is given none."""
+        return getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None
 
     def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
         """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
@@ -352,24 +338,24 @@ class Checkpoint:
             padding=padding,
             least_padding=2 if padding in ends else 1,
         )
-        return [self._read(document) for document in documents_of(inputs, reading)]
-
-    def _read(self, document: Document) -> tuple[str, str | None, Tokens]:
-        if len(document.ids) > self.positions:
-            raise TextError(
-                f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let the "
-                "tokenizer cut them: truncation=True."
+        read: list[tuple[str, str | None, Tokens]] = []
+        for document in documents_of(inputs, reading):
+            if len(document.ids) > self.positions:
+                raise TextError(
+                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let "
+                    "the tokenizer cut them: truncation=True."
+                )
+            text, pair, tokens = tokens_as_given(
+                self.tokenizer,
+                document,
+                self.tokenize,
+                vocabulary_size=int(self.config.vocab_size),
+                token_types=self.token_types,
+                sink_first=self.architecture.causal,
             )
-        text, pair, tokens = tokens_as_given(
-            self.tokenizer,
-            document,
-            self.tokenize,
-            vocabulary_size=int(self.config.vocab_size),
-            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
-            sink_first=self.architecture.causal,
-        )
-        self._refuse_images(tokens.ids)
-        return text, pair, tokens
+            self._refuse_images(tokens.ids)
+            read.append((text, pair, tokens))
+        return read
 
     def encode(
         self,
@@ -387,15 +373,15 @@ class Checkpoint:
             texts,
             pairs,
             vocabulary_size=int(self.config.vocab_size),
-            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+            token_types=self.token_types,
             max_length=self.positions if truncate else None,
             has_words=self.architecture.has_words,
             rendered=rendered,
         )
-        for each in encoded:
-            self._refuse_images(each.ids)
+        for encoding in encoded:
+            self._refuse_images(encoding.ids)
             if pairs is not None and not self.architecture.segments:
-                check_separated(each)
+                check_separated(encoding)
         return encoded
 
     def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
@@ -422,8 +408,8 @@ def load_checkpoint(
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
-    of token or class logits is loaded, any other is left out. With a ``device_map`` accelerate places every part of
-    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
+    of token or class logits is loaded, any other is left out. With a ``device_map`` (accelerate's name for one, or a
+    device for each part) ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
     implementation that it runs with; None for what transformers chooses.
 
     Raises:
@@ -439,10 +425,12 @@ def load_checkpoint(
     tokenizer, notes = without_sampling(load_tokenizer(source))
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
-    n_bytes, quantised = sum(path.stat().st_size for path in weight_files(source.folder)), quantised_as(source.folder)
-    most_numbers = n_bytes * (2 if quantised else 1)
+    files = weight_files(source.folder)
+    quantised = quantised_as(source.folder)
+    most_numbers = sum(path.stat().st_size for path in files) * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
-    bare, (adapted, of_adapter) = architecture.base_model(empty), saved_head(source.adapter)
+    bare = architecture.base_model(empty)
+    adapted, of_adapter = saved_head(source.adapter)
     if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
         config.num_labels = n_classes  # which forgets the names of others
     if quantised:
@@ -450,19 +438,21 @@ def load_checkpoint(
     if device_map is None:
         refuse_beyond_memory(source.title, bare, device)
     hashed = hash_of_files(source)
-    weights = _read_weights(source.folder, architecture, keep=device_map is None)
+    learned = ((name, weight) for name, weight in each_weight(files) if not name.endswith(architecture.old_buffers))
+    check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
+    weights = read_weights(files) if device_map is None else {}  # mapped into memory
     build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
     whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, adapted, of_adapter)
     notes += architecture.notes(bare.config)
     loaded = Checkpoint(
-        source.title,
-        source.revision,
-        architecture,
-        model,
-        tokenizer,
-        head,
-        hashed,
-        classifier,
+        name=source.title,
+        revision=source.revision,
+        architecture=architecture,
+        model=model,
+        tokenizer=tokenizer,
+        language_head=head,
+        weights_hash=hashed,
+        class_head=classifier,
         weight_devices=weight_devices_of(whole),
         adapter=source.adapter,
         image_token=getattr(config, "image_token_id", None),
@@ -494,9 +484,16 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     notes: tuple[str, ...] = ()
     if isinstance(model, nn.Sequential) and hasattr(next(iter(model), None), "auto_model"):
         outer: Any = model
-        model, tokenizer = outer[0].auto_model, outer.tokenizer if tokenizer is None else tokenizer
-        notes = (f"This is the transformer inside a {type(outer).__name__}{_after_transformer(outer)}.",)
-    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+        tokenizer = outer.tokenizer if tokenizer is None else tokenizer
+        model = outer[0].auto_model
+        steps = list[str]()
+        for module in list(outer)[1:]:
+            pooling = getattr(module, "pooling_mode", ())
+            modes = [pooling] if isinstance(pooling, str) else pooling
+            steps.append(" ".join(filter(None, [" and ".join(modes), type(module).__name__])))
+        follows = f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
+        notes = (f"This is the transformer inside a {type(outer).__name__}{follows}.",)
+    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
     architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
@@ -509,38 +506,20 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     tokenizer, of_tokenizer = without_sampling(tokenizer)
     notes += (*of_tokenizer, *architecture.notes(base.config))
     return Checkpoint(
-        str(name),
-        None,
-        architecture,
-        base,
-        tokenizer,
-        head,
-        hashed,
-        classifier,
+        name=str(name),
+        revision=None,
+        architecture=architecture,
+        model=base,
+        tokenizer=tokenizer,
+        language_head=head,
+        weights_hash=hashed,
+        class_head=classifier,
         weight_devices=weight_devices_of(model),
         image_token=getattr(model.config, "image_token_id", None),
         notes=notes,
         whole=None if head is None and classifier is None else model,
         quantised=formats_of(model),
     )
-
-
-def _after_transformer(sentence_model: nn.Sequential) -> str:
-    """What a model of sentence-transformers does with final states, which is not measured, in words."""
-    steps = list[str]()
-    for module in list(sentence_model)[1:]:
-        pooling = getattr(module, "pooling_mode", ())
-        modes, name = [pooling] if isinstance(pooling, str) else pooling, type(module).__name__
-        steps.append(f"{' and '.join(modes)} {name}" if modes else name)
-    return f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
-
-
-def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
-    """Check all weights one by one, without old masks, and map them into memory to ``keep``."""
-    files, quantised = weight_files(folder), quantised_as(folder)
-    learned = ((name, value) for name, value in each_weight(files) if not name.endswith(architecture.old_buffers))
-    check_weights((each for each in learned if each[1].is_floating_point() or not quantised), str(folder))
-    return read_weights(files) if keep else {}
 
 
 def _built(
@@ -597,7 +576,7 @@ def _model_and_heads(
     whole, report = build(architecture.class_prefix + task if task else architecture.language_class)
     bare = architecture.base_model(whole)
     report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
-    report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
+    report["mismatched_keys"] = [entry for entry in report["mismatched_keys"] if entry[0] not in of_adapter]
     inside = f"{whole.base_model_prefix}."
     pooler = tuple(inside + weight for weight in architecture.optional_weights) if task else ()
     missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]

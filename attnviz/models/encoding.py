@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -65,22 +66,22 @@ def load_tokenizer(source: Source) -> Any:
 
 def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
     """A tokenizer that always divides a text alike, a copy if need be, and a note if one was."""
-    if not any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING):
+    if not _sampling(tokenizer):
         return tokenizer, ()
     with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
         steady = copy.deepcopy(tokenizer)
-    for part in _models(steady):
-        for name in _SAMPLING:
-            if getattr(part, name, None):
-                setattr(part, name, None)
+    for part, name in _sampling(steady):
+        setattr(part, name, None)
     return steady, (
         "The tokenizer divides texts at random (dropout or sampling, for training); that was switched off.",
     )
 
 
-def _models(tokenizer: Any) -> list[Any]:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return [getattr(backend, "model", None), *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target"))]
+def _sampling(tokenizer: Any) -> list[tuple[Any, str]]:
+    """Parts of a tokenizer, each with a setting by which it divides texts at random."""
+    parts = [getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)]
+    parts += [getattr(tokenizer, name, None) for name in ("spm_source", "spm_target")]
+    return [(part, name) for part in parts for name in _SAMPLING if getattr(part, name, None)]
 
 
 def unknown_id(tokenizer: Any) -> int | None:
@@ -123,12 +124,11 @@ def tokenize(
     _check_text(text, kind)
     if pair is not None:
         _check_text(pair, "pair")
-    types = token_types if segments else None
     encode = partial(
         encodings,
         tokenizer,
         vocabulary_size=vocabulary_size,
-        token_types=types,
+        token_types=token_types if segments else None,
         target=target,
         has_words=has_words,
         rendered=rendered,
@@ -154,8 +154,16 @@ def tokenize(
             f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
             "tokenizer whose post-processor keeps the text."
         )
-    texts = [each for each in (text, pair) if each is not None] if encoding.text is None else [encoding.text]
-    return _tokens(tokenizer, encoding, texts, segments, sink_first, n_tokens - len(encoding.ids), has_words)
+    texts = [part for part in (text, pair) if part is not None] if encoding.text is None else [encoding.text]
+    return _tokens(
+        tokenizer,
+        encoding,
+        texts,
+        segments=segments,
+        sink_first=sink_first,
+        truncated=n_tokens - len(encoding.ids),
+        has_words=has_words,
+    )
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
@@ -164,7 +172,7 @@ def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) 
     pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
     encoding = decoded_pieces(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
     text = str(encoding.text)
-    return text, _tokens(tokenizer, encoding, [text], False, sink_first, 0)
+    return text, _tokens(tokenizer, encoding, [text], sink_first=sink_first)
 
 
 def tokens_as_given(
@@ -196,29 +204,22 @@ def tokens_as_given(
         raise UsageError("expected input_ids of a text, found special tokens alone.")
     runs = [list(run) for is_special, run in groupby(ids, key=special.__contains__) if not is_special]
     spaces = {"clean_up_tokenization_spaces": True} if continues_mark(tokenizer) == WORDPIECE else {}
-    text, pair, tokens = tokenizer.decode(runs[0], **spaces), None, None
-    if len(runs) == 2:
-        pair = tokenizer.decode(runs[1], **spaces)
+    text = tokenizer.decode(runs[0], **spaces)
+    pair = tokenizer.decode(runs[1], **spaces) if len(runs) == 2 else None
+    tokens: Tokens | None = None
     if len(runs) <= 2:
-        try:
+        with suppress(TextError, CheckpointError):  # such as a text of a space
             tokens = tokenize_again(text, pair)
-        except (TextError, CheckpointError):  # such as a text of a space
-            tokens = None
-    if tokens is None or tokens.ids != ids:
+    if (tokens is None or tokens.ids != ids) and getattr(tokenizer, "is_fast", False):
+        # special tokens may stand in the text, as in a chat, where none are added
         text, pair = tokenizer.decode(ids), None
-        tokens = _with_written_specials(tokenizer, text, special, sink_first)
+        [found] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
+        encoding = _of_fast(found).with_special([token in special for token in found.ids])
+        tokens = _tokens(tokenizer, encoding, [text], sink_first=sink_first)
     if tokens is None or tokens.ids != ids:
         text, tokens = tokens_of_ids(tokenizer, ids, sink_first)
+        pair = None
     return text, pair, replace(tokens, type_ids=types if token_types is not None else None)
-
-
-def _with_written_specials(tokenizer: Any, text: str, special: set[int], sink_first: bool) -> Tokens | None:
-    """The tokens of a text whose special tokens stand in it, as in a chat, and none are added; None without offsets."""
-    if not getattr(tokenizer, "is_fast", False):
-        return None
-    [found] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
-    encoding = _of_fast(found).with_special([token in special for token in found.ids])
-    return _tokens(tokenizer, encoding, [text], False, sink_first, 0)
 
 
 def encodings(
@@ -245,14 +246,13 @@ def encodings(
         CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
         TextError: it gives token types that the model has not.
     """
-    two_models, fast = hasattr(tokenizer, "spm_target"), getattr(tokenizer, "is_fast", False)
+    two_models = hasattr(tokenizer, "spm_target")
+    fast = getattr(tokenizer, "is_fast", False)
     if not (fast or two_models) and (has_words or not hasattr(tokenizer, "tokenize")):
         raise CheckpointError(
             f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
             "only a fast tokenizer knows which characters and words its tokens come from."
         )
-    cut = {"truncation": max_length is not None, "max_length": max_length}
-    what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
     if not fast and pairs is not None:
         raise TextError(
             "a pair was given, but this tokenizer reads one text; expected one text: join the two yourself."
@@ -262,34 +262,53 @@ def encodings(
             "a target begins or ends with its language, which this tokenizer does not know; expected --target-language "
             "CODE, tgt_lang in tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
         )
-    with calling_tokenizer(what):
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    first = quoted(texts[0][:_SHOWN]) if texts else ""
+    which = first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
+    with calling_tokenizer(f"the model's tokenizer fails on {which}; mend or replace its files"):
         if two_models:
             results = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         elif not fast:
             results = [_of_pieces(tokenizer, text, cut) for text in texts]
         else:
             named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
-            found = tokenizer(
+            batch = tokenizer(
                 **named,
                 text_pair=None if pairs is None else list(pairs),
                 **cut,
                 add_special_tokens=not rendered,
                 return_token_type_ids=True,
                 verbose=False,
-            ).encodings
-            results = [_of_fast(each) for each in found]
+            )
+            results = list(map(_of_fast, batch.encodings))
     for encoding in results:
-        _check_ids(encoding, vocabulary_size, token_types)
-    if rendered:
-        control = _control_ids(tokenizer)
-        return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
-    return [_with_doubled(encoding) for encoding in results]
+        token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
+        if token >= vocabulary_size:
+            raise _beyond(token, vocabulary_size)
+        if token_types is not None and kind >= token_types:
+            has = "one token type" if token_types == 1 else f"{token_types} token types"
+            raise TextError(
+                f"this model has {has} only, but the text has tokens of type {kind}; expected one text without a pair, "
+                "or a BERT with two token types."
+            )
+    if not rendered:
+        return [_with_doubled(encoding) for encoding in results]
+    # special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)
+    added = tokenizer.added_tokens_decoder.items()
+    control = _special_ids(tokenizer) | {number for number, token in added if token.special}
+    return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
 
 
-def _of_fast(each: Any) -> Encoding:
-    segments = zip(each.sequence_ids, each.special_tokens_mask, strict=True)
-    of_text = [None if special else segment for segment, special in segments]
-    return Encoding(each.ids, each.tokens, of_text, each.word_ids, each.offsets, each.type_ids)
+def _of_fast(encoded: Any) -> Encoding:
+    segments = zip(encoded.sequence_ids, encoded.special_tokens_mask, strict=True)
+    return Encoding(
+        ids=encoded.ids,
+        tokens=encoded.tokens,
+        sequence_ids=[None if special else segment for segment, special in segments],
+        word_ids=encoded.word_ids,
+        offsets=encoded.offsets,
+        type_ids=encoded.type_ids,
+    )
 
 
 def _with_doubled(encoding: Encoding) -> Encoding:
@@ -345,8 +364,8 @@ def language_prefix(tokenizer: Any) -> list[int]:
     if not hasattr(tokenizer, "tgt_lang") and not hasattr(tokenizer, "prefix_tokens"):
         return []
     [encoding] = encodings(tokenizer, [""], vocabulary_size=len(tokenizer), target=True)
-    ends = [at for at, token in enumerate(encoding.ids) if token == tokenizer.eos_token_id]
-    return list(encoding.ids[: ends[0]] if ends else encoding.ids)
+    ids = encoding.ids
+    return list(ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids)
 
 
 def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Encoding:
@@ -378,12 +397,6 @@ def _special_ids(tokenizer: Any) -> set[int]:
     return set(tokenizer.all_special_ids) - {unknown_id(tokenizer)}
 
 
-def _control_ids(tokenizer: Any) -> set[int]:
-    """Special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)."""
-    added = tokenizer.added_tokens_decoder.items()
-    return _special_ids(tokenizer) | {number for number, token in added if token.special}
-
-
 def lost_segments(encoding: Encoding, n_segments: int) -> bool:
     """Whether one of the segments has no token that is not special."""
     return len({segment for segment in encoding.sequence_ids if segment is not None}) < n_segments
@@ -406,23 +419,6 @@ def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
     if not 0 <= mask < vocabulary_size:
         raise _beyond(mask, vocabulary_size)
     return mask
-
-
-def _named(texts: Sequence[str]) -> str:
-    first = quoted(texts[0][:_SHOWN]) if texts else ""
-    return first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
-
-
-def _check_ids(encoding: Encoding, vocabulary_size: int, token_types: int | None) -> None:
-    """Refuse token ids and token types beyond the model's embedding tables."""
-    token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
-    if token >= vocabulary_size:
-        raise _beyond(token, vocabulary_size)
-    if token_types is not None and kind >= token_types:
-        raise TextError(
-            f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "
-            f"text has tokens of type {kind}; expected one text without a pair, or a BERT with two token types."
-        )
 
 
 def _beyond(token: int, vocabulary_size: int) -> CheckpointError:
@@ -462,40 +458,46 @@ def _tokens(
     tokenizer: Any,
     encoding: Encoding,
     texts: Sequence[str],
-    segments: bool,
+    *,
     sink_first: bool,
-    truncated: int,
+    segments: bool = False,
+    truncated: int = 0,
     has_words: bool = True,
 ) -> Tokens:
-    special = tuple(segment is None for segment in encoding.sequence_ids)
     words = word_numbers(encoding, texts, has_words)
     word_pieces: dict[int, list[str]] = {}
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:
             word_pieces.setdefault(word, []).append(piece)
-    decode, mark = decoder(tokenizer), continues_mark(tokenizer)
+    decode = decoder(tokenizer)
+    mark = continues_mark(tokenizer)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
+    pieces = tokenizer.convert_ids_to_tokens(encoding.ids) if encoding.text is None else encoding.tokens
     labels = []
-    named = tokenizer.convert_ids_to_tokens(encoding.ids) if encoding.text is None else encoding.tokens
-    for position, piece in enumerate(named):  # <unk> as such
+    for position, (piece, word) in enumerate(zip(pieces, words, strict=True)):  # <unk> as such
         text = decode([piece])
-        continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
-        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
-        continues = continues and has_words and not piece.startswith(SPACE)
-        continues = continues and (words[position] == words[position - 1] or not text.strip())
-        word = words[position]
+        continues = (
+            position > 0
+            and has_words
+            and word is not None
+            and pretokens[position] == pretokens[position - 1]
+            # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
+            and not piece.startswith(SPACE)
+            and (word == words[position - 1] or not text.strip())
+        )
         number = "" if has_words or word is None else word + 1  # K12
         labels.append(f"{mark if continues else ''}{visible(text)}{number}")
+    special = tuple(segment is None for segment in encoding.sequence_ids)
     return Tokens(
         ids=tuple(encoding.ids),
         labels=tuple(labels),
         special=special,
-        sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
+        sink=tuple(is_special or (sink_first and not position) for position, is_special in enumerate(special)),
         words=tuple(words),
         segments=tuple(encoding.sequence_ids),
         offsets=tuple(encoding.offsets),
         type_ids=tuple(encoding.type_ids) if segments else None,
-        word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
+        word_labels=tuple(visible(decode(parts)) for parts in word_pieces.values()),
         truncated=truncated,
         unknown_id=unknown_id(tokenizer),
         spelled=encoding.text,

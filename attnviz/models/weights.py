@@ -210,11 +210,7 @@ class WeightsHash:
         return self._state() != self._at_opening
 
     def __call__(self) -> str:
-        """The hash of the weights as they were opened.
-
-        Raises:
-            CheckpointError: they have changed since.
-        """
+        """The hash of the weights as they were opened. Raises CheckpointError: they have changed since."""
         if not self._digest:
             if self.changed():
                 raise CheckpointError(

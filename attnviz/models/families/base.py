@@ -546,10 +546,10 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
         )
     weight, bias = (parameter_of(module, name) if hasattr(module, name) else None for name in ("weight", "bias"))
     if hasattr(module, "norms"):  # StableLM: a module a head
-        weight = torch.stack([parameter_of(norm, "weight") for norm in module.norms])[:, None]
+        weight = torch.stack([parameter_of(norm, "weight") for norm in module.norms])
     if weight is not None and architecture.norm_kind == "layer, 1 + w":
         weight = weight + 1.0
-    return LayerNorm(weight, bias, epsilon)
+    return LayerNorm(weight if weight is None or weight.ndim == 1 else weight[:, None], bias, epsilon)
 
 
 def first_position(architecture: Architecture, config: Any) -> int:
