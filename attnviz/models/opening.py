@@ -40,34 +40,31 @@ def open_checkpoint(
     attention: str | None = None,
     several_devices: bool = False,
 ) -> tuple[Checkpoint, Source | None]:
-    """The checkpoint of a model, and the source of its weights; None for a model in memory.
+    """The checkpoint of a model, and the source of its weights; None for a model in memory, which runs as it is.
 
-    Args:
-        model: see :data:`Model`; None for the adapter's, else minilm. One in memory runs where and as it is.
-        tokenizer: of a model in memory, a fast one; or a built-in name, folder or hub id, of a model without one.
-        revision: branch, tag or commit of a hub id.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
-        device_map: one of :data:`DEVICE_MAPS`: accelerate spreads the model.
-        adapter: folder or hub id of an adapter of peft, which is merged into the weights.
-        attention: the implementation that the model runs with, of transformers; None for what that chooses.
-        encoder_decoders: whether the caller supports them.
-        sound: whether it has a sound for the model, not a text; None for neither.
-        several_devices: whether the caller supports layers on different devices.
+    Options are those of :class:`attnviz.options.ModelOptions`; without a model it is the adapter's, else minilm.
+    ``encoder_decoders`` and ``several_devices`` are whether the caller supports such models, ``sound`` is whether it
+    has a sound for the model, not a text; None for neither.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced, or is of a kind that the caller does not take.
         UsageError: options for models by name with a model in memory, or a tokenizer of the other kind.
     """
-    by_name = not isinstance(model, Checkpoint | nn.Module)
     options = revision, device, dtype, device_map, adapter, attention
-    if not by_name and any(option is not None for option in options):
+    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in options):
         raise UsageError(
             "revision, device, dtype, device_map, adapter and attention are for models by name; a loaded model runs as "
             "it is: move, convert or merge it yourself (model.to(...), merge_and_unload(), set_attn_implementation())."
         )
     if tokenizer is not None:
-        _check_tokenizer(tokenizer, model)
+        from transformers import PreTrainedTokenizerBase
+
+        expected: Any = PreTrainedTokenizerBase if isinstance(model, nn.Module) else str | Path
+        if isinstance(model, Checkpoint) or not isinstance(tokenizer, expected):
+            raise UsageError(
+                "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, "
+                f"found {type(tokenizer).__name__}."
+            )
     source = None
     if isinstance(model, nn.Module):
         checkpoint = from_loaded(model, tokenizer)
@@ -104,18 +101,6 @@ def open_checkpoint(
     return checkpoint, source
 
 
-def _check_tokenizer(tokenizer: object, model: object) -> None:
-    """Raise UsageError unless the tokenizer is a name with a model by name, an object with one of transformers."""
-    from transformers import PreTrainedTokenizerBase
-
-    expected: Any = PreTrainedTokenizerBase if isinstance(model, nn.Module) else str | Path
-    if isinstance(model, Checkpoint) or not isinstance(tokenizer, expected):
-        raise UsageError(
-            "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, found "
-            f"{type(tokenizer).__name__}."
-        )
-
-
 def known_attention(name: str | None) -> str | None:
     """The name of an implementation of attention that transformers has, or None.
 
@@ -124,10 +109,10 @@ def known_attention(name: str | None) -> str | None:
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    known = ["eager", *(each for each in ALL_ATTENTION_FUNCTIONS if "|" not in each)]
+    known = ["eager", *(function for function in ALL_ATTENTION_FUNCTIONS if "|" not in function)]
     if name is not None and name not in known:
-        said = one_of(name, known, "ALL_ATTENTION_FUNCTIONS of transformers.modeling_utils lists them")
-        raise UsageError(f"--attention (attention=...) is {name!r}: {said}")
+        expected = one_of(name, known, "ALL_ATTENTION_FUNCTIONS of transformers.modeling_utils lists them")
+        raise UsageError(f"--attention (attention=...) is {name!r}: {expected}")
     return name
 
 
@@ -157,11 +142,12 @@ def refuse_words(
     checkpoint: Checkpoint, *, words: bool = False, parser: str | None = None, corpora: Sequence[Path] = ()
 ) -> None:
     """Raise UsageError for ``--words``, a parser, or corpora of words, for a model whose texts have no words."""
-    named = [*(["--words (words=True)"] if words else []), *([f"the parser {parser!r}"] if parser else [])]
-    named += map(str, corpora)
-    if named and not checkpoint.architecture.has_words:
+    given = ["--words (words=True)"] if words else []
+    given += [f"the parser {parser!r}"] if parser else []
+    given += map(str, corpora)
+    if given and not checkpoint.architecture.has_words:
         raise UsageError(
-            f"{named[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
+            f"{given[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
             "sequences without words; leave it out."
         )
 
