@@ -8,11 +8,7 @@ from numpy.typing import NDArray
 
 
 def real_numbers(path: str | Path) -> NDArray[Any]:
-    """The array of a .npy file.
-
-    Raises:
-        OSError, ValueError: the file cannot be read, is damaged, or holds anything but real numbers.
-    """
+    """The array of a .npy file; OSError or ValueError where it is damaged, or holds anything but real numbers."""
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: one that promises more than it has fails
     except ValueError as error:

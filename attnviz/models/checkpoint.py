@@ -18,15 +18,7 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageE
 from attnviz.models.adapters import merge_adapter, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, quantised_as
-from attnviz.models.encoding import (
-    check_separated,
-    encodings,
-    load_tokenizer,
-    tokenize,
-    tokens_as_given,
-    unknown_id,
-    without_sampling,
-)
+from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
@@ -49,6 +41,7 @@ from attnviz.models.weights import (
     read_weights,
     refuse_rounded,
 )
+from attnviz.models.words import Encoding
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 from attnviz.wording import counted, visible
@@ -264,7 +257,6 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format of the parameters."""
         return next(weight.dtype for weight in self.model.parameters() if weight.is_floating_point())
 
     @property
@@ -294,6 +286,18 @@ class Checkpoint:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
+    @property
+    def reader(self) -> TextReader:
+        return TextReader(
+            tokenizer=self.tokenizer,
+            vocabulary_size=int(self.config.vocab_size),
+            max_positions=self.positions,
+            segments=self.architecture.segments,
+            sink_first=self.architecture.causal,
+            token_types=getattr(self.config, "type_vocab_size", None),
+            has_words=self.architecture.has_words,
+        )
+
     def tokenize(
         self,
         text: str,
@@ -302,29 +306,13 @@ class Checkpoint:
         target: bool = False,
         rendered: bool = False,
     ) -> Tokens:
-        """Tokenize a text, a pair, a target or a chat; see :func:`attnviz.models.encoding.tokenize`."""
-        size = getattr(self.config, "decoder_vocab_size", None) if target else None
-        tokens = tokenize(
-            self.tokenizer,
-            text,
-            pair,
-            max_positions=self.positions,
-            vocabulary_size=int(size or self.config.vocab_size),
-            segments=self.architecture.segments,
-            sink_first=self.architecture.causal,
-            truncate=truncate,
-            token_types=self.token_types,
-            target=target,
-            has_words=self.architecture.has_words,
-            rendered=rendered,
-        )
+        """Tokenize a text, a pair, a target or a chat; see :meth:`attnviz.models.encoding.TextReader.tokenize`."""
+        reader = self.reader
+        if target and getattr(self.config, "decoder_vocab_size", None):
+            reader = replace(reader, vocabulary_size=int(self.config.decoder_vocab_size))
+        tokens = reader.tokenize(text, pair, truncate, target, rendered)
         self._refuse_images(tokens.ids)
         return tokens
-
-    @property
-    def token_types(self) -> int | None:
-        """The number of token types; None where the model is given none."""
-        return getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None
 
     def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
         """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
@@ -345,14 +333,7 @@ class Checkpoint:
                     f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let "
                     "the tokenizer cut them: truncation=True."
                 )
-            text, pair, tokens = tokens_as_given(
-                self.tokenizer,
-                document,
-                self.tokenize,
-                vocabulary_size=int(self.config.vocab_size),
-                token_types=self.token_types,
-                sink_first=self.architecture.causal,
-            )
+            text, pair, tokens = self.reader.as_given(document, self.tokenize)
             self._refuse_images(tokens.ids)
             read.append((text, pair, tokens))
         return read
@@ -363,21 +344,12 @@ class Checkpoint:
         pairs: Sequence[str] | None = None,
         truncate: bool = False,
         rendered: bool = False,
-    ) -> Sequence[Any]:
-        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
+    ) -> Sequence[Encoding]:
+        """The tokenizer's own encodings, checked; see :meth:`attnviz.models.encoding.TextReader.encodings`.
 
         ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
-        encoded = encodings(
-            self.tokenizer,
-            texts,
-            pairs,
-            vocabulary_size=int(self.config.vocab_size),
-            token_types=self.token_types,
-            max_length=self.positions if truncate else None,
-            has_words=self.architecture.has_words,
-            rendered=rendered,
-        )
+        encoded = self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
         for encoding in encoded:
             self._refuse_images(encoding.ids)
             if pairs is not None and not self.architecture.segments:
@@ -390,7 +362,6 @@ class Checkpoint:
         return unknown_note(n_unknown, n_tokens, label, where)
 
     def _refuse_images(self, ids: Sequence[int]) -> None:
-        """Raise TextError for a token that stands for an image."""
         if self.image_token in ids:
             raise TextError(
                 f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "

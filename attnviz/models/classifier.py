@@ -56,11 +56,7 @@ class Classifier:
         return max((position for position, token in enumerate(ids) if token != self.padding), default=0)
 
     def number(self, label: str | int) -> int:
-        """The index of a class by name, by name in other letter case, or by number.
-
-        Raises:
-            UsageError: none, or more than one; the message lists the classes. Or neither a name nor a number.
-        """
+        """The index of a class by its name, in any letter case, or its number; UsageError for none or several."""
         check_kind("a class", label, str | int)
         name = str(label).strip()
         matching = [number for number, known in enumerate(self.labels) if known == name]

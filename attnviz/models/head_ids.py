@@ -157,10 +157,7 @@ class HeadId(NamedTuple):
 def head_named(head: object, stacks: Sequence[Stack], others: str = "") -> HeadId:
     """One head of a model from ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
 
-    ``others`` names alternatives for the message, and ends in ``or``.
-
-    Raises:
-        UsageError: it names no head, or one that the model lacks.
+    UsageError where it names no head, or one that the model lacks; ``others`` names alternatives, and ends in ``or``.
     """
     text = head if isinstance(head, str) else ""
     if isinstance(head, tuple) and [is_whole(number) and abs(number) < 10**6 for number in head] == [True, True]:
@@ -256,7 +253,6 @@ def _examples(stacks: Sequence[Stack]) -> str:
 
 
 def _span(kind: str, first: str, last: str | None, numbers: Collection[int], part: str) -> Collection[int]:
-    """Those of some numbers, in order, that a selection names."""
     if first == "*":
         return numbers
     low = int(first)

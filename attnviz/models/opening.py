@@ -102,11 +102,7 @@ def open_checkpoint(
 
 
 def known_attention(name: str | None) -> str | None:
-    """The name of an implementation of attention that transformers has, or None.
-
-    Raises:
-        UsageError: it has none of this name.
-    """
+    """The name of an implementation of attention, or None; UsageError where transformers has none of this name."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     known = ["eager", *(function for function in ALL_ATTENTION_FUNCTIONS if "|" not in function)]
@@ -155,9 +151,7 @@ def refuse_words(
 def resolve_device(name: str) -> torch.device:
     """The torch device for ``cpu``, ``cuda``, ``cuda:N`` or ``mps``; for ``auto`` the first there is: cuda, mps, cpu.
 
-    Raises:
-        UsageError: the name is none of these.
-        DeviceError: this machine, or this build of torch, lacks the device.
+    UsageError for another name, DeviceError where this machine, or this build of torch, lacks the device.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -177,12 +171,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_device_map(device_map: object, device: object = None) -> str | None:
-    """One of :data:`DEVICE_MAPS`, or None.
-
-    Raises:
-        UsageError: it is none of these, or a device was given too.
-        DeviceError: accelerate is not installed.
-    """
+    """One of :data:`DEVICE_MAPS`, or None; UsageError for others or beside a device, DeviceError without accelerate."""
     if device_map is None:
         return None
     if not isinstance(device_map, str) or device_map not in DEVICE_MAPS:
@@ -199,11 +188,9 @@ def resolve_device_map(device_map: object, device: object = None) -> str | None:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
-    """The torch dtype for ``float32``, ``float64``, ``bfloat16``, ``float16``; None for ``auto``: the checkpoint's own.
+    """The torch dtype of a name; None for ``auto``: the checkpoint's own.
 
-    Raises:
-        UsageError: the name is none of these.
-        DeviceError: the device cannot compute in it.
+    UsageError for an unknown name, DeviceError where the device cannot compute in it.
     """
     if name == "auto":
         return None
@@ -215,12 +202,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def named_source(model: object, revision: object, adapter: str | Path | None = None) -> Source:
-    """The source of a model by name, or that of an adapter.
-
-    Raises:
-        UsageError: the name or the revision is not a string.
-        CheckpointError: see :func:`attnviz.models.sources.find_checkpoint`.
-    """
+    """The source of a model by name, or that of an adapter; errors as for :func:`find_checkpoint`."""
     if not isinstance(model, str | Path | None):
         raise UsageError(
             "expected a model as a built-in name, a folder, a hub id or a transformers model, "
@@ -232,7 +214,6 @@ def named_source(model: object, revision: object, adapter: str | Path | None = N
 
 
 def _name(what: str, value: object, torch_kind: type, default: str) -> str:
-    """The name of a device or number format, from a name or torch's own object."""
     if value is None:
         return default
     if not isinstance(value, str | torch_kind):

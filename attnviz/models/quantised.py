@@ -61,8 +61,7 @@ def rounded_to_8_bits(x: Tensor, threshold: float) -> Tensor:
 def formats_of(model: nn.Module) -> dict[str, torch.dtype]:
     """The formats of quantised weights in words, each with the number format that its modules multiply in.
 
-    Raises:
-        ArchitectureError: modules also round what they read, in a way that is not reproduced.
+    ArchitectureError for modules that also round what they read, in a way that is not reproduced.
     """
     return dict(
         _format_of(module, weight)

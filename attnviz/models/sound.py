@@ -32,12 +32,10 @@ class Frames(Tokens):
 
     @property
     def notes(self) -> list[str]:
-        """What they are."""
         return [f"X attends to {self.in_words} and to padding, {len(self)} frames; the encoder itself is not measured."]
 
     @property
     def in_words(self) -> str:
-        """The length of the sound, and of its intervals."""
         return f"{_SECONDS * self.n_heard:.2f} s in intervals of {_SECONDS * len(self.intervals.members[0]):.2f} s"
 
     @property
@@ -47,7 +45,7 @@ class Frames(Tokens):
         ends = [*firsts, self.n_heard]
         if self.n_heard < len(self):
             ends.append(len(self))
-        groups = tuple(tuple(range(*each)) for each in pairwise(ends))
+        groups = tuple(tuple(range(start, end)) for start, end in pairwise(ends))
         labels = tuple(self.labels[group[0]] for group in groups)
         padding = tuple(self.special[group[0]] for group in groups)
         return Positions("interval", labels, padding, padding, groups)
@@ -60,8 +58,7 @@ class Frames(Tokens):
 def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     """The frames of a WAV file, or of features in a .npy file, padded with silence.
 
-    Raises:
-        TextError: the file is of another kind or shape, or longer than the model reads.
+    TextError where the file is of another kind or shape, or longer than the model reads.
     """
     from transformers import WhisperFeatureExtractor
 

@@ -112,8 +112,7 @@ def find_checkpoint(
 def with_tokenizer(source: Source, name: str | Path | None) -> Source:
     """The source with the tokenizer of a built-in model, a folder or a hub id; with its own for None.
 
-    Raises:
-        CheckpointError: not found, the hub cannot be reached, or there is no tokenizer.
+    CheckpointError where it is not found, the hub cannot be reached, or there is no tokenizer.
     """
     if name is None:
         return source
@@ -140,7 +139,6 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def _side_files(names: list[str]) -> list[str]:
-    """The files of a tokenizer, and configs, among these."""
     return [name for name in names if "/" not in name and name.endswith(_SIDE_FILES)]
 
 
@@ -220,11 +218,7 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
 
 
 def as_folder(model: str, file: str = "config.json") -> Path | None:
-    """The folder with this file that a name means, existing or not; None for a hub id.
-
-    Raises:
-        CheckpointError: the home of an unknown user, or not a valid path.
-    """
+    """The folder with this file that a name means, existing or not; None for a hub id, CheckpointError for no path."""
     try:
         folder = Path(model).expanduser()
     except RuntimeError as error:
@@ -255,8 +249,8 @@ def built_in_folder(name: str) -> Path | None:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint's weights: one, or every shard.
 
-    Raises:
-        CheckpointError: no weights, or pickles alone; or a shard of the index is missing or has a folder in its name.
+    CheckpointError for no weights, or pickles alone; or where a shard of the index is missing or has a folder in its
+    name.
     """
     if (folder / _SAFETENSORS).is_file():
         refuse_pointer(folder / _SAFETENSORS)
@@ -296,11 +290,7 @@ def _refuse_pickles(names: Iterable[str], where: str) -> None:
 
 
 def weights_sha256(source: Source) -> str:
-    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order; with an adapter of both hashes.
-
-    Raises:
-        CheckpointError: weights are missing.
-    """
+    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order; with an adapter of both hashes."""
     if source.adapter is not None:
         hashes = weights_sha256(replace(source, adapter=None)), source.adapter.sha256
         return hashlib.sha256(" ".join(map(str, hashes)).encode()).hexdigest()
@@ -388,10 +378,8 @@ def from_hub(
     """Find something in the hub's cache, else download the files that ``needed`` chooses among those there.
 
     ``unknown`` begins the message that there is none, which then says why. With ``check_config`` config.json is
-    downloaded first, and nothing else where that raises.
-
-    Raises:
-        CheckpointError: gated or not available, or what was downloaded does not pass ``check``.
+    downloaded first, and nothing else where that raises. CheckpointError where it is gated or not available, or what
+    was downloaded does not pass ``check``.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError

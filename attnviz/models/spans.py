@@ -44,11 +44,7 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """What names each span, from a mapping or from texts ``NAME=TEXT``.
-
-    Raises:
-        UsageError: not of this form, an empty name or text, or a name that is there twice.
-    """
+    """What names each span, from a mapping or from texts ``NAME=TEXT``; UsageError for other forms, or a name twice."""
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise UsageError(f"expected spans as {{'NAME': 'TEXT'}} or ['NAME=TEXT'], found {as_found(given)}.")
     pairs: Iterable[tuple[object, object]]

@@ -39,10 +39,8 @@ def documents_of(inputs: Mapping[str, Any], reading: Reading) -> list[Document]:
     """The documents of what a tokenizer returned, row by row.
 
     Read are ``input_ids``, ``attention_mask`` (0 and 1), ``position_ids`` and ``token_type_ids``, [n] or [batch, n].
-
-    Raises:
-        UsageError: another entry, another shape, padding without a mask, a mask or positions that no document of its
-            own would have.
+    UsageError for another entry or shape, padding without a mask, or a mask or positions that no document of its own
+    would have.
     """
     if "input_ids" not in inputs:
         names = ", ".join(map(str, inputs)) or "nothing"

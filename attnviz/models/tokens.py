@@ -298,10 +298,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     """The positions of one token or word of a text; of a word of several pieces all of them.
 
     Named as in the text, letter case ignored if no token has exactly that case; ``cat#2`` is its second occurrence,
-    needed where there are several; ``#3`` or 3 is position 3, counted from 0.
-
-    Raises:
-        UsageError: no such token, or several; or neither a string nor an int.
+    needed where there are several; ``#3`` or 3 is position 3, counted from 0. UsageError for no such token, or several.
     """
     n = len(units)
     if is_whole(token):
@@ -349,10 +346,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
 def find_queries(units: Positions, queries: str | int, option: str = "--queries") -> tuple[int, ...]:
     """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
 
-    A stretch is a Python slice; a token is named as for :func:`find_positions`.
-
-    Raises:
-        UsageError: the text has no such queries, or none of these forms.
+    A stretch is a Python slice; a token is named as for :func:`find_positions`, with the same errors.
     """
     n = len(units)
     if isinstance(queries, str) and queries == "last":

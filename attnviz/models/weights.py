@@ -24,11 +24,7 @@ from attnviz.wording import shortened
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of these safetensors files by name, on the CPU.
-
-    Raises:
-        CheckpointError: a file is truncated or corrupt.
-    """
+    """All tensors of these safetensors files by name, on the CPU; CheckpointError where one is truncated or corrupt."""
     weights: dict[str, Tensor] = {}
     for path in files:
         with _reading(path):
@@ -50,8 +46,7 @@ def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
 def own_dtype(folder: Path) -> torch.dtype:
     """The number format of a checkpoint, as its config.json states it, else that of its first weight.
 
-    Raises:
-        CheckpointError: attnviz does not compute in it.
+    CheckpointError where attnviz does not compute in it.
     """
     content = read_json(folder / "config.json")
     stated = content.get("dtype") or content.get("torch_dtype")
@@ -68,11 +63,7 @@ def own_dtype(folder: Path) -> torch.dtype:
 
 
 def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
-    """Refuse weights of an unsupported number format, on the meta device, or not finite.
-
-    Raises:
-        CheckpointError: naming the first such tensor.
-    """
+    """Raise CheckpointError for weights of an unsupported number format, on the meta device, or not finite."""
     for name, tensor in weights:
         named = shortened(name, 100)
         if tensor.dtype not in TOLERANCES:
@@ -102,7 +93,6 @@ def all_finite(values: Tensor) -> bool:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Convert errors of reading a safetensors file to CheckpointError."""
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
@@ -113,11 +103,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def check_parts(architecture: Architecture, model: Any) -> None:
-    """Refuse a model in memory that lacks a part that the reference reads, or has several dtypes or devices.
-
-    Raises:
-        ArchitectureError: naming the part.
-    """
+    """Raise ArchitectureError for a model in memory that lacks a part, or has several number formats or devices."""
     plain = (module for module in model.modules() if not any(map(is_quantised, module.parameters(recurse=False))))
     parameters = [weight for module in plain for weight in module.parameters(recurse=False)]
     dtypes = {weight.dtype for weight in parameters}
@@ -148,11 +134,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
 
 
 def check_report(folder: Path, architecture: Architecture, report: dict[str, Any]) -> None:
-    """Raise for weights that transformers reports as missing, unexpected or of the wrong shape.
-
-    Raises:
-        CheckpointError: naming some of them.
-    """
+    """Raise CheckpointError for weights that transformers reports as missing, unexpected or of the wrong shape."""
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights))
     unexpected = sorted(
         key
@@ -173,11 +155,7 @@ def check_report(folder: Path, architecture: Architecture, report: dict[str, Any
 
 
 def refuse_rounded(model: nn.Module) -> None:
-    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions are wrong.
-
-    Raises:
-        CheckpointError: with how to load the model instead.
-    """
+    """Raise CheckpointError for rotary frequencies that model.half() has rounded: angles of far positions are wrong."""
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
             dtype = str(buffer.dtype).removeprefix("torch.")

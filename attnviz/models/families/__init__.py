@@ -14,11 +14,7 @@ from attnviz.plugins import Registry
 
 
 def declared_in(modules: Iterable[object]) -> dict[str, Architecture]:
-    """The families of modules by name: classes that declare a name of their own, not those that inherit one.
-
-    Raises:
-        ValueError: two have one name.
-    """
+    """The families of modules by name: classes that declare a name of their own; ValueError where two have one name."""
     kinds: dict[str, type[Architecture]] = {}
     for module in modules:
         for kind in vars(module).values():
@@ -58,9 +54,8 @@ def look_again(architecture: Architecture) -> str:
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     """The architecture of a transformers config, checked to be reproduced in this dtype.
 
-    Raises:
-        ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
-            without layers, heads or words.
+    ArchitectureError for an unknown ``model_type``, a setting that is not reproduced, or a model without layers, heads
+    or words.
     """
     model_type = getattr(config, "model_type", None)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:

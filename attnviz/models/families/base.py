@@ -256,7 +256,6 @@ class Architecture:
 
     @property
     def language_class(self) -> str:
-        """Name of transformers' class with a language-modelling head."""
         return self.class_prefix + self.language_task
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - for those that refuse one
@@ -303,7 +302,6 @@ class Architecture:
 
     @property
     def bare_class(self) -> Any:
-        """Transformers' class of the bare model."""
         import transformers
 
         return self.declared("class_prefix", transformers, f"{self.class_prefix}Model")

@@ -62,11 +62,7 @@ class EncoderDecoder(Architecture, ABC):
         return stacks[1:] if self.reads_sound else stacks
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The bare model with encoder and decoder inside a model with any head.
-
-        Raises:
-            ArchitectureError: no encoder or no decoder.
-        """
+        """The bare model with encoder and decoder inside a model with any head; ArchitectureError without them."""
         base: nn.Module = getattr(model, "model", model)
         if not hasattr(base, "encoder") or not hasattr(base, "decoder"):
             raise ArchitectureError(
