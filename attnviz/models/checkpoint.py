@@ -299,12 +299,7 @@ class Checkpoint:
         )
 
     def tokenize(
-        self,
-        text: str,
-        pair: str | None = None,
-        truncate: bool = False,
-        target: bool = False,
-        rendered: bool = False,
+        self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
     ) -> Tokens:
         """Tokenize a text, a pair, a target or a chat; see :meth:`attnviz.models.encoding.TextReader.tokenize`."""
         reader = self.reader
@@ -339,11 +334,7 @@ class Checkpoint:
         return read
 
     def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        truncate: bool = False,
-        rendered: bool = False,
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False, rendered: bool = False
     ) -> Sequence[Encoding]:
         """The tokenizer's own encodings, checked; see :meth:`attnviz.models.encoding.TextReader.encodings`.
 

@@ -110,12 +110,7 @@ class TextReader:
     has_words: bool = True
 
     def tokenize(
-        self,
-        text: str,
-        pair: str | None = None,
-        truncate: bool = False,
-        target: bool = False,
-        rendered: bool = False,
+        self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
     ) -> Tokens:
         """Tokenize a text, or a pair; see :meth:`encodings`. ``truncate`` cuts to ``max_positions`` instead of raising.
 
