@@ -66,7 +66,7 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
             if isinstance(part, BaseTunerLayer) or part in (embeddings, head)
         ]
         calls = _calls(model, architecture, names)
-        shared = getattr(getattr(embeddings, "base_layer", None), "weight", None)
+        shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
         embeddings_alone = shared is not None and getattr(head, "weight", None) is shared
         head_weight = nn.Parameter(shared.clone()) if embeddings_alone else None
         adapted.base_model.merge_and_unload(safe_merge=True)

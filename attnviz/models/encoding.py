@@ -181,8 +181,8 @@ class TextReader:
         if (tokens is None or tokens.ids != ids) and getattr(tokenizer, "is_fast", False):
             # special tokens may stand in the text, as in a chat, where none are added
             text, pair = tokenizer.decode(ids), None
-            [found] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
-            encoding = _of_fast(found).with_special([token in special for token in found.ids])
+            [again] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
+            encoding = _of_fast(again).with_special([token in special for token in again.ids])
             tokens = _tokens(tokenizer, encoding, [text], self.sink_first)
         if tokens is None or tokens.ids != ids:
             text, tokens = tokens_of_ids(tokenizer, ids, self.sink_first)

@@ -32,7 +32,7 @@ def parameter_of(module: Any, name: str) -> Any:
 
 def running_device(module: nn.Module) -> torch.device:
     """The device on which a module runs: that of its weights, unless they are offloaded."""
-    owner, first = next((each, own) for each in module.modules() for own in each.parameters(recurse=False))
+    owner, first = next((part, weight) for part in module.modules() for weight in part.parameters(recurse=False))
     devices = [getattr(hook, "execution_device", None) for hook in _hooks(owner)] if first.is_meta else []
     return next((torch.device(device) for device in devices if device is not None), first.device)
 
@@ -40,8 +40,8 @@ def running_device(module: nn.Module) -> torch.device:
 def with_values(model: nn.Module, named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers by name; offloaded ones are loaded one at a time."""
     for name, tensor in named:
-        path, _, own = name.rpartition(".")
-        yield name, parameter_of(model.get_submodule(path), own) if tensor.is_meta else tensor
+        path, _, last = name.rpartition(".")
+        yield name, parameter_of(model.get_submodule(path), last) if tensor.is_meta else tensor
 
 
 def is_spread(model: nn.Module) -> bool:

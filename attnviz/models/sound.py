@@ -66,7 +66,7 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     try:
         if path.suffix == ".npy":
             with np.errstate(over="ignore"):  # they become infinite, which is refused
-                found = real_numbers(path).astype(np.float32)
+                features = real_numbers(path).astype(np.float32)
         else:
             with wave.open(str(path)) as file:
                 rate, bits, n_channels = file.getframerate(), 8 * file.getsampwidth(), file.getnchannels()
@@ -77,10 +77,10 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
                 raise ValueError(f"{len(content) // 2} of {expected} samples")
             samples = np.frombuffer(content, "<i2").reshape(-1, n_channels).mean(1) / 2**15
             extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
-            found = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
-        fits = found.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < found.shape[-1] <= n_columns
-        if not fits or not np.isfinite(found).all():
-            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}], all finite")
+            features = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
+        fits = features.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < features.shape[-1] <= n_columns
+        if not fits or not np.isfinite(features).all():
+            raise ValueError(f"features {list(features.shape)}, for at most [{n_bins}, {n_columns}], all finite")
     except (OSError, EOFError, TypeError, ValueError, wave.Error) as error:
         seconds = f"{n_columns * _HOP / _RATE:g}"
         raise TextError(
@@ -88,9 +88,9 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
             f"expected features (.npy), or a WAV file of {_RATE} samples a second of 16 bits: "
             f"ffmpeg -i {shlex.quote(str(path))} -t {seconds} -ar {_RATE} -ac 1 out.wav"
         ) from error
-    features = torch.from_numpy(found.reshape(n_bins, -1)).to(dtype)
-    silence = float(found.max()) - 2  # as low as the feature extractor goes
-    return frames_of(torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence))
+    tensor = torch.from_numpy(features.reshape(n_bins, -1)).to(dtype)
+    silence = float(features.max()) - 2  # as low as the feature extractor goes
+    return frames_of(torch.nn.functional.pad(tensor, (0, n_columns - tensor.shape[1]), value=silence))
 
 
 def frames_of(features: Tensor) -> Frames:

@@ -232,22 +232,22 @@ def values(source: Tensor, parameters: HeadParameters) -> Tensor:
 
 
 def queries_and_keys(
-    x: Tensor, source: Tensor, parameters: HeadParameters, made: dict[str, tuple[Tensor, Tensor]] | None = None
+    x: Tensor, source: Tensor, parameters: HeadParameters, steps: dict[str, tuple[Tensor, Tensor]] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Queries and keys: projected, normed a head (Henry et al. 2020), rotated, and keys repeated for their group.
 
     From x [.., n_queries, d_model] and the source of keys [.., n_keys, d_model] to [.., n_heads, n_queries, d_head] and
-    [.., n_heads, n_keys, d_head]. ``made`` gets both after each step: ``projected``, ``head_norm``, ``rotated``; keys
+    [.., n_heads, n_keys, d_head]. ``steps`` gets both after each: ``projected``, ``head_norm``, ``rotated``; keys
     as many as they are before their groups share them.
     """
-    made = {} if made is None else made
-    query, key = made["projected"] = project(x, parameters.query), project(source, parameters.key)
+    steps = {} if steps is None else steps
+    query, key = steps["projected"] = project(x, parameters.query), project(source, parameters.key)
     if parameters.query_norm is not None or parameters.key_norm is not None:
         query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
-        made["head_norm"] = query, key
+        steps["head_norm"] = query, key
     query = query if parameters.query_scale == 1 else query * parameters.query_scale
     if parameters.rotary is not None:
-        query, key = made["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
+        query, key = steps["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
     return query, repeat_kv(key, parameters.n_heads)
 
 

@@ -82,9 +82,9 @@ class EncoderDecoder(Architecture, ABC):
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, stack after stack."""
         encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
-        own: Any = decoder if self.reads_sound else (*encoder, *decoder)  # type: ignore[misc]
+        blocks: Any = [*decoder] if self.reads_sound else [*encoder, *decoder]  # type: ignore[misc]
         across: Any = decoder
-        return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
+        return [*map(self.layer_modules, blocks), *(self.layer_modules(block, across=True) for block in across)]
 
     def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
         """The modules of one layer."""

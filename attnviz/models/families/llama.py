@@ -347,8 +347,10 @@ def _rotary_by(settings_json: str, d_head: int, longest: int, truncate: bool) ->
     fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
     slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, truncate)
     if stated is None:  # a temperature of the softmax (Peng et al. 2023, section 3.4)
-        own, of_all = settings.get("mscale"), settings.get("mscale_all_dim")
-        stated = temperature(own, factor) / temperature(of_all, factor) if own and of_all else temperature(1, factor)
+        weight, of_all = settings.get("mscale"), settings.get("mscale_all_dim")
+        stated = temperature(1, factor)
+        if weight and of_all:
+            stated = temperature(weight, factor) / temperature(of_all, factor)
     return Rotary(slowed, float(stated))
 
 
