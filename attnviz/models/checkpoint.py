@@ -1,10 +1,9 @@
 """Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -392,9 +391,6 @@ def load_checkpoint(
     most_numbers = sum(path.stat().st_size for path in files) * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
     bare = architecture.base_model(empty)
-    adapted, of_adapter = saved_head(source.adapter)
-    if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
-        config.num_labels = n_classes  # which forgets the names of others
     if quantised:
         device_map = device_map or {"": str(device)}  # accelerate puts them where they stay
     if device_map is None:
@@ -403,8 +399,9 @@ def load_checkpoint(
     learned = ((name, weight) for name, weight in each_weight(files) if not name.endswith(architecture.old_buffers))
     check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
     weights = read_weights(files) if device_map is None else {}  # mapped into memory
-    build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
-    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, adapted, of_adapter)
+    whole, model, head, classifier = _model_and_heads(
+        source, architecture, config, weights, dtype=dtype, device_map=device_map, attention=attention
+    )
     notes += architecture.notes(bare.config)
     loaded = Checkpoint(
         name=source.title,
@@ -484,74 +481,66 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     )
 
 
-def _built(
+def _model_and_heads(
     source: Source,
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
+    *,
     dtype: torch.dtype,
     device_map: str | dict[str, str] | None,
     attention: str | None,
-    class_name: str,
-) -> tuple[Any, dict[str, Any]]:
-    """A model of one of transformers' classes, with the adapter merged, and its report on the weights."""
+) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
+    """A model with the adapter merged, its bare model and its head, if the checkpoint or the adapter has all of it."""
     import transformers
 
-    model_class = architecture.declared("class_prefix", transformers, class_name)
-    options: dict[str, Any] = {"state_dict": dict(weights)}
-    what = f"transformers cannot load the checkpoint in {source.folder}"
-    if attention is not None:
-        what += f" with --attention {attention}; leave it out, or take eager"
-    with calling_transformers(what), ExitStack() as stack:
-        if device_map is not None:
-            # for weights on disk that need conversion; it goes with the model
-            offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
-            options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
-        model, report = model_class.from_pretrained(
-            None if device_map is None else source.folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=attention,
-            experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
-            ignore_mismatched_sizes=True,  # reported, so that the message is ours
-            output_loading_info=True,
-            **options,
-        )
-        if device_map is not None:
-            weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
-    if source.adapter is not None:
-        merge_adapter(model, architecture, source.adapter)
-    return model, report
+    def build(class_name: str) -> tuple[Any, dict[str, Any]]:
+        model_class = architecture.declared("class_prefix", transformers, class_name)
+        options: dict[str, Any] = {"state_dict": dict(weights)}
+        what = f"transformers cannot load the checkpoint in {source.folder}"
+        if attention is not None:
+            what += f" with --attention {attention}; leave it out, or take eager"
+        with calling_transformers(what), ExitStack() as stack:
+            if device_map is not None:
+                # for weights on disk that need conversion; it goes with the model
+                offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
+                options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
+            model, report = model_class.from_pretrained(
+                None if device_map is None else source.folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention,
+                experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
+                ignore_mismatched_sizes=True,  # reported, so that the message is ours
+                output_loading_info=True,
+                **options,
+            )
+            if device_map is not None:
+                weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
+        if source.adapter is not None:
+            merge_adapter(model, architecture, source.adapter)
+        return model, report
 
-
-def _model_and_heads(
-    folder: Path,
-    architecture: Architecture,
-    config: Any,
-    build: Callable[[str], tuple[Any, dict[str, Any]]],
-    adapted: str,
-    of_adapter: Collection[str],
-) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model, its bare model and its head, if the checkpoint, or its adapter, has all of its weights."""
+    adapted, of_adapter = saved_head(source.adapter)
+    if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
+        config.num_labels = n_classes  # which forgets the names of others
     named = [architecture.class_prefix + adapted] if of_adapter else getattr(config, "architectures", None) or ()
     task = task_of(architecture, config, named)
     whole, report = build(architecture.class_prefix + task if task else architecture.language_class)
-    bare = architecture.base_model(whole)
     report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
     report["mismatched_keys"] = [entry for entry in report["mismatched_keys"] if entry[0] not in of_adapter]
     inside = f"{whole.base_model_prefix}."
     pooler = tuple(inside + weight for weight in architecture.optional_weights) if task else ()
-    missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
-    if not missing:
-        for kind in ("missing_keys", "unexpected_keys"):
-            report[kind] = [key.removeprefix(inside) for key in report[kind]]
-        # the pooler is no part of the model with this head, and may be in its checkpoint
-        report["unexpected_keys"] = [
-            key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
-        ]
-        check_report(folder, architecture, report)
-        head = None if task else architecture.language_head(whole)
-        return whole, bare, head, classifier_of(architecture, whole)
-    model, report = build(f"{architecture.class_prefix}Model")
-    check_report(folder, architecture, report)
-    return model, architecture.base_model(model), None, None
+    if any(key.startswith(pooler) or not key.startswith(inside) for key in report["missing_keys"]):
+        model, report = build(f"{architecture.class_prefix}Model")
+        check_report(source.folder, architecture, report)
+        return model, architecture.base_model(model), None, None
+    for kind in ("missing_keys", "unexpected_keys"):
+        report[kind] = [key.removeprefix(inside) for key in report[kind]]
+    # the pooler is no part of the model with this head, and may be in its checkpoint
+    report["unexpected_keys"] = [
+        key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
+    ]
+    check_report(source.folder, architecture, report)
+    head = None if task else architecture.language_head(whole)
+    return whole, architecture.base_model(whole), head, classifier_of(architecture, whole)
