@@ -461,7 +461,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     hashed = check_loaded(model)
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    head, classifier = architecture.language_head(model), classifier_of(architecture, model)
+    head = architecture.language_head(model)
+    classifier = classifier_of(architecture, model)
     tokenizer, of_tokenizer = without_sampling(tokenizer)
     notes += (*of_tokenizer, *architecture.notes(base.config))
     return Checkpoint(

@@ -105,7 +105,8 @@ def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_
     """
     from transformers import AutoModel
 
-    most, built = min(most_modules, _MOST_MODULES), 0
+    most = min(most_modules, _MOST_MODULES)
+    built = 0
 
     def count(*_: Any) -> None:
         nonlocal built

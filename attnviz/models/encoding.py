@@ -39,7 +39,8 @@ def load_tokenizer(source: Source) -> Any:
     """The tokenizer of a source, of its languages; CheckpointError where unreadable, UsageError for unknown ones."""
     from transformers import AutoTokenizer
 
-    folder, languages = (source.tokenizer or source).folder, source.languages
+    folder = (source.tokenizer or source).folder
+    languages = source.languages
     check_tokenizer(folder)
     for name in TOKENIZER_FILES:
         refuse_pointer(folder / name)
@@ -127,7 +128,8 @@ class TextReader:
         [encoding] = encode([text], None if pair is None else [pair])
         if pair is not None and not self.segments:
             check_separated(encoding)
-        n_tokens, most = len(encoding.ids), self.max_positions
+        n_tokens = len(encoding.ids)
+        most = self.max_positions
         if n_tokens > most:
             if not truncate:
                 raise TextError(
@@ -158,7 +160,8 @@ class TextReader:
         Where the tokenizer gives these ids for their text again, the tokens have its words; else words begin at spaces.
         UsageError for ids or token types that the model has not, or special tokens alone.
         """
-        tokenizer, ids = self.tokenizer, document.ids
+        tokenizer = self.tokenizer
+        ids = document.ids
         special = _special_ids(tokenizer)
         types = document.type_ids or (0,) * len(ids)
         wrong = [token for token in ids if not 0 <= token < self.vocabulary_size]
@@ -180,7 +183,8 @@ class TextReader:
                 tokens = tokenize_again(text, pair)
         if (tokens is None or tokens.ids != ids) and getattr(tokenizer, "is_fast", False):
             # special tokens may stand in the text, as in a chat, where none are added
-            text, pair = tokenizer.decode(ids), None
+            text = tokenizer.decode(ids)
+            pair = None
             [again] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
             encoding = _of_fast(again).with_special([token in special for token in again.ids])
             tokens = _tokens(tokenizer, encoding, [text], self.sink_first)
@@ -315,7 +319,8 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
             ).input_ids
         return ids
 
-    ids, piece = alone(token), tokenizer.convert_tokens_to_ids(token)
+    ids = alone(token)
+    piece = tokenizer.convert_tokens_to_ids(token)
     if len(ids) != 1 and piece is not None and piece != tokenizer.unk_token_id:
         ids = [piece]
     if tokenizer.unk_token_id in ids and token != tokenizer.unk_token:
@@ -355,8 +360,11 @@ def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any])
 def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
     """Encode with a tokenizer that gives no offsets, but pieces that stand in the text as they are (ESM's)."""
     encoded = tokenizer(text, **cut, return_special_tokens_mask=True, verbose=False)
-    ids, special = encoded["input_ids"], list[bool]()
-    pieces, end, offsets = tokenizer.tokenize(text), 0, list[tuple[int, int]]()
+    ids = encoded["input_ids"]
+    special = list[bool]()
+    pieces = tokenizer.tokenize(text)
+    end = 0
+    offsets = list[tuple[int, int]]()
     for is_added in encoded["special_tokens_mask"]:
         piece = "" if is_added else pieces.pop(0)
         special.append(piece in ("", ":"))  # a colon parts two chains

@@ -99,7 +99,7 @@ def one_stack(numbers: Sequence[int], n_heads: int) -> Stack:
     """The attention of a model that is no encoder-decoder, from the numbers of the layers that attend."""
     every = range(len(numbers))
     layers = every if list(numbers) == list(every) else map(NumberedLayer, every, numbers)
-    return Stack("L", "", 0, len(numbers), n_heads, tuple(layers))
+    return Stack("L", "", first=0, n_layers=len(numbers), n_heads=n_heads, own=tuple(layers))
 
 
 def numbers_in_words(kind: str, numbers: Iterable[int]) -> str:

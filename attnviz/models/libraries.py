@@ -30,7 +30,8 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     """
     from transformers.utils import logging
 
-    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    progress = logging.is_progress_bar_enabled()
     accelerate = getLogger("accelerate")
     accelerate_level = accelerate.level
     logging.set_verbosity(CRITICAL)

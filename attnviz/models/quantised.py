@@ -31,7 +31,8 @@ def dequantised(module: Any, weight: Any) -> Tensor:
         return weight.dequantize()  # type: ignore[no-any-return]
     import bitsandbytes
 
-    state, (_, dtype) = weight.quant_state, _format_of(module, weight)
+    state = weight.quant_state
+    _, dtype = _format_of(module, weight)
     if getattr(state, "packing_format_for_cpu", False):  # since its first pass on a CPU; state_dict() would spoil it
         every = torch.eye(state.shape[1], dtype=torch.bfloat16)
         return bitsandbytes.matmul_4bit(every, weight, quant_state=state).T  # type: ignore[no-any-return]

@@ -70,13 +70,15 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
         else:
             with wave.open(str(path)) as file:
                 rate, bits, n_channels = file.getframerate(), 8 * file.getsampwidth(), file.getnchannels()
-                expected, content = file.getnframes() * n_channels, file.readframes(file.getnframes())
+                expected = file.getnframes() * n_channels
+                content = file.readframes(file.getnframes())
             if (rate, bits) != (_RATE, 16):
                 raise ValueError(f"{rate} samples a second of {bits} bits")
             if not len(content) == 2 * expected > 0:
                 raise ValueError(f"{len(content) // 2} of {expected} samples")
             samples = np.frombuffer(content, "<i2").reshape(-1, n_channels).mean(1) / 2**15
-            extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
+            extract = WhisperFeatureExtractor(feature_size=n_bins)
+            length = max(len(samples), n_columns * _HOP)
             features = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
         fits = features.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < features.shape[-1] <= n_columns
         if not fits or not np.isfinite(features).all():

@@ -199,7 +199,8 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
     if folder is None:
-        meant, seen = did_you_mean(model, BUILT_IN), ""
+        meant = did_you_mean(model, BUILT_IN)
+        seen = ""
         if is_there(model, Path.is_dir):
             seen = f" (the folder {model} has no config.json)"
             meant = _inside(Path(model)) or meant
@@ -208,7 +209,7 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
             f"--model ./my-checkpoint. It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a "
             f"checkpoint{seen}"
         )
-        return from_hub(model, revision, _check_folder, _needed_files, unknown, _check_reproduced)
+        return from_hub(model, revision, _check_folder, _needed_files, unknown, check_config=_check_reproduced)
     _refuse_revision(model, revision)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"

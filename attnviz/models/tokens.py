@@ -251,14 +251,17 @@ class UnitRows:
         else:
             short = merged.shape[-1] - self._waiting.shape[-1]
             merged = torch.cat([torch.nn.functional.pad(self._waiting, (0, short)), merged], dim=-2)
-        end, unit, start = self._from + merged.shape[-2], self._done, self._from
+        end = self._from + merged.shape[-2]
+        unit = self._done
+        start = self._from
         while self._done < len(self._members) and max(self._members[self._done]) < end:
             self._done += 1
         groups = [[position - start for position in group] for group in self._members[unit : self._done]]
         sizes = torch.tensor([len(group) for group in groups], dtype=merged.dtype, device=merged.device)
         begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
         keep = min(map(min, begun), default=end)
-        self._waiting, self._from = merged[..., keep - start :, :].clone() if keep < end else None, keep
+        self._waiting = merged[..., keep - start :, :].clone() if keep < end else None
+        self._from = keep
         return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
 
 
@@ -266,20 +269,23 @@ class _UnitsOfTokens:
     """The units of each of n tokens, which may be several, or none."""
 
     def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
-        units, further = [len(groups)] * n, list[tuple[int, int]]()
+        units = [len(groups)] * n
+        further = list[tuple[int, int]]()
         for unit, group in enumerate(groups):
             for token in group:
                 if token < n and units[token] == len(groups):
                     units[token] = unit
                 elif token < n:
                     further.append((unit, token))
-        self._n_units, self._units = len(groups), torch.tensor(units, dtype=torch.long)
+        self._n_units = len(groups)
+        self._units = torch.tensor(units, dtype=torch.long)
         self._of_none = units.index(len(groups)) if len(groups) in units else n  # the first token of no unit
         self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
 
     def sums(self, values: Tensor, dim: int) -> Tensor:
         """Sums over the tokens of each unit along an axis, which may leave out the last tokens."""
-        n, shape = values.shape[dim], list(values.shape)
+        n = values.shape[dim]
+        shape = list(values.shape)
         shape[dim] = self._n_units + (self._of_none < n)  # one more for tokens of no unit
         sums = values.new_zeros(shape).index_add_(dim, self._units[:n].to(values.device), values)
         if self._further.numel():

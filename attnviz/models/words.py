@@ -122,7 +122,8 @@ def encoding_of_pieces(
     ids: Sequence[int], pieces: Sequence[str], special: Sequence[bool], offsets: Sequence[tuple[int, int]], text: str
 ) -> Encoding:
     """The encoding of one text made from pieces; words begin at those with a leading space, and after special ones."""
-    words, word = list[int | None](), -1
+    words = list[int | None]()
+    word = -1
     for i, (piece, is_special) in enumerate(zip(pieces, special, strict=True)):
         word += not is_special and (word < 0 or piece.startswith(_BEGINS) or special[i - 1])
         words.append(None if is_special else word)

@@ -45,14 +45,14 @@ class LayerNorm:
 
     def scale(self, x: Tensor) -> Tensor:
         """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
-        wide = upcast(x)
-        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        x = upcast(x)
+        variance = (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
         return (variance + self.epsilon).sqrt()
 
     def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
         """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
-        wide = upcast(x)
-        normed = (wide - wide.mean(-1, keepdim=True)) / scale
+        x = upcast(x)
+        normed = (x - x.mean(-1, keepdim=True)) / scale
         return normed if self.weight is None else normed * upcast(self.weight)
 
     def read_by(self, weight: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Every vector of x with mean square 1, then weighted; in the dtype of x."""
-        narrow = x.float()
-        normed = narrow * torch.rsqrt(narrow.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        in_float32 = x.float()
+        normed = in_float32 * torch.rsqrt(in_float32.pow(2).mean(-1, keepdim=True) + self.epsilon)
         if self.one_more:
             return (normed * (1.0 + self.weight.float())).to(x.dtype)
         weighted = (self.weight * normed).to(x.dtype) if self.rounded_once else self.weight * normed.to(x.dtype)

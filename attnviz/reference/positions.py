@@ -60,10 +60,11 @@ def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, len
     dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
     kept = x.dtype if rotary.rounded else dtype
     if positions is None:
-        cos, sin = cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept, dtype)
+        cos, sin = cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept=kept, dtype=dtype)
     else:
         cos, sin = _cos_and_sin(frequencies.to(x.device), positions, rotary.factor, kept, dtype)
-    x, given = x.to(dtype), x.dtype
+    given = x.dtype
+    x = x.to(dtype)
     half = len(frequencies)
     start = x.shape[-1] - 2 * half if rotary.at_end else 0
     before, part, after = x.tensor_split([start, start + 2 * half], -1)

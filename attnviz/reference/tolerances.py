@@ -106,7 +106,8 @@ class ScaleFit:
         """
         self._rounding = torch.finfo(pattern.dtype).eps
         ours, theirs = pattern.float(), model_pattern.float()
-        difference, largest = theirs - ours, _largest(ours)[..., 0]
+        difference = theirs - ours
+        largest = _largest(ours)[..., 0]
         in_rows: Tensor = torch.linalg.vector_norm(difference, torch.inf, -1) / largest
         of_theirs = _sums_of_fit(_change(theirs), difference, _largest(theirs)[..., 0])
         self._add(torch.stack([_sums_of_fit(_change(ours), difference, largest), of_theirs]))

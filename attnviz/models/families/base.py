@@ -341,7 +341,8 @@ class Architecture:
 
     def _layers(self, base_model: Any) -> Sequence[Any]:
         """The layers, those that do not attend last."""
-        layers, others = self.declared("layers_at", base_model), self.not_attending(base_model.config)
+        layers = self.declared("layers_at", base_model)
+        others = self.not_attending(base_model.config)
         numbers = sorted(range(len(layers)), key=lambda number: number in others) if others else range(len(layers))
         return [layers[number] for number in numbers]
 

@@ -98,7 +98,8 @@ class Albert(Bert, name="albert", prefix="Albert"):
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer: layers are dealt to the groups in as many stretches."""
         model: Any = base_model
-        groups, n = model.encoder.albert_layer_groups, model.config.num_hidden_layers
+        groups = model.encoder.albert_layer_groups
+        n = model.config.num_hidden_layers
         blocks = [block for run in range(n) for block in groups[int(run / (n / len(groups)))].albert_layers]
         return [
             replace(self.layer_modules(block), run=blocks[:layer].count(block), n_runs=blocks.count(block))

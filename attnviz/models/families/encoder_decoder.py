@@ -159,7 +159,8 @@ class MBart(Bart, name="mbart", prefix="MBart"):
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """As of BART; cross-attention's output is added to the input of the norm before it."""
-        modules, following = super().layer_modules(layer, across), getattr(layer, "encoder_attn_layer_norm", None)
+        modules = super().layer_modules(layer, across)
+        following = getattr(layer, "encoder_attn_layer_norm", None)
         if across:
             return replace(modules, block=layer.encoder_attn_layer_norm)
         return modules if following is None else replace(modules, feed_forward_norm=following)
@@ -228,7 +229,9 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """``T5Attention`` gives (output after W_O, bias, pattern); the next sublayer's norm gets the sum."""
-        sublayer, following, network = layer.layer[across], layer.layer[across + 1], layer.layer[-1].DenseReluDense
+        sublayer = layer.layer[across]
+        following = layer.layer[across + 1]
+        network = layer.layer[-1].DenseReluDense
         attention = sublayer.EncDecAttention if across else sublayer.SelfAttention
         return LayerModules(
             block=sublayer,

@@ -129,7 +129,8 @@ class Esm(Bert, name="esm", prefix="Esm"):
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words, perhaps normalised; with ``token_dropout`` without masks, as if these were 12 % as in training."""
-        tables, config = base_model.embeddings, base_model.config
+        tables = base_model.embeddings
+        config = base_model.config
         words = Embeddings(parameter_of(tables.word_embeddings, "weight"), norm=tables.layer_norm)
         return replace(words, scale=1 - 0.15 * 0.8, dropped=config.mask_token_id) if config.token_dropout else words
 
@@ -203,7 +204,8 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
         """The legacy head, or the other, which reads the table of words."""
         if not hasattr(model, "lm_predictions"):
             return super().language_head(model)
-        head, words = model.lm_predictions.lm_head, self.embeddings(self.base_model(model)).words
+        head = model.lm_predictions.lm_head
+        words = self.embeddings(self.base_model(model)).words
         unembedding: Any = nn.Linear(words.shape[1], len(words), device="meta")
         unembedding.weight, unembedding.bias = words, head.bias
         return self.head_of(model, (head.dense, head.transform_act_fn, head.LayerNorm, unembedding))

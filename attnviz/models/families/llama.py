@@ -70,7 +70,8 @@ class Llama(Architecture, name="llama", prefix="Llama"):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head``; with what divides its logits, if anything."""
-        head, divisor = super().language_head(model), self.logits_divisor(model.config)
+        head = super().language_head(model)
+        divisor = self.logits_divisor(model.config)
         return head if head is None or divisor == 1 else LogitsHead(head, divisor=divisor)
 
     def logits_divisor(self, config: Any) -> float:
@@ -220,7 +221,8 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``Gemma2ForCausalLM``, with the softcap that the model applies to its logits."""
-        head, config = super().language_head(model), model.config
+        head = super().language_head(model)
+        config = model.config
         cap = getattr(config, "final_logit_softcapping", None)
         return head if head is None or cap is None else CappedHead(head, cap)
 
@@ -248,7 +250,9 @@ class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
         if not config.use_bidirectional_attention:
             return self
         both_ways = copy(self)
-        both_ways.causal, both_ways.language_steps, both_ways.class_steps = False, (), ()
+        both_ways.causal = False
+        both_ways.language_steps = ()
+        both_ways.class_steps = ()
         return both_ways
 
 
@@ -344,8 +348,15 @@ def _rotary_by(settings_json: str, d_head: int, longest: int, truncate: bool) ->
         larger = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
         return Rotary(short, larger if stated is None else stated, original, long)
-    fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
-    slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, truncate)
+    slowed = yarn_frequencies(
+        frequencies,
+        base,
+        factor,
+        fast=settings.get("beta_fast") or 32,
+        slow=settings.get("beta_slow") or 1,
+        original=original,
+        whole=truncate,
+    )
     if stated is None:  # a temperature of the softmax (Peng et al. 2023, section 3.4)
         weight, of_all = settings.get("mscale"), settings.get("mscale_all_dim")
         stated = temperature(1, factor)
