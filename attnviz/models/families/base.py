@@ -171,6 +171,12 @@ class Architecture:
     segments_at: str = ""
     embedding_norm_at: str = ""
     first_row: int = 0  # of the position table
+    position_table: str = "weight"  # its name in the module of the positions
+    # paths of linear maps without bias: of words alone to d_model, of their sum (it may be missing), and from what the
+    # last layer and its norm give to final states; empty for none
+    words_project_at: str = ""
+    project_at: str = ""
+    output_map_at: str = ""
     # paths in the whole model of the steps of its heads, or modules; "base." begins one in the bare model
     language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
     class_steps: tuple[str | nn.Module, ...] = ("score",)
@@ -212,7 +218,11 @@ class Architecture:
     # whether cos, sin, norms and the softmax are computed in float32 whatever the number format
     float32_steps: bool = False
     softmax_in_float32: bool = False  # whether the softmax alone is
+    scaled: bool = True  # whether scores are scaled
     scales_queries: bool = False  # whether queries are scaled, not scores
+    upcast_scores: bool = False  # whether scores and softmax are computed in float32
+    scores_rounded_once: bool = False  # whether scores and their bias are rounded together
+    cap_setting: str = ""  # the config's setting of what bounds scores; empty for nothing
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
@@ -384,17 +394,20 @@ class Architecture:
 
     def embeddings(self, base_model: Any) -> Embeddings:
         """The tables that the first layer's input is made from."""
-        words, positions, segments, norm = (
-            self.declared(at, base_model) if getattr(self, at) else None
-            for at in ("words_at", "positions_at", "segments_at", "embedding_norm_at")
+        words, positions, segments, norm, words_project = (
+            self.declared(path, base_model) if getattr(self, path) else None
+            for path in ("words_at", "positions_at", "segments_at", "embedding_norm_at", "words_project_at")
         )
         rows = parameter_of(words, "weight")
+        has_project = self.project_at and hasattr(base_model, self.project_at.partition(".")[0])
         return Embeddings(
             words=rows,
-            positions=None if positions is None else parameter_of(positions, "weight")[self.first_row :],
+            positions=None if positions is None else parameter_of(positions, self.position_table)[self.first_row :],
             segments=None if segments is None else parameter_of(segments, "weight"),
             norm=norm,
+            project=self.declared("project_at", base_model) if has_project else None,
             scale=self.embedding_scale(base_model.config, rows),
+            words_project=words_project,
         )
 
     def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - of those that round it
@@ -405,9 +418,9 @@ class Architecture:
         """The norm after the last layer; None where there is none."""
         return self.declared("final_norm_at", base_model) if self.final_norm_at else None
 
-    def output_map(self, base_model: Any) -> nn.Module | None:  # noqa: ARG002 - most have none
+    def output_map(self, base_model: Any) -> nn.Module | None:
         """The linear map, without bias, from what the last layer and its norm give to final states (OPT-350m)."""
-        return None
+        return self.declared("output_map_at", base_model) if self.output_map_at else None
 
     def final_states(self, base_model: nn.Module, hidden: Tensor) -> Tensor:
         """Final states, from the output of the last layer."""
@@ -433,7 +446,7 @@ class Architecture:
 
     def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - of those that differ
         """What scores are multiplied by."""
-        return float(getattr(config, "attention_multiplier", d_head**-0.5))
+        return float(getattr(config, "attention_multiplier", d_head**-0.5)) if self.scaled else 1.0
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:  # noqa: ARG002
         """The rotary positions of a layer; None for none."""
@@ -441,10 +454,6 @@ class Architecture:
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:  # noqa: ARG002
         """A bias of scores by distance; None for none."""
-        return None
-
-    def cap(self, config: Any) -> float | None:  # noqa: ARG002
-        """What bounds scores; None for nothing."""
         return None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
@@ -498,9 +507,11 @@ class Architecture:
         return Scoring(
             scale=1.0 if self.scales_queries else self.scale(config, layer, d_head),
             causal=self.causal,
+            upcast=self.upcast_scores,
+            rounded_once=self.scores_rounded_once,
             softmax_in_float32=self.softmax_in_float32,
             window=self.window(config, layer),
-            cap=self.cap(config),
+            cap=getattr(config, self.cap_setting) if self.cap_setting else None,
             position_bias=self.position_bias(base_model, layer),
             sinks=parameter_of(attention, "sinks") if self.learned_sinks else None,
         )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, not_reproduced
+from attnviz.models.families.base import Architecture, LayerModules, PositionBias, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
 from attnviz.reference.positions import Rotary, alibi_slopes, bucketed_bias, default_frequencies, linear_bias
@@ -60,6 +60,7 @@ class Bert(Architecture, name="bert", prefix="Bert"):
 class Electra(Bert, name="electra", prefix="Electra"):
     """BERT without pooler, whose embeddings may be narrower than its layers and are then projected."""
 
+    project_at = "embeddings_project"
     language_steps = ("generator_predictions", "generator_lm_head")  # of the generator; the discriminator has none
     class_steps = ("classifier.dense", "classifier.activation", "classifier.out_proj")
     head_weights = (
@@ -68,14 +69,11 @@ class Electra(Bert, name="electra", prefix="Electra"):
     )
     optional_weights = ()
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """As of BERT, then perhaps projected."""
-        return replace(super().embeddings(base_model), project=getattr(base_model, "embeddings_project", None))
-
 
 class Albert(Bert, name="albert", prefix="Albert"):
     """Lan et al. 2020: BERT whose layers share modules in groups; embeddings may be narrower and are projected."""
 
+    project_at = "encoder.embedding_hidden_mapping_in"
     projection_names = ("query", "key", "value", "dense")
     norm_names = ("attention.LayerNorm", None, "full_layer_layer_norm", None)
     network_names = ("ffn", None, None, "ffn_output")
@@ -113,10 +111,6 @@ class Albert(Bert, name="albert", prefix="Albert"):
     def layer_modules(self, layer: Any) -> LayerModules:
         """``AlbertAttention`` has W_O and the norm after the residual inside."""
         return replace(Architecture.layer_modules(self, layer), output=layer.attention.dense)
-
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """As of BERT, then projected."""
-        return replace(super().embeddings(base_model), project=base_model.encoder.embedding_hidden_mapping_in)
 
 
 class DistilBert(Bert, name="distilbert", prefix="DistilBert"):
@@ -243,15 +237,13 @@ class GPTNeo(GPT, name="gpt_neo", prefix="GPTNeo"):
     old_buffers = (".attention.bias", ".attention.masked_bias")
     linear_biases = False
     float32_steps = True
+    scaled = False
+    upcast_scores = True
     bypassing = "_attn"
 
     def window(self, config: Any, layer: int) -> int | None:
         """``window_size`` in layers that are ``local``."""
         return int(config.window_size) if config.attention_layers[layer] == "local" else None
-
-    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
-        """Scores in float32, as they are."""
-        return replace(super().scoring(base_model, layer, d_head), scale=1.0, upcast=True)
 
 
 class GPTJ(GPT, name="gptj", prefix="GPTJ"):
@@ -264,15 +256,12 @@ class GPTJ(GPT, name="gptj", prefix="GPTJ"):
     linear_biases = False
     parallel = True
     float32_steps = True
+    upcast_scores = True
     bypassing = "_attn"
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
         """Of ``rotary_dim`` numbers of each head."""
         return Rotary(default_frequencies(base_model.config.rotary_dim, 10000.0), interleaved=True)
-
-    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
-        """Scores in float32."""
-        return replace(super().scoring(base_model, layer, d_head), upcast=True)
 
 
 class Bloom(GPT, name="bloom", prefix="Bloom"):
@@ -288,6 +277,7 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
     fused_by_head = True
     float32_steps = True
     softmax_in_float32 = True
+    scores_rounded_once = True
     bypassing = "forward"
     attention_adds_residual = True
     fixed_activation = "gelu_new"
@@ -303,7 +293,3 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
         o_proj = self.modules_of(base_model, layer).o_proj
         slopes = alibi_slopes(base_model.config.num_attention_heads).to(running_device(o_proj))
         return partial(linear_bias, slopes, parameter_of(o_proj, "weight").dtype)
-
-    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
-        """Scores and their bias are rounded together."""
-        return replace(super().scoring(base_model, layer, d_head), rounded_once=True)

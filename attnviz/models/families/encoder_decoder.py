@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, LogitsHead, NormKind, PositionBias
+from attnviz.models.families.base import Architecture, LayerModules, LogitsHead, NormKind, PositionBias
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
@@ -107,7 +107,8 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
 
     size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
     words_at = "decoder.embed_tokens"
-    position_table = "weight"  # its name in the module of the positions
+    positions_at = "decoder.embed_positions"
+    embedding_norm_at = "decoder.layernorm_embedding"
     first_row = 2
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
@@ -131,14 +132,6 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
             feed_forward_norm=layer.final_layer_norm,
         )
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """The decoder's words, scaled, and positions are added, then normalised if there is a norm."""
-        decoder = base_model.decoder
-        positions = parameter_of(decoder.embed_positions, self.position_table)[self.first_row :]
-        return replace(
-            super().embeddings(base_model), positions=positions, norm=getattr(decoder, "layernorm_embedding", None)
-        )
-
     def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - in any format
         """With ``scale_embedding`` the root of d_model."""
         return float(config.d_model**0.5) if config.scale_embedding else 1.0
@@ -148,6 +141,7 @@ class Marian(Bart, name="marian", prefix="Marian"):
     """Junczys-Dowmunt et al. 2018, as in OPUS-MT: BART with sinusoidal positions and no norm of the embeddings."""
 
     language_class = "MarianMTModel"
+    embedding_norm_at = ""
     first_row = 0
 
 
@@ -173,12 +167,14 @@ class M2M100(MBart, name="m2m_100", prefix="M2M100"):
     positions_computed = True
     needed = (*MBart.needed, "pad_token_id")  # after which positions are counted
     position_table = "weights"
+    embedding_norm_at = ""
     first_row = 0
 
 
 class Pegasus(MBart, name="pegasus", prefix="Pegasus"):
     """Zhang et al. 2020: mBART with sinusoidal positions, without a norm of the embeddings."""
 
+    embedding_norm_at = ""
     first_row = 0
 
 
@@ -190,6 +186,7 @@ class Whisper(MBart, name="whisper", prefix="Whisper"):
     language_steps = ("proj_out",)
     linear_biases = False
     scales_queries = True
+    embedding_norm_at = ""
     first_row = 0
 
 
@@ -205,6 +202,7 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
     pre_norm = True
     linear_biases = False
     norm_kind: NormKind = "rms"
+    scaled = False
     float32_steps = True
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "dense_act_fn"
@@ -244,10 +242,6 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
             down_proj=network.wo,
             feed_forward_norm=following.layer_norm,
         )
-
-    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002
-        """None."""
-        return 1.0
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:
         """All blocks of a stack use the table of the first; cross-attention has none."""

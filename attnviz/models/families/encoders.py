@@ -62,6 +62,8 @@ class OPT(Architecture, name="opt", prefix="OPT"):
     layers_at = "decoder.layers"
     words_at = "decoder.embed_tokens"
     positions_at = "decoder.embed_positions"
+    words_project_at = "decoder.project_in"
+    output_map_at = "decoder.project_out"
     first_row = 2
     final_norm_at = "decoder.final_layer_norm"
     projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -91,15 +93,6 @@ class OPT(Architecture, name="opt", prefix="OPT"):
         post_norm = copy(self)
         post_norm.pre_norm, post_norm.final_norm_at = False, ""
         return post_norm
-
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, perhaps projected, and positions are added."""
-        return replace(super().embeddings(base_model), words_project=base_model.decoder.project_in)
-
-    def output_map(self, base_model: Any) -> nn.Module | None:
-        """``project_out``, to the width of the words."""
-        project: nn.Module | None = base_model.decoder.project_out
-        return project
 
 
 class Esm(Bert, name="esm", prefix="Esm"):

@@ -212,6 +212,7 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
     """Capped scores; windows in every other layer; four norms a layer."""
 
     activation_setting = "hidden_activation"
+    cap_setting = "attn_logit_softcapping"
     norm_names = (
         "input_layernorm",
         "post_attention_layernorm",
@@ -230,20 +231,14 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
         """By ``query_pre_attn_scalar``."""
         return float(config.query_pre_attn_scalar**-0.5)
 
-    def cap(self, config: Any) -> float | None:
-        """``attn_logit_softcapping``."""
-        return config.attn_logit_softcapping and float(config.attn_logit_softcapping)
-
 
 class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
     """Queries and keys normed a head at a time instead of capped scores; rotary positions by type of layer."""
 
     language_class = "Gemma3ForCausalLM"
+    cap_setting = ""  # whatever the config says, as in transformers
     only = ()
     heads_first = True
-
-    def cap(self, config: Any) -> None:
-        """None: transformers does not cap, whatever the config says."""
 
     def variant(self, config: Any) -> Architecture:
         """EmbeddingGemma (Vera et al. 2025) attends both ways, also in windows, and predicts no words."""
