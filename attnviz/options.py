@@ -220,7 +220,7 @@ _TRUNCATE = _switch("truncate", "Cut a text that is too long for the model. With
 _DEVICE = (
     Option("device", str, "Where to compute: auto, cpu, cuda, cuda:N or mps.", "auto", flags=("--device", "-d")),
     Option("device_map", str, "Spread a model that is larger than one device over GPUs, memory and disk: auto, "
-           "balanced, sequential, or a JSON file that names a device (cuda:N, cpu, disk) for each part.", None, "MAP"),
+           "balanced or sequential.", None, "MAP"),
     Option("dtype", str, "Number format: float32, float64, bfloat16, float16, or auto, the checkpoint's own.",
            "float32"),
     Option("attention", str, "The implementation of attention that the model runs with: eager, sdpa, or another of "
@@ -657,9 +657,7 @@ class ModelOptions(TypedDict, total=False):
         revision: branch, tag or commit of a hub id.
         adapter: of peft (LoRA and its kin), a folder or hub id; merged into the model, by default its own base.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
-        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced``, ``sequential``, or from
-            names of modules to devices, a mapping or a JSON file; see
-            :func:`attnviz.models.opening.resolve_device_map`.
+        device_map: instead of a device, for a model larger than one: ``auto``, ``balanced`` or ``sequential``.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto`` (the checkpoint's own), or one
             of torch.
         attention: the implementation that the model runs with, ``eager``, ``sdpa`` or another of transformers; by
@@ -670,7 +668,7 @@ class ModelOptions(TypedDict, total=False):
     revision: str | None
     adapter: str | Path | None
     device: Any
-    device_map: str | Path | dict[str, Any] | None
+    device_map: str | None
     dtype: Any
     attention: str | None
 

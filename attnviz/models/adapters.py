@@ -42,7 +42,8 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         settings = with_names(settings, saved, _ROOT, PEFT_TYPE_TO_PREFIX_MAPPING[settings["peft_type"]])
         config_class = PEFT_TYPE_TO_CONFIG_MAPPING[settings["peft_type"]]
         known = {key: value for key, value in settings.items() if value or key in config_class.__dataclass_fields__}
-        root, config = _root(model.eval(), architecture, saved), config_class(**known, inference_mode=True)
+        config = config_class(**known, inference_mode=True)
+        root = _root(model.eval(), architecture, saved)
         parts = dict(root.named_modules())
         if vars(config).get("modules_to_save"):
             config.modules_to_save = [name for name in config.modules_to_save if any(name in part for part in parts)]
@@ -52,23 +53,29 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
         absent = tuple(f"{_ROOT}{head}." for head in may_lack if head not in parts)
         adapted: Any = PeftModel(root, config).eval()
         fit: Any = set_peft_model_state_dict(adapted, {key: saved[key] for key in saved if not key.startswith(absent)})
-        missing = [key for key in fit.missing_keys if ".default" in key]
-        misfit = [*fit.unexpected_keys, *missing]
+        misfit = [*fit.unexpected_keys, *(key for key in fit.missing_keys if ".default" in key)]
         if misfit:
             raise CheckpointError(
                 f"the adapter in {adapter.folder} does not fit its base model: {len(misfit)} weights are left over or "
                 f"missing, such as {shortened(misfit[0], 150)}. Name the model that it was trained on: --model."
             )
-        tables = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
-        names = [name for name, part in model.named_modules() if isinstance(part, BaseTunerLayer) or part in tables]
+        embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
+        names = [
+            name
+            for name, part in model.named_modules()
+            if isinstance(part, BaseTunerLayer) or part in (embeddings, head)
+        ]
         calls = _calls(model, architecture, names)
-        own_head_weight = _head_beside_adapted_embeddings(*tables)
+        shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
+        embeddings_alone = shared is not None and getattr(head, "weight", None) is shared
+        head_weight = nn.Parameter(shared.clone()) if embeddings_alone else None
         adapted.base_model.merge_and_unload(safe_merge=True)
-        if own_head_weight is not None:
-            tables[1].weight = own_head_weight
+        if head_weight is not None:
+            head.weight = head_weight
         for name, (inputs, keywords, expected) in calls.items():
-            found, tolerance = model.get_submodule(name)(*inputs, **keywords), TOLERANCES[expected.dtype].output
-            error = float((found - expected).abs().max() / (expected.abs().max() or 1))
+            tolerance = TOLERANCES[expected.dtype].output
+            error = float((model.get_submodule(name)(*inputs, **keywords) - expected).abs().max())
+            error /= float(expected.abs().max()) or 1
             if not error <= tolerance:
                 raise VerificationError(
                     f"the adapter {adapter.name!r} is not what was merged: with it beside the weights, {name} gives "
@@ -86,14 +93,7 @@ def saved_head(adapter: Source | None) -> tuple[str, dict[str, int]]:
         for name, weight in each_weight([adapter.folder / ADAPTER_WEIGHTS])
         if name.startswith(tuple(f"{_ROOT}{head}." for head in ("classifier", "score", "qa_outputs")))
     }
-    return task, dict(sorted(names.items(), key=lambda each: "out_proj" not in each[0]))
-
-
-def _head_beside_adapted_embeddings(embeddings: Any, head: Any) -> Any:
-    """A copy of the head's weights where it shares them with embeddings that alone are adapted; else None."""
-    shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
-    apart = shared is None or getattr(head, "weight", None) is not shared
-    return None if apart else nn.Parameter(shared.clone())
+    return task, dict(sorted(names.items(), key=lambda entry: "out_proj" not in entry[0]))
 
 
 def _root(model: Any, architecture: Architecture, saved: Collection[str]) -> Any:

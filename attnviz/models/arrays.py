@@ -8,15 +8,11 @@ from numpy.typing import NDArray
 
 
 def real_numbers(path: str | Path) -> NDArray[Any]:
-    """The array of a .npy file.
-
-    Raises:
-        OSError, ValueError: the file cannot be read, is damaged, or holds anything but real numbers.
-    """
+    """The array of a .npy file; OSError or ValueError where it is damaged, or holds anything but real numbers."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: one that promises more than it has fails
+        array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: one that promises more than it has fails
     except ValueError as error:
         raise ValueError(f"the file is damaged, or no array of numbers: {error}") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
-        raise ValueError(f"no real numbers: {getattr(found, 'dtype', 'several arrays')}")
-    return np.array(found)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise ValueError(f"no real numbers: {getattr(array, 'dtype', 'several arrays')}")
+    return np.array(array)

@@ -31,19 +31,13 @@ class Chat:
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """A chat as the model reads it.
+    """A chat as the model reads it."""
 
-    Attributes:
-        text: as the template renders it, with its control tokens.
-        messages: by name (``system``, ``user``, ``user#2``), the first and past-the-last character of its content.
-        roles: of each of these.
-        answered: whether the last message is the assistant's.
-    """
-
-    text: str
+    text: str  # as the template renders it, with its control tokens
+    # by name (``system``, ``user``, ``user#2``), the first and past-the-last character of its content
     messages: dict[str, tuple[int, int]]
-    roles: tuple[str, ...]
-    answered: bool
+    roles: tuple[str, ...]  # of each of these
+    answered: bool  # whether the last message is the assistant's
 
 
 def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ...]:
@@ -80,10 +74,8 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
 
     def render(contents: Iterable[str]) -> str:
         given = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
-        with (
-            calling_transformers("the tokenizer's chat template refuses these messages", TextError),
-            limited_template(),
-        ):
+        refused = "the tokenizer's chat template refuses these messages"
+        with calling_transformers(refused, TextError), limited_template():
             text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=not answered)
         return check_rendered(text)
 
@@ -91,7 +83,8 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
     marks = [_MARK.format(number) for number in range(len(messages))]
     text = render(contents)
     spans = _between(text, render(marks), contents, marks)
-    roles, by_name = tuple(message["role"] for message in messages), dict[str, tuple[int, int]]()
+    roles = tuple(message["role"] for message in messages)
+    by_name = dict[str, tuple[int, int]]()
     for role, span in zip(roles, spans, strict=True):
         by_name[free_name(role, by_name)] = span
     return RenderedChat(text, by_name, roles, answered)
@@ -99,7 +92,8 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
 
 def _between(text: str, marked: str, contents: Sequence[str], marks: Sequence[str]) -> list[tuple[int, int]]:
     """Where each content stands in a text, found by what the template writes around its mark."""
-    spans, end, after = dict[int, tuple[int, int]](), 0, 0
+    spans = dict[int, tuple[int, int]]()
+    end = after = 0
     lost = [number for number, mark in enumerate(marks) if marked.count(mark) != 1]
     order = sorted(range(len(marks)), key=lambda number: marked.find(marks[number]))
     for place, number in enumerate(order):
@@ -109,9 +103,10 @@ def _between(text: str, marked: str, contents: Sequence[str], marks: Sequence[st
         after = marked.index(marks[number]) + len(marks[number])
         follows = marked[after : marked.index(marks[order[place + 1]]) if place + 1 < len(order) else None]
         start = end + len(before)
-        forms = (contents[number], contents[number].strip(), contents[number].rstrip(), contents[number].lstrip())
-        found = next((form for form in forms if text.startswith(form + follows, start)), None)
-        end = text.find(follows, start) if found is None else start + len(found)
+        content = contents[number]
+        forms = (content, content.strip(), content.rstrip(), content.lstrip())
+        shown = next((form for form in forms if text.startswith(form + follows, start)), None)
+        end = text.find(follows, start) if shown is None else start + len(shown)
         if end <= start or not text.startswith(before, start - len(before)):
             lost = [number]
         spans[number] = start, end

@@ -1,10 +1,9 @@
 """Loads a checkpoint from its folder, or wraps a model in memory."""
 
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,26 +16,18 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
-from attnviz.models.configs import check_sizes, empty_model, quantised_as
-from attnviz.models.encoding import (
-    check_separated,
-    encodings,
-    load_tokenizer,
-    tokenize,
-    tokens_as_given,
-    unknown_id,
-    without_sampling,
-)
+from attnviz.models.configs import check_sizes, quantised_as
+from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.offloading import DeviceMap, fitted_map, running_device, weight_devices_of
+from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import Source, weight_files
-from attnviz.models.tokenized import Document, Reading, documents_of
+from attnviz.models.tokenized import Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_loaded,
@@ -49,6 +40,7 @@ from attnviz.models.weights import (
     read_weights,
     refuse_rounded,
 )
+from attnviz.models.words import Encoding
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 from attnviz.wording import counted, visible
@@ -58,37 +50,24 @@ _NO_LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model whose attention can be recomputed, with its tokenizer.
+    """A model whose attention can be recomputed, with its tokenizer."""
 
-    Attributes:
-        name: as the user gave it; with an adapter, both names.
-        revision: the hub's commit or the package's version; None where there is none.
-        model: the bare transformers model (no task head); ``whole`` is the one with its head, None without one.
-        language_head: to logits [.., vocabulary] from the last hidden state; None without one.
-        class_head: likewise its head for classes of texts or tokens; a checkpoint has one head at most.
-        weights_hash: of the weights' files; of a model in memory, of its parameters; see :attr:`weights_sha256`.
-        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
-        weight_devices: devices of a model with a device map, ``cpu`` and ``disk`` among them; else empty.
-        adapter: what was merged into the weights; None for nothing.
-        image_token: the token in place of which the whole model reads an image; None of other models.
-        notes: sentences on what is not as it was given, such as a tokenizer's dropout.
-        quantised: formats of quantised weights, see :func:`attnviz.models.quantised.formats_of`.
-    """
-
-    name: str
-    revision: str | None
+    name: str  # as the user gave it; with an adapter, both names
+    revision: str | None  # the hub's commit or the package's version
     architecture: Architecture
-    model: nn.Module
+    model: nn.Module  # the bare transformers model (no task head)
     tokenizer: Any
-    language_head: nn.Module | None = None
+    language_head: nn.Module | None = None  # to logits [.., vocabulary] from the last hidden state
+    # of the weights' files, of a model in memory of its parameters; None where weights were given as patterns
     weights_hash: Callable[[], str] | None = None
-    class_head: Classifier | None = None
-    encoder_only: bool = False
-    weight_devices: tuple[str, ...] = ()
-    adapter: Source | None = None
-    image_token: int | None = None
-    whole: nn.Module | None = None
-    notes: tuple[str, ...] = ()
+    class_head: Classifier | None = None  # for classes of texts or tokens; a checkpoint has one head at most
+    encoder_only: bool = False  # of an encoder-decoder, whether its encoder alone is run and measured
+    weight_devices: tuple[str, ...] = ()  # of a model with a device map, ``cpu`` and ``disk`` among them
+    adapter: Source | None = None  # what was merged into the weights
+    image_token: int | None = None  # in place of which the whole model reads an image
+    whole: nn.Module | None = None  # the model with its head
+    notes: tuple[str, ...] = ()  # sentences on what is not as it was given, such as a tokenizer's dropout
+    # formats of quantised weights, see :func:`attnviz.models.quantised.formats_of`
     quantised: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -97,7 +76,7 @@ class Checkpoint:
 
     @property
     def weights_sha256(self) -> str | None:
-        """The SHA-256 of the weights, computed when it is first asked for; None where they were given as patterns."""
+        """The SHA-256 of the weights, computed when it is first asked for."""
         return None if self.weights_hash is None else self.weights_hash()
 
     @property
@@ -138,33 +117,29 @@ class Checkpoint:
         """Reason why the model predicts no classes, or ''."""
         if self.stacks:
             return "classes of an encoder-decoder are not measured"
-        if self.classifier is None:
-            expected = classification_class(self.architecture)
-            return f"this one has none; expected a checkpoint that was saved as {expected}"
-        return self.classifier.why_no_classes
+        if self.classifier is not None:
+            return self.classifier.why_no_classes
+        return f"this one has none; expected a checkpoint that was saved as {classification_class(self.architecture)}"
 
     @property
     def config(self) -> Any:
-        """The transformers config."""
         return self.model.config
 
     @property
     def short_name(self) -> str:
         """The name for titles, safe to show: the last part of a folder; with ``(encoder)`` for an encoder alone."""
         name = " + ".join(
-            Path(each).resolve().name if "/" in each and Path(each).is_dir() else each for each in self.names
+            Path(part).resolve().name if "/" in part and Path(part).is_dir() else part for part in self.names
         )
         return visible(f"{name} (encoder)" if self.encoder_only else name)
 
     @property
     def names(self) -> list[str]:
-        """The names of model and adapter, as the user gave them."""
         added = "" if self.adapter is None else self.adapter.name
         return [self.name.removesuffix(f" + {added}"), added] if added else [self.name]
 
     @property
     def model_options(self) -> list[str]:
-        """The options of the command line that name the model."""
         return [word for pair in zip(("--model", "--adapter"), self.names, strict=False) for word in pair]
 
     @property
@@ -194,7 +169,7 @@ class Checkpoint:
     @property
     def every_layer(self) -> Sequence[int]:
         """All layers as they run, also those that do not attend; of a decoder self- and cross-attention by turns."""
-        return sorted((*self.layers, *self.other_layers), key=lambda each: (not is_of_source(each), number_of(each)))
+        return sorted((*self.layers, *self.other_layers), key=lambda layer: (not is_of_source(layer), number_of(layer)))
 
     @property
     def n_layers(self) -> int:
@@ -204,18 +179,16 @@ class Checkpoint:
     def layer_of(self, layer: object) -> int:
         """The attention layer with this number; one of :attr:`layers` is itself. UsageError if there is none."""
         by_index = self.stacks or isinstance(layer, NumberedLayer)
-        known = {int(each) if by_index else number_of(each): each for each in self.layers}
+        known = {int(layer) if by_index else number_of(layer): layer for layer in self.layers}
+        in_words = numbers_in_words("layer", known)
         if not is_whole(layer):
-            named = numbers_in_words("layer", known)
-            raise UsageError(f"expected a layer as a whole number, {named}, found {as_found(layer)}.")
+            raise UsageError(f"expected a layer as a whole number, {in_words}, found {as_found(layer)}.")
         if layer not in known:
-            named = numbers_in_words("layer", known)
-            raise UsageError(f"the model {self.name} has no layer {layer} with heads: expected {named}.")
+            raise UsageError(f"the model {self.name} has no layer {layer} with heads: expected {in_words}.")
         return known[layer]
 
     @property
     def n_heads(self) -> int:
-        """Heads in each layer."""
         return int(self.config.num_attention_heads)
 
     def n_heads_of(self, layer: int) -> int:
@@ -225,7 +198,6 @@ class Checkpoint:
 
     @property
     def d_model(self) -> int:
-        """Width of the residual stream."""
         return int(self.config.hidden_size)
 
     @property
@@ -263,8 +235,7 @@ class Checkpoint:
             return "eager"
         model: Any = self.model
         configs = [getattr(layer.attention, "config", model.config) for layer in self.modules]
-        known = (getattr(config, "_attn_implementation", None) for config in configs)
-        names = {"eager" if name is None else str(name) for name in known}
+        names = {str(getattr(config, "_attn_implementation", None) or "eager") for config in configs}
         if len(names) > 1:
             raise VerificationError(
                 f"the layers of this model attend in different ways ({', '.join(sorted(names))}); expected one: "
@@ -285,8 +256,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format of the parameters."""
-        return next(each.dtype for each in self.model.parameters() if each.is_floating_point())
+        return next(weight.dtype for weight in self.model.parameters() if weight.is_floating_point())
 
     @property
     def runs_as(self) -> str:
@@ -305,38 +275,36 @@ class Checkpoint:
         What multiplies quantised weights may round queries and keys in other places than the reference does, which
         moves what a pattern makes of random values as much as rounded scores move a pattern.
         """
-        formats = self.dtype, *self.quantised.values()
-        most = max((tolerance_of(each, self.architecture.float32_steps) for each in formats), key=attrgetter("output"))
-        return replace(most, probe=most.pattern) if self.quantised and most.row is not None else most
+        tolerances = [
+            tolerance_of(dtype, self.architecture.float32_steps) for dtype in (self.dtype, *self.quantised.values())
+        ]
+        largest = max(tolerances, key=attrgetter("output"))
+        return replace(largest, probe=largest.pattern) if self.quantised and largest.row is not None else largest
 
     def norm(self, module: nn.Module) -> Norm:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
-    def tokenize(
-        self,
-        text: str,
-        pair: str | None = None,
-        truncate: bool = False,
-        target: bool = False,
-        rendered: bool = False,
-    ) -> Tokens:
-        """Tokenize a text, a pair, a target or a chat; see :func:`attnviz.models.encoding.tokenize`."""
-        size = getattr(self.config, "decoder_vocab_size", None) if target else None
-        tokens = tokenize(
-            self.tokenizer,
-            text,
-            pair,
+    @property
+    def reader(self) -> TextReader:
+        return TextReader(
+            tokenizer=self.tokenizer,
+            vocabulary_size=int(self.config.vocab_size),
             max_positions=self.positions,
-            vocabulary_size=int(size or self.config.vocab_size),
             segments=self.architecture.segments,
             sink_first=self.architecture.causal,
-            truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
-            target=target,
             has_words=self.architecture.has_words,
-            rendered=rendered,
         )
+
+    def tokenize(
+        self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
+    ) -> Tokens:
+        """Tokenize a text, a pair, a target or a chat; see :meth:`attnviz.models.encoding.TextReader.tokenize`."""
+        reader = self.reader
+        if target and getattr(self.config, "decoder_vocab_size", None):
+            reader = replace(reader, vocabulary_size=int(self.config.decoder_vocab_size))
+        tokens = reader.tokenize(text, pair, truncate, target, rendered)
         self._refuse_images(tokens.ids)
         return tokens
 
@@ -352,50 +320,30 @@ class Checkpoint:
             padding=padding,
             least_padding=2 if padding in ends else 1,
         )
-        return [self._read(document) for document in documents_of(inputs, reading)]
-
-    def _read(self, document: Document) -> tuple[str, str | None, Tokens]:
-        if len(document.ids) > self.positions:
-            raise TextError(
-                f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let the "
-                "tokenizer cut them: truncation=True."
-            )
-        text, pair, tokens = tokens_as_given(
-            self.tokenizer,
-            document,
-            self.tokenize,
-            vocabulary_size=int(self.config.vocab_size),
-            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
-            sink_first=self.architecture.causal,
-        )
-        self._refuse_images(tokens.ids)
-        return text, pair, tokens
+        read: list[tuple[str, str | None, Tokens]] = []
+        for document in documents_of(inputs, reading):
+            if len(document.ids) > self.positions:
+                raise TextError(
+                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let "
+                    "the tokenizer cut them: truncation=True."
+                )
+            text, pair, tokens = self.reader.as_given(document, self.tokenize)
+            self._refuse_images(tokens.ids)
+            read.append((text, pair, tokens))
+        return read
 
     def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        truncate: bool = False,
-        rendered: bool = False,
-    ) -> Sequence[Any]:
-        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.models.encoding.encodings`.
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False, rendered: bool = False
+    ) -> Sequence[Encoding]:
+        """The tokenizer's own encodings, checked; see :meth:`attnviz.models.encoding.TextReader.encodings`.
 
         ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
-        encoded = encodings(
-            self.tokenizer,
-            texts,
-            pairs,
-            vocabulary_size=int(self.config.vocab_size),
-            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
-            max_length=self.positions if truncate else None,
-            has_words=self.architecture.has_words,
-            rendered=rendered,
-        )
-        for each in encoded:
-            self._refuse_images(each.ids)
+        encoded = self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
+        for encoding in encoded:
+            self._refuse_images(encoding.ids)
             if pairs is not None and not self.architecture.segments:
-                check_separated(each)
+                check_separated(encoding)
         return encoded
 
     def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
@@ -404,7 +352,6 @@ class Checkpoint:
         return unknown_note(n_unknown, n_tokens, label, where)
 
     def _refuse_images(self, ids: Sequence[int]) -> None:
-        """Raise TextError for a token that stands for an image."""
         if self.image_token in ids:
             raise TextError(
                 f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "
@@ -416,14 +363,14 @@ def load_checkpoint(
     source: Source,
     device: torch.device,
     dtype: torch.dtype | None,
-    device_map: DeviceMap | None = None,
+    device_map: str | dict[str, str] | None = None,
     attention: str | None = None,
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer; missing or unexpected weights are errors.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); that
-    of token or class logits is loaded, any other is left out. With a ``device_map`` accelerate places every part of
-    the model, and ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
+    of token or class logits is loaded, any other is left out. With a ``device_map`` (accelerate's name for one, or a
+    device for each part) ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
     implementation that it runs with; None for what transformers chooses.
 
     Raises:
@@ -439,30 +386,32 @@ def load_checkpoint(
     tokenizer, notes = without_sampling(load_tokenizer(source))
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
-    n_bytes, quantised = sum(path.stat().st_size for path in weight_files(source.folder)), quantised_as(source.folder)
-    most_numbers = n_bytes * (2 if quantised else 1)
+    files = weight_files(source.folder)
+    quantised = quantised_as(source.folder)
+    most_numbers = sum(path.stat().st_size for path in files) * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
-    bare, (adapted, of_adapter) = architecture.base_model(empty), saved_head(source.adapter)
-    if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
-        config.num_labels = n_classes  # which forgets the names of others
+    bare = architecture.base_model(empty)
     if quantised:
         device_map = device_map or {"": str(device)}  # accelerate puts them where they stay
     if device_map is None:
         refuse_beyond_memory(source.title, bare, device)
     hashed = hash_of_files(source)
-    weights = _read_weights(source.folder, architecture, keep=device_map is None)
-    build = partial(_built, source, architecture, config, weights, dtype, device_map, attention)
-    whole, model, head, classifier = _model_and_heads(source.folder, architecture, config, build, adapted, of_adapter)
+    learned = ((name, weight) for name, weight in each_weight(files) if not name.endswith(architecture.old_buffers))
+    check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
+    weights = read_weights(files) if device_map is None else {}  # mapped into memory
+    whole, model, head, classifier = _model_and_heads(
+        source, architecture, config, weights, dtype=dtype, device_map=device_map, attention=attention
+    )
     notes += architecture.notes(bare.config)
     loaded = Checkpoint(
-        source.title,
-        source.revision,
-        architecture,
-        model,
-        tokenizer,
-        head,
-        hashed,
-        classifier,
+        name=source.title,
+        revision=source.revision,
+        architecture=architecture,
+        model=model,
+        tokenizer=tokenizer,
+        language_head=head,
+        weights_hash=hashed,
+        class_head=classifier,
         weight_devices=weight_devices_of(whole),
         adapter=source.adapter,
         image_token=getattr(config, "image_token_id", None),
@@ -494,9 +443,16 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     notes: tuple[str, ...] = ()
     if isinstance(model, nn.Sequential) and hasattr(next(iter(model), None), "auto_model"):
         outer: Any = model
-        model, tokenizer = outer[0].auto_model, outer.tokenizer if tokenizer is None else tokenizer
-        notes = (f"This is the transformer inside a {type(outer).__name__}{_after_transformer(outer)}.",)
-    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+        tokenizer = outer.tokenizer if tokenizer is None else tokenizer
+        model = outer[0].auto_model
+        steps = list[str]()
+        for module in list(outer)[1:]:
+            pooling = getattr(module, "pooling_mode", ())
+            modes = [pooling] if isinstance(pooling, str) else pooling
+            steps.append(" ".join(filter(None, [" and ".join(modes), type(module).__name__])))
+        follows = f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
+        notes = (f"This is the transformer inside a {type(outer).__name__}{follows}.",)
+    dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
     architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
@@ -505,18 +461,19 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     hashed = check_loaded(model)
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    head, classifier = architecture.language_head(model), classifier_of(architecture, model)
+    head = architecture.language_head(model)
+    classifier = classifier_of(architecture, model)
     tokenizer, of_tokenizer = without_sampling(tokenizer)
     notes += (*of_tokenizer, *architecture.notes(base.config))
     return Checkpoint(
-        str(name),
-        None,
-        architecture,
-        base,
-        tokenizer,
-        head,
-        hashed,
-        classifier,
+        name=str(name),
+        revision=None,
+        architecture=architecture,
+        model=base,
+        tokenizer=tokenizer,
+        language_head=head,
+        weights_hash=hashed,
+        class_head=classifier,
         weight_devices=weight_devices_of(model),
         image_token=getattr(model.config, "image_token_id", None),
         notes=notes,
@@ -525,95 +482,66 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     )
 
 
-def _after_transformer(sentence_model: nn.Sequential) -> str:
-    """What a model of sentence-transformers does with final states, which is not measured, in words."""
-    steps = list[str]()
-    for module in list(sentence_model)[1:]:
-        pooling = getattr(module, "pooling_mode", ())
-        modes, name = [pooling] if isinstance(pooling, str) else pooling, type(module).__name__
-        steps.append(f"{' and '.join(modes)} {name}" if modes else name)
-    return f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
-
-
-def _read_weights(folder: Path, architecture: Architecture, keep: bool) -> dict[str, Tensor]:
-    """Check all weights one by one, without old masks, and map them into memory to ``keep``."""
-    files, quantised = weight_files(folder), quantised_as(folder)
-    learned = ((name, value) for name, value in each_weight(files) if not name.endswith(architecture.old_buffers))
-    check_weights((each for each in learned if each[1].is_floating_point() or not quantised), str(folder))
-    return read_weights(files) if keep else {}
-
-
-def _built(
+def _model_and_heads(
     source: Source,
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
+    *,
     dtype: torch.dtype,
-    device_map: DeviceMap | None,
+    device_map: str | dict[str, str] | None,
     attention: str | None,
-    class_name: str,
-) -> tuple[Any, dict[str, Any]]:
-    """A model of one of transformers' classes, with the adapter merged, and its report on the weights."""
+) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
+    """A model with the adapter merged, its bare model and its head, if the checkpoint or the adapter has all of it."""
     import transformers
 
-    model_class = architecture.declared("class_prefix", transformers, class_name)
-    options: dict[str, Any] = {"state_dict": dict(weights)}
-    what = f"transformers cannot load the checkpoint in {source.folder}"
-    if attention is not None:
-        what += f" with --attention {attention}; leave it out, or take eager"
-    with calling_transformers(what), ExitStack() as stack:
-        if device_map is not None:
-            if not isinstance(device_map, str):
-                may_lack = (*architecture.head_weights, *architecture.optional_weights)
-                device_map = fitted_map(device_map, empty_model(config, model_class), may_lack)
-            # for weights on disk that need conversion; it goes with the model
-            offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
-            options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
-        model, report = model_class.from_pretrained(
-            None if device_map is None else source.folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=attention,
-            experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
-            ignore_mismatched_sizes=True,  # reported, so that the message is ours
-            output_loading_info=True,
-            **options,
-        )
-        if device_map is not None:
-            weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
-    if source.adapter is not None:
-        merge_adapter(model, architecture, source.adapter)
-    return model, report
+    def build(class_name: str) -> tuple[Any, dict[str, Any]]:
+        model_class = architecture.declared("class_prefix", transformers, class_name)
+        options: dict[str, Any] = {"state_dict": dict(weights)}
+        what = f"transformers cannot load the checkpoint in {source.folder}"
+        if attention is not None:
+            what += f" with --attention {attention}; leave it out, or take eager"
+        with calling_transformers(what), ExitStack() as stack:
+            if device_map is not None:
+                # for weights on disk that need conversion; it goes with the model
+                offloaded = stack.enter_context(TemporaryDirectory(prefix="attnviz-offload-"))
+                options = {"device_map": device_map, "offload_folder": offloaded, "local_files_only": True}
+            model, report = model_class.from_pretrained(
+                None if device_map is None else source.folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention,
+                experts_implementation="eager",  # torch's grouped product takes neither float64 nor every width
+                ignore_mismatched_sizes=True,  # reported, so that the message is ours
+                output_loading_info=True,
+                **options,
+            )
+            if device_map is not None:
+                weakref.finalize(model.get_input_embeddings(), stack.pop_all().close)
+        if source.adapter is not None:
+            merge_adapter(model, architecture, source.adapter)
+        return model, report
 
-
-def _model_and_heads(
-    folder: Path,
-    architecture: Architecture,
-    config: Any,
-    build: Callable[[str], tuple[Any, dict[str, Any]]],
-    adapted: str,
-    of_adapter: Collection[str],
-) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model, its bare model and its head, if the checkpoint, or its adapter, has all of its weights."""
+    adapted, of_adapter = saved_head(source.adapter)
+    if of_adapter and config.num_labels != (n_classes := next(iter(of_adapter.values()))):
+        config.num_labels = n_classes  # which forgets the names of others
     named = [architecture.class_prefix + adapted] if of_adapter else getattr(config, "architectures", None) or ()
     task = task_of(architecture, config, named)
     whole, report = build(architecture.class_prefix + task if task else architecture.language_class)
-    bare = architecture.base_model(whole)
     report["missing_keys"] = [key for key in report["missing_keys"] if key not in of_adapter]
-    report["mismatched_keys"] = [each for each in report["mismatched_keys"] if each[0] not in of_adapter]
+    report["mismatched_keys"] = [entry for entry in report["mismatched_keys"] if entry[0] not in of_adapter]
     inside = f"{whole.base_model_prefix}."
     pooler = tuple(inside + weight for weight in architecture.optional_weights) if task else ()
-    missing = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
-    if not missing:
-        for kind in ("missing_keys", "unexpected_keys"):
-            report[kind] = [key.removeprefix(inside) for key in report[kind]]
-        # the pooler is no part of the model with this head, and may be in its checkpoint
-        report["unexpected_keys"] = [
-            key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
-        ]
-        check_report(folder, architecture, report)
-        head = None if task else architecture.language_head(whole)
-        return whole, bare, head, classifier_of(architecture, whole)
-    model, report = build(f"{architecture.class_prefix}Model")
-    check_report(folder, architecture, report)
-    return model, architecture.base_model(model), None, None
+    if any(key.startswith(pooler) or not key.startswith(inside) for key in report["missing_keys"]):
+        model, report = build(f"{architecture.class_prefix}Model")
+        check_report(source.folder, architecture, report)
+        return model, architecture.base_model(model), None, None
+    for kind in ("missing_keys", "unexpected_keys"):
+        report[kind] = [key.removeprefix(inside) for key in report[kind]]
+    # the pooler is no part of the model with this head, and may be in its checkpoint
+    report["unexpected_keys"] = [
+        key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
+    ]
+    check_report(source.folder, architecture, report)
+    head = None if task else architecture.language_head(whole)
+    return whole, architecture.base_model(whole), head, classifier_of(architecture, whole)

@@ -26,24 +26,16 @@ _LISTED, _LONGEST = 12, 30  # classes that a message lists, and letters of each
 
 @dataclass(frozen=True)
 class Classifier:
-    """A head for sequence classification, next sentences, tokens, or start and end of an answer in the text.
+    """A head for sequence classification, next sentences, tokens, or start and end of an answer in the text."""
 
-    Attributes:
-        head: what makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and
-            in BERT and its relatives an activation between them; without dropout.
-        labels: names of the classes, as the config has them.
-        causal: whether it reads the last token; else the first.
-        padding: id of the padding token, which is never the last; None where the config has none.
-        why_no_classes: reason why its outputs are not exclusive classes, or ''.
-        task: what it is for, one of :data:`TASKS`.
-    """
-
+    # makes logits [.., n_classes] of the final state [.., d_model] at :meth:`position`: linear maps, and in BERT and
+    # its relatives an activation between them; without dropout
     head: nn.Sequential
-    labels: tuple[str, ...]
-    causal: bool
-    padding: int | None
-    why_no_classes: str
-    task: str = TEXT
+    labels: tuple[str, ...]  # of the classes, as the config has them
+    causal: bool  # whether it reads the last token; else the first
+    padding: int | None  # id of the padding token, which is never the last
+    why_no_classes: str  # reason why its outputs are not exclusive classes, or ''
+    task: str = TEXT  # one of :data:`TASKS`
 
     @property
     def linear(self) -> bool:
@@ -64,33 +56,29 @@ class Classifier:
         return max((position for position, token in enumerate(ids) if token != self.padding), default=0)
 
     def number(self, label: str | int) -> int:
-        """The index of a class by name, by name in other letter case, or by number.
-
-        Raises:
-            UsageError: none, or more than one; the message lists the classes. Or neither a name nor a number.
-        """
+        """The index of a class by its name, in any letter case, or its number; UsageError for none or several."""
         check_kind("a class", label, str | int)
         name = str(label).strip()
-        exact = [number for number, known in enumerate(self.labels) if known == name]
-        found = exact or [n for n, known in enumerate(self.labels) if known.casefold() == name.casefold()]
-        if not found and name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
-            found = [int(name)]
-        if len(found) > 1:
-            raise UsageError(f"expected one class, found {len(found)} with this name: {self.listed}.")
-        if not found:
+        matching = [number for number, known in enumerate(self.labels) if known == name]
+        matching = matching or [n for n, known in enumerate(self.labels) if known.casefold() == name.casefold()]
+        if not matching and name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
+            matching = [int(name)]
+        if len(matching) > 1:
+            raise UsageError(f"expected one class, found {len(matching)} with this name: {self.listed}.")
+        if not matching:
             raise UsageError(
                 f"the model has no class {visible(name)!r}; it has: {self.listed}. Give a class by its name or its "
                 "number."
             )
-        return found[0]
+        return matching[0]
 
     @property
     def listed(self) -> str:
         """The classes with their numbers, the first dozen."""
-        named = [f"{shortened(visible(each), _LONGEST)} ({i})" for i, each in enumerate(self.labels[:_LISTED])]
+        listed = [f"{shortened(visible(label), _LONGEST)} ({i})" for i, label in enumerate(self.labels[:_LISTED])]
         if len(self.labels) > _LISTED:
-            named.append(f"and {len(self.labels) - _LISTED} more")
-        return ", ".join(named)
+            listed.append(f"and {len(self.labels) - _LISTED} more")
+        return ", ".join(listed)
 
 
 def classification_class(architecture: Architecture) -> str:
@@ -100,8 +88,9 @@ def classification_class(architecture: Architecture) -> str:
 
 def task_of(architecture: Architecture, config: Any, class_names: Collection[str]) -> str:
     """What the head of a model with one of these classes is for; '' for others and encoder-decoders."""
-    found = [task for task in TASKS if architecture.class_prefix + task in class_names]
-    return found[0] if found and not architecture.stacks(config) else ""
+    if architecture.stacks(config):
+        return ""
+    return next((task for task in TASKS if architecture.class_prefix + task in class_names), "")
 
 
 def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | None:
@@ -115,17 +104,20 @@ def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | 
     if not isinstance(head, nn.Sequential):
         return None
     last: Any = head[-1]
-    own = {SPAN: ("start", "end"), NEXT: ("next sentence", "random sentence")}.get(task, ())
-    names: Any = dict(enumerate(own)) or getattr(config, "id2label", None) or {}
+    fixed = {SPAN: ("start", "end"), NEXT: ("next sentence", "random sentence")}.get(task, ())
+    names: Any = dict(enumerate(fixed)) or getattr(config, "id2label", None) or {}
     labels = tuple(str(names.get(i, f"LABEL_{i}")) for i in range(last.out_features))
-    padding, why = getattr(config, "pad_token_id", None), "" if task == SPAN else _no_classes(config, labels)
-    return Classifier(head, labels, architecture.causal, padding, why, task)
-
-
-def _no_classes(config: Any, labels: Sequence[str]) -> str:
     problem = getattr(config, "problem_type", None)
-    if len(labels) < 2:
-        return "its head gives one number, not classes (num_labels=1)"
-    if problem in ("regression", "multi_label_classification"):
-        return f"the outputs of its head are not classes of which one is right (problem_type={problem!r})"
-    return ""
+    why_not = ""
+    if task != SPAN and len(labels) < 2:
+        why_not = "its head gives one number, not classes (num_labels=1)"
+    elif task != SPAN and problem in ("regression", "multi_label_classification"):
+        why_not = f"the outputs of its head are not classes of which one is right (problem_type={problem!r})"
+    return Classifier(
+        head=head,
+        labels=labels,
+        causal=architecture.causal,
+        padding=getattr(config, "pad_token_id", None),
+        why_no_classes=why_not,
+        task=task,
+    )

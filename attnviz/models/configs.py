@@ -4,8 +4,7 @@ Numbers that would take too much memory or time are refused first.
 """
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -49,8 +48,7 @@ _DEQUANTISING = {"compressed-tensors": "CompressedTensorsConfig", "fp8": "FineGr
 def read_config(folder: Path) -> Any:
     """The transformers config of a folder, without the implementation of attention; only config.json is read.
 
-    Raises:
-        CheckpointError: transformers does not know such a config, or a number in it is too large.
+    CheckpointError where transformers does not know such a config, or a number in it is too large.
     """
     from transformers import AutoConfig
 
@@ -75,24 +73,20 @@ def quantised_as(folder: Path) -> str:
 
 
 def refuse_other_weights(folder: Path) -> None:
-    """Refuse a config.json, or an adapter beside it, by which the model would have other weights than the checkpoint.
-
-    Raises:
-        CheckpointError: naming the setting or the file.
-    """
-    content, method = read_json(folder / "config.json"), quantised_as(folder)
+    """Raise CheckpointError for a setting, or an adapter beside it, by which the model would have other weights."""
+    method = quantised_as(folder)
     if method == "bitsandbytes" and importlib.util.find_spec(method) is None:
         raise CheckpointError(f"{folder} is quantised by bitsandbytes; type: pip install bitsandbytes accelerate")
     if method not in ("", "bitsandbytes"):
-        how, config = "with the lines in the guide, troubleshooting.md", _DEQUANTISING.get(method)
-        if config is not None:
+        how = "with the lines in the guide, troubleshooting.md"
+        if (config := _DEQUANTISING.get(method)) is not None:
             how = (
                 f"AutoModelForCausalLM.from_pretrained(FOLDER, quantization_config={config}(dequantize=True))"
                 ".save_pretrained(NEW, save_original_format=False), and save the tokenizer, too"
             )
         raise CheckpointError(f"{folder} has quantised weights ({method}), not run; dequantise them: {how}.")
     for key, what in _OTHER_WEIGHTS.items():
-        if content.get(key) is not None:
+        if read_json(folder / "config.json").get(key) is not None:
             raise CheckpointError(
                 f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it, "
                 "as safetensors in bfloat16 (save_pretrained)."
@@ -107,16 +101,21 @@ def refuse_other_weights(folder: Path) -> None:
 def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_MODULES) -> nn.Module:
     """The model of a config on torch's meta device, without memory for weights: the bare model, or of a given class.
 
-    Raises:
-        CheckpointError: transformers cannot build it, or it has more than ``most_modules``.
+    CheckpointError where transformers cannot build it, or it has more than ``most_modules``.
     """
     from transformers import AutoModel
 
-    with (
-        calling_transformers("transformers cannot build its model"),
-        torch.device("meta"),
-        _limited_modules(min(most_modules, _MOST_MODULES)),
-    ):
+    most = min(most_modules, _MOST_MODULES)
+    built = 0
+
+    def count(*_: Any) -> None:
+        nonlocal built
+        built += 1
+        if built > most:
+            raise CheckpointError(f"its model has more than {most:,} modules")
+
+    with calling_transformers("transformers cannot build its model"), torch.device("meta"), ExitStack() as stack:
+        stack.callback(register_module_module_registration_hook(count).remove)
         if model_class is None:
             model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
         else:
@@ -125,11 +124,7 @@ def empty_model(config: Any, model_class: Any = None, most_modules: int = _MOST_
 
 
 def check_sizes(folder: Path, config: Any, model_class: Any, n_bytes: int) -> nn.Module:
-    """The empty model of a config; refuse one that is far larger than its weights' files.
-
-    Raises:
-        CheckpointError: with both sizes and the settings that give them.
-    """
+    """The empty model of a config; CheckpointError for one that is far larger than its weights' files."""
     try:
         most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
         empty = empty_model(config, model_class, most_modules)
@@ -150,21 +145,3 @@ def _refuse_counts(content: Any, path: Path) -> None:
             _refuse_counts(value, path)
         elif isinstance(value, int) and value > _LARGEST_COUNT and any(word in key for word in _COUNTED):
             raise CheckpointError(f"{path} has {key}={value}; expected at most {_LARGEST_COUNT:,}. Mend config.json.")
-
-
-@contextmanager
-def _limited_modules(most: int) -> Iterator[None]:
-    """Raise once more modules were built."""
-    built = 0
-
-    def count(*_: Any) -> None:
-        nonlocal built
-        built += 1
-        if built > most:
-            raise CheckpointError(f"its model has more than {most:,} modules")
-
-    hook = register_module_module_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()

@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
@@ -38,7 +39,8 @@ def load_tokenizer(source: Source) -> Any:
     """The tokenizer of a source, of its languages; CheckpointError where unreadable, UsageError for unknown ones."""
     from transformers import AutoTokenizer
 
-    folder, languages = (source.tokenizer or source).folder, source.languages
+    folder = (source.tokenizer or source).folder
+    languages = source.languages
     check_tokenizer(folder)
     for name in TOKENIZER_FILES:
         refuse_pointer(folder / name)
@@ -65,22 +67,22 @@ def load_tokenizer(source: Source) -> Any:
 
 def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
     """A tokenizer that always divides a text alike, a copy if need be, and a note if one was."""
-    if not any(getattr(part, name, None) for part in _models(tokenizer) for name in _SAMPLING):
+    if not _sampling(tokenizer):
         return tokenizer, ()
     with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
         steady = copy.deepcopy(tokenizer)
-    for part in _models(steady):
-        for name in _SAMPLING:
-            if getattr(part, name, None):
-                setattr(part, name, None)
+    for part, name in _sampling(steady):
+        setattr(part, name, None)
     return steady, (
         "The tokenizer divides texts at random (dropout or sampling, for training); that was switched off.",
     )
 
 
-def _models(tokenizer: Any) -> list[Any]:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return [getattr(backend, "model", None), *(getattr(tokenizer, name, None) for name in ("spm_source", "spm_target"))]
+def _sampling(tokenizer: Any) -> list[tuple[Any, str]]:
+    """Parts of a tokenizer, each with a setting by which it divides texts at random."""
+    parts = [getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)]
+    parts += [getattr(tokenizer, name, None) for name in ("spm_source", "spm_target")]
+    return [(part, name) for part in parts for name in _SAMPLING if getattr(part, name, None)]
 
 
 def unknown_id(tokenizer: Any) -> int | None:
@@ -93,69 +95,175 @@ def unknown_id(tokenizer: Any) -> int | None:
     return None if token in [getattr(tokenizer, f"{name}_token_id", None) for name in others] else token
 
 
-def tokenize(
-    tokenizer: Any,
-    text: str,
-    pair: str | None = None,
-    *,
-    max_positions: int,
-    vocabulary_size: int,
-    segments: bool,
-    sink_first: bool,
-    truncate: bool = False,
-    token_types: int | None = None,
-    target: bool = False,
-    has_words: bool = True,
-    rendered: bool = False,
-) -> Tokens:
-    """Tokenize a text, or a pair, with the checkpoint's own tokenizer; see :func:`encodings`.
+@dataclass(frozen=True)
+class TextReader:
+    """How a model reads texts: its tokenizer, and what its embedding tables and its architecture take.
 
-    ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
-    ``segments`` is whether the model takes token types: without them the tokenizer must put a separator between a pair.
-    ``sink_first`` is whether position 0 is a sink without being special. ``rendered`` as for :func:`encodings`.
-
-    Raises:
-        TextError: no text, blank, not valid Unicode, no tokens left, too long for the model, or a pair without a
-            separator.
-        CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
+    The tokenizer is a fast one, or for texts without words one of pieces alone, which stand in the text as they are.
     """
-    kind = "target" if target else "text"
-    _check_text(text, kind)
-    if pair is not None:
-        _check_text(pair, "pair")
-    types = token_types if segments else None
-    encode = partial(
-        encodings,
-        tokenizer,
-        vocabulary_size=vocabulary_size,
-        token_types=types,
-        target=target,
-        has_words=has_words,
-        rendered=rendered,
-    )
-    [encoding] = encode([text], pairs=None if pair is None else [pair])
-    if pair is not None and not segments:
-        check_separated(encoding)
-    n_tokens = len(encoding.ids)
-    if n_tokens > max_positions:
-        if not truncate:
+
+    tokenizer: Any
+    vocabulary_size: int  # rows of the table of words
+    max_positions: int  # of a text with its special tokens
+    segments: bool  # whether the model takes token types; without them a separator must stand between a pair
+    sink_first: bool  # whether position 0 is a sink without being special
+    token_types: int | None = None  # rows of their table, with segments
+    has_words: bool = True
+
+    def tokenize(
+        self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
+    ) -> Tokens:
+        """Tokenize a text, or a pair; see :meth:`encodings`. ``truncate`` cuts to ``max_positions`` instead of raising.
+
+        Raises:
+            TextError: no text, blank, not valid Unicode, no tokens left, too long for the model, or a pair without a
+                separator.
+            CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
+        """
+        kind = "target" if target else "text"
+        _check_text(text, kind)
+        if pair is not None:
+            _check_text(pair, "pair")
+        encode = partial(self.encodings, target=target, rendered=rendered)
+        [encoding] = encode([text], None if pair is None else [pair])
+        if pair is not None and not self.segments:
+            check_separated(encoding)
+        n_tokens = len(encoding.ids)
+        most = self.max_positions
+        if n_tokens > most:
+            if not truncate:
+                raise TextError(
+                    f"the {kind} has {n_tokens} tokens, but the model has {most} positions; shorten it, or pass "
+                    "--truncate (truncate=True) to cut it there."
+                )
+            rough = 2 * most + 100
+            text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)
+            [encoding] = encode([text], None if pair is None else [pair], max_length=most)
+            if len(encoding.ids) > most:
+                raise TextError(f"the model's {most} positions do not even hold the tokenizer's special tokens.")
+        if lost_segments(encoding, 1 if pair is None else 2):
+            which = f"the {kind}" if pair is None else "the text or of its pair"
             raise TextError(
-                f"the {kind} has {n_tokens} tokens, but the model has {max_positions} positions; "
-                "shorten it, or pass --truncate (truncate=True) to cut it there."
+                f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
+                "tokenizer whose post-processor keeps the text."
             )
-        rough = 2 * max_positions + 100
-        text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)
-        [encoding] = encode([text], pairs=None if pair is None else [pair], max_length=max_positions)
-        if len(encoding.ids) > max_positions:
-            raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
-    if lost_segments(encoding, 1 if pair is None else 2):
-        which = f"the {kind}" if pair is None else "the text or of its pair"
-        raise TextError(
-            f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
-            "tokenizer whose post-processor keeps the text."
-        )
-    texts = [each for each in (text, pair) if each is not None] if encoding.text is None else [encoding.text]
-    return _tokens(tokenizer, encoding, texts, segments, sink_first, n_tokens - len(encoding.ids), has_words)
+        texts = [part for part in (text, pair) if part is not None] if encoding.text is None else [encoding.text]
+        tokens = _tokens(self.tokenizer, encoding, texts, self.sink_first, self.has_words)
+        type_ids = tuple(encoding.type_ids) if self.segments else None
+        return replace(tokens, type_ids=type_ids, truncated=n_tokens - len(encoding.ids))
+
+    def as_given(
+        self, document: Document, tokenize_again: Callable[[str, str | None], Tokens]
+    ) -> tuple[str, str | None, Tokens]:
+        """The text, its pair or None, and the tokens of given ids.
+
+        Where the tokenizer gives these ids for their text again, the tokens have its words; else words begin at spaces.
+        UsageError for ids or token types that the model has not, or special tokens alone.
+        """
+        tokenizer = self.tokenizer
+        ids = document.ids
+        special = _special_ids(tokenizer)
+        types = document.type_ids or (0,) * len(ids)
+        wrong = [token for token in ids if not 0 <= token < self.vocabulary_size]
+        if wrong:
+            raise UsageError(f"expected input_ids from 0 to {self.vocabulary_size - 1}, found {wrong[0]}.")
+        has_types = self.segments and self.token_types is not None
+        n_types = (self.token_types or 1) if has_types else 1
+        if not all(0 <= kind < n_types for kind in types):
+            raise UsageError(f"expected token_type_ids below {n_types}, as this model has them, found {max(types)}.")
+        if special.issuperset(ids):
+            raise UsageError("expected input_ids of a text, found special tokens alone.")
+        runs = [list(run) for is_special, run in groupby(ids, key=special.__contains__) if not is_special]
+        spaces = {"clean_up_tokenization_spaces": True} if continues_mark(tokenizer) == WORDPIECE else {}
+        text = tokenizer.decode(runs[0], **spaces)
+        pair = tokenizer.decode(runs[1], **spaces) if len(runs) == 2 else None
+        tokens: Tokens | None = None
+        if len(runs) <= 2:
+            with suppress(TextError, CheckpointError):  # such as a text of a space
+                tokens = tokenize_again(text, pair)
+        if (tokens is None or tokens.ids != ids) and getattr(tokenizer, "is_fast", False):
+            # special tokens may stand in the text, as in a chat, where none are added
+            text = tokenizer.decode(ids)
+            pair = None
+            [again] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
+            encoding = _of_fast(again).with_special([token in special for token in again.ids])
+            tokens = _tokens(tokenizer, encoding, [text], self.sink_first)
+        if tokens is None or tokens.ids != ids:
+            text, tokens = tokens_of_ids(tokenizer, ids, self.sink_first)
+            pair = None
+        return text, pair, replace(tokens, type_ids=types if has_types else None)
+
+    def encodings(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        max_length: int | None = None,
+        target: bool = False,
+        rendered: bool = False,
+    ) -> list[Encoding]:
+        """The tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
+
+        Texts of more than ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is
+        for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it. ``rendered`` are
+        chats, in which a template wrote all control tokens: they are special, and no others are added.
+
+        Raises:
+            CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
+            TextError: it gives token types that the model has not.
+        """
+        tokenizer = self.tokenizer
+        two_models = hasattr(tokenizer, "spm_target")
+        fast = getattr(tokenizer, "is_fast", False)
+        if not (fast or two_models) and (self.has_words or not hasattr(tokenizer, "tokenize")):
+            raise CheckpointError(
+                f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
+                "only a fast tokenizer knows which characters and words its tokens come from."
+            )
+        if not fast and pairs is not None:
+            raise TextError(
+                "a pair was given, but this tokenizer reads one text; expected one text: join the two yourself."
+            )
+        if target and getattr(tokenizer, "tgt_lang", "") is None:
+            raise TextError(
+                "a target begins or ends with its language, which this tokenizer does not know; expected "
+                "--target-language CODE, tgt_lang in tokenizer_config.json, or in Python tokenizer.tgt_lang = ... "
+                "(src_lang is the source's)."
+            )
+        cut = {"truncation": max_length is not None, "max_length": max_length}
+        first = quoted(texts[0][:_SHOWN]) if texts else ""
+        which = first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
+        with calling_tokenizer(f"the model's tokenizer fails on {which}; mend or replace its files"):
+            if two_models:
+                results = [_of_two_models(tokenizer, text, target, cut) for text in texts]
+            elif not fast:
+                results = [_of_pieces(tokenizer, text, cut) for text in texts]
+            else:
+                named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
+                batch = tokenizer(
+                    **named,
+                    text_pair=None if pairs is None else list(pairs),
+                    **cut,
+                    add_special_tokens=not rendered,
+                    return_token_type_ids=True,
+                    verbose=False,
+                )
+                results = list(map(_of_fast, batch.encodings))
+        for encoding in results:
+            token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
+            if token >= self.vocabulary_size:
+                raise _beyond(token, self.vocabulary_size)
+            if self.segments and self.token_types is not None and kind >= self.token_types:
+                has = "one token type" if self.token_types == 1 else f"{self.token_types} token types"
+                raise TextError(
+                    f"this model has {has} only, but the text has tokens of type {kind}; expected one text without a "
+                    "pair, or a BERT with two token types."
+                )
+        if not rendered:
+            return [_with_doubled(encoding) for encoding in results]
+        # special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)
+        added = tokenizer.added_tokens_decoder.items()
+        control = _special_ids(tokenizer) | {number for number, token in added if token.special}
+        return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
@@ -164,132 +272,19 @@ def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) 
     pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
     encoding = decoded_pieces(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
     text = str(encoding.text)
-    return text, _tokens(tokenizer, encoding, [text], False, sink_first, 0)
+    return text, _tokens(tokenizer, encoding, [text], sink_first)
 
 
-def tokens_as_given(
-    tokenizer: Any,
-    document: Document,
-    tokenize_again: Callable[[str, str | None], Tokens],
-    *,
-    vocabulary_size: int,
-    token_types: int | None,
-    sink_first: bool,
-) -> tuple[str, str | None, Tokens]:
-    """The text, its pair or None, and the tokens of given ids.
-
-    Where the tokenizer gives these ids for their text again, the tokens have its words; else words begin at spaces.
-    ``token_types`` is the number of the model's token types; None for a model without.
-
-    Raises:
-        UsageError: ids or token types that the model has not, or special tokens alone.
-    """
-    ids, special = document.ids, _special_ids(tokenizer)
-    types = document.type_ids or (0,) * len(ids)
-    wrong = [token for token in ids if not 0 <= token < vocabulary_size]
-    if wrong:
-        raise UsageError(f"expected input_ids from 0 to {vocabulary_size - 1}, found {wrong[0]}.")
-    n_types = token_types or 1
-    if not all(0 <= kind < n_types for kind in types):
-        raise UsageError(f"expected token_type_ids below {n_types}, as this model has them, found {max(types)}.")
-    if special.issuperset(ids):
-        raise UsageError("expected input_ids of a text, found special tokens alone.")
-    runs = [list(run) for is_special, run in groupby(ids, key=special.__contains__) if not is_special]
-    spaces = {"clean_up_tokenization_spaces": True} if continues_mark(tokenizer) == WORDPIECE else {}
-    text, pair, tokens = tokenizer.decode(runs[0], **spaces), None, None
-    if len(runs) == 2:
-        pair = tokenizer.decode(runs[1], **spaces)
-    if len(runs) <= 2:
-        try:
-            tokens = tokenize_again(text, pair)
-        except (TextError, CheckpointError):  # such as a text of a space
-            tokens = None
-    if tokens is None or tokens.ids != ids:
-        text, pair = tokenizer.decode(ids), None
-        tokens = _with_written_specials(tokenizer, text, special, sink_first)
-    if tokens is None or tokens.ids != ids:
-        text, tokens = tokens_of_ids(tokenizer, ids, sink_first)
-    return text, pair, replace(tokens, type_ids=types if token_types is not None else None)
-
-
-def _with_written_specials(tokenizer: Any, text: str, special: set[int], sink_first: bool) -> Tokens | None:
-    """The tokens of a text whose special tokens stand in it, as in a chat, and none are added; None without offsets."""
-    if not getattr(tokenizer, "is_fast", False):
-        return None
-    [found] = tokenizer([text], add_special_tokens=False, return_token_type_ids=True, verbose=False).encodings
-    encoding = _of_fast(found).with_special([token in special for token in found.ids])
-    return _tokens(tokenizer, encoding, [text], False, sink_first, 0)
-
-
-def encodings(
-    tokenizer: Any,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None = None,
-    *,
-    vocabulary_size: int,
-    token_types: int | None = None,
-    max_length: int | None = None,
-    target: bool = False,
-    has_words: bool = True,
-    rendered: bool = False,
-) -> list[Encoding]:
-    """A tokenizer's encodings of texts, with special tokens, checked against the model's embedding tables.
-
-    ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
-    ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is for the decoder of an
-    encoder-decoder, whose tokenizer may have a vocabulary of its own for it. The tokenizer is a fast one, or for texts
-    without words (``has_words``) one of pieces alone, which stand in the text as they are. ``rendered`` are chats, in
-    which a template wrote all control tokens: they are special, and no others are added.
-
-    Raises:
-        CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
-        TextError: it gives token types that the model has not.
-    """
-    two_models, fast = hasattr(tokenizer, "spm_target"), getattr(tokenizer, "is_fast", False)
-    if not (fast or two_models) and (has_words or not hasattr(tokenizer, "tokenize")):
-        raise CheckpointError(
-            f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
-            "only a fast tokenizer knows which characters and words its tokens come from."
-        )
-    cut = {"truncation": max_length is not None, "max_length": max_length}
-    what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
-    if not fast and pairs is not None:
-        raise TextError(
-            "a pair was given, but this tokenizer reads one text; expected one text: join the two yourself."
-        )
-    if target and getattr(tokenizer, "tgt_lang", "") is None:
-        raise TextError(
-            "a target begins or ends with its language, which this tokenizer does not know; expected --target-language "
-            "CODE, tgt_lang in tokenizer_config.json, or in Python tokenizer.tgt_lang = ... (src_lang is the source's)."
-        )
-    with calling_tokenizer(what):
-        if two_models:
-            results = [_of_two_models(tokenizer, text, target, cut) for text in texts]
-        elif not fast:
-            results = [_of_pieces(tokenizer, text, cut) for text in texts]
-        else:
-            named: dict[str, Any] = {"text_target" if target else "text": list(texts)}
-            found = tokenizer(
-                **named,
-                text_pair=None if pairs is None else list(pairs),
-                **cut,
-                add_special_tokens=not rendered,
-                return_token_type_ids=True,
-                verbose=False,
-            ).encodings
-            results = [_of_fast(each) for each in found]
-    for encoding in results:
-        _check_ids(encoding, vocabulary_size, token_types)
-    if rendered:
-        control = _control_ids(tokenizer)
-        return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
-    return [_with_doubled(encoding) for encoding in results]
-
-
-def _of_fast(each: Any) -> Encoding:
-    segments = zip(each.sequence_ids, each.special_tokens_mask, strict=True)
-    of_text = [None if special else segment for segment, special in segments]
-    return Encoding(each.ids, each.tokens, of_text, each.word_ids, each.offsets, each.type_ids)
+def _of_fast(encoded: Any) -> Encoding:
+    segments = zip(encoded.sequence_ids, encoded.special_tokens_mask, strict=True)
+    return Encoding(
+        ids=encoded.ids,
+        tokens=encoded.tokens,
+        sequence_ids=[None if special else segment for segment, special in segments],
+        word_ids=encoded.word_ids,
+        offsets=encoded.offsets,
+        type_ids=encoded.type_ids,
+    )
 
 
 def _with_doubled(encoding: Encoding) -> Encoding:
@@ -307,8 +302,7 @@ def _with_doubled(encoding: Encoding) -> Encoding:
 def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, target: bool = False) -> int:
     """The id of one token of the vocabulary, by its text, its piece (``##able``) or its id; ``name`` is of the option.
 
-    Raises:
-        UsageError: none, or several; the message says which, and whether a leading space makes it one.
+    UsageError for none or several: it says which, and whether a leading space makes it one.
     """
     given = f"--{name} ({name}=...) {as_found(token)}"
     if is_whole(token):
@@ -325,7 +319,8 @@ def token_id(tokenizer: Any, name: str, token: str | int, vocabulary_size: int, 
             ).input_ids
         return ids
 
-    ids, piece = alone(token), tokenizer.convert_tokens_to_ids(token)
+    ids = alone(token)
+    piece = tokenizer.convert_tokens_to_ids(token)
     if len(ids) != 1 and piece is not None and piece != tokenizer.unk_token_id:
         ids = [piece]
     if tokenizer.unk_token_id in ids and token != tokenizer.unk_token:
@@ -344,9 +339,11 @@ def language_prefix(tokenizer: Any) -> list[int]:
     """The ids that every target of a tokenizer with languages begins with (NLLB: that of the language; Whisper)."""
     if not hasattr(tokenizer, "tgt_lang") and not hasattr(tokenizer, "prefix_tokens"):
         return []
-    [encoding] = encodings(tokenizer, [""], vocabulary_size=len(tokenizer), target=True)
-    ends = [at for at, token in enumerate(encoding.ids) if token == tokenizer.eos_token_id]
-    return list(encoding.ids[: ends[0]] if ends else encoding.ids)
+    n_tokens = len(tokenizer)
+    reader = TextReader(tokenizer, vocabulary_size=n_tokens, max_positions=n_tokens, segments=False, sink_first=False)
+    [encoding] = reader.encodings([""], target=True)
+    ids = encoding.ids
+    return list(ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids)
 
 
 def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Encoding:
@@ -363,8 +360,11 @@ def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any])
 def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
     """Encode with a tokenizer that gives no offsets, but pieces that stand in the text as they are (ESM's)."""
     encoded = tokenizer(text, **cut, return_special_tokens_mask=True, verbose=False)
-    ids, special = encoded["input_ids"], list[bool]()
-    pieces, end, offsets = tokenizer.tokenize(text), 0, list[tuple[int, int]]()
+    ids = encoded["input_ids"]
+    special = list[bool]()
+    pieces = tokenizer.tokenize(text)
+    end = 0
+    offsets = list[tuple[int, int]]()
     for is_added in encoded["special_tokens_mask"]:
         piece = "" if is_added else pieces.pop(0)
         special.append(piece in ("", ":"))  # a colon parts two chains
@@ -376,12 +376,6 @@ def _of_pieces(tokenizer: Any, text: str, cut: dict[str, Any]) -> Encoding:
 
 def _special_ids(tokenizer: Any) -> set[int]:
     return set(tokenizer.all_special_ids) - {unknown_id(tokenizer)}
-
-
-def _control_ids(tokenizer: Any) -> set[int]:
-    """Special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)."""
-    added = tokenizer.added_tokens_decoder.items()
-    return _special_ids(tokenizer) | {number for number, token in added if token.special}
 
 
 def lost_segments(encoding: Encoding, n_segments: int) -> bool:
@@ -397,32 +391,11 @@ def _rough_cut(text: str, encoding: Encoding, segment: int, n_tokens: int) -> st
 
 
 def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
-    """The id of the mask token, of a tokenizer that has one.
-
-    Raises:
-        CheckpointError: it is beyond the model's vocabulary.
-    """
+    """The id of the mask token, of a tokenizer that has one; CheckpointError beyond the model's vocabulary."""
     mask: int = tokenizer.mask_token_id
     if not 0 <= mask < vocabulary_size:
         raise _beyond(mask, vocabulary_size)
     return mask
-
-
-def _named(texts: Sequence[str]) -> str:
-    first = quoted(texts[0][:_SHOWN]) if texts else ""
-    return first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
-
-
-def _check_ids(encoding: Encoding, vocabulary_size: int, token_types: int | None) -> None:
-    """Refuse token ids and token types beyond the model's embedding tables."""
-    token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
-    if token >= vocabulary_size:
-        raise _beyond(token, vocabulary_size)
-    if token_types is not None and kind >= token_types:
-        raise TextError(
-            f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "
-            f"text has tokens of type {kind}; expected one text without a pair, or a BERT with two token types."
-        )
 
 
 def _beyond(token: int, vocabulary_size: int) -> CheckpointError:
@@ -459,44 +432,42 @@ def check_separated(encoding: Encoding) -> None:
 
 
 def _tokens(
-    tokenizer: Any,
-    encoding: Encoding,
-    texts: Sequence[str],
-    segments: bool,
-    sink_first: bool,
-    truncated: int,
-    has_words: bool = True,
+    tokenizer: Any, encoding: Encoding, texts: Sequence[str], sink_first: bool, has_words: bool = True
 ) -> Tokens:
-    special = tuple(segment is None for segment in encoding.sequence_ids)
     words = word_numbers(encoding, texts, has_words)
     word_pieces: dict[int, list[str]] = {}
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:
             word_pieces.setdefault(word, []).append(piece)
-    decode, mark = decoder(tokenizer), continues_mark(tokenizer)
+    decode = decoder(tokenizer)
+    mark = continues_mark(tokenizer)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
+    pieces = tokenizer.convert_ids_to_tokens(encoding.ids) if encoding.text is None else encoding.tokens
     labels = []
-    named = tokenizer.convert_ids_to_tokens(encoding.ids) if encoding.text is None else encoding.tokens
-    for position, piece in enumerate(named):  # <unk> as such
+    for position, (piece, word) in enumerate(zip(pieces, words, strict=True)):  # <unk> as such
         text = decode([piece])
-        continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
-        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
-        continues = continues and has_words and not piece.startswith(SPACE)
-        continues = continues and (words[position] == words[position - 1] or not text.strip())
-        word = words[position]
+        continues = (
+            position > 0
+            and has_words
+            and word is not None
+            and pretokens[position] == pretokens[position - 1]
+            # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
+            and not piece.startswith(SPACE)
+            and (word == words[position - 1] or not text.strip())
+        )
         number = "" if has_words or word is None else word + 1  # K12
         labels.append(f"{mark if continues else ''}{visible(text)}{number}")
+    special = tuple(segment is None for segment in encoding.sequence_ids)
     return Tokens(
         ids=tuple(encoding.ids),
         labels=tuple(labels),
         special=special,
-        sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
+        sink=tuple(is_special or (sink_first and not position) for position, is_special in enumerate(special)),
         words=tuple(words),
         segments=tuple(encoding.sequence_ids),
         offsets=tuple(encoding.offsets),
-        type_ids=tuple(encoding.type_ids) if segments else None,
-        word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
-        truncated=truncated,
+        type_ids=None,
+        word_labels=tuple(visible(decode(parts)) for parts in word_pieces.values()),
         unknown_id=unknown_id(tokenizer),
         spelled=encoding.text,
     )

@@ -12,8 +12,6 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises CheckpointError: the file cannot be read, or holds something else."""
     try:
-        if not path.is_file():
-            raise OSError("it is no plain file")
         refuse_pointer(path)
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:

@@ -39,17 +39,14 @@ class Stack:
 
     @property
     def layers(self) -> Sequence[int]:
-        """All its layers."""
         return self.own or [self.layer(number) for number in range(self.n_layers)]
 
     @property
     def by_number(self) -> dict[int, int]:
-        """Its layers by their numbers."""
         return {number_of(layer): layer for layer in self.layers}
 
     @property
     def heads(self) -> "list[HeadId]":
-        """All their heads, layer by layer."""
         return [HeadId(layer, head) for layer in self.layers for head in range(self.n_heads)]
 
 
@@ -102,7 +99,7 @@ def one_stack(numbers: Sequence[int], n_heads: int) -> Stack:
     """The attention of a model that is no encoder-decoder, from the numbers of the layers that attend."""
     every = range(len(numbers))
     layers = every if list(numbers) == list(every) else map(NumberedLayer, every, numbers)
-    return Stack("L", "", 0, len(numbers), n_heads, tuple(layers))
+    return Stack("L", "", first=0, n_layers=len(numbers), n_heads=n_heads, own=tuple(layers))
 
 
 def numbers_in_words(kind: str, numbers: Iterable[int]) -> str:
@@ -114,11 +111,11 @@ def numbers_in_words(kind: str, numbers: Iterable[int]) -> str:
 
 def layers_in_words(layers: Sequence[int]) -> str:
     """``layers 0–2 and 5``, of layers in order."""
-    following = groupby(enumerate(layers), lambda each: (each[1] - each[0], number_of(each[1]) - each[0]))
+    following = groupby(enumerate(layers), lambda place: (place[1] - place[0], number_of(place[1]) - place[0]))
     runs = [[str(layer) for _, layer in run] for _, run in following]
     spans = [run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
-    said = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
-    return f"layer{'' if len(layers) == 1 else 's'} {said}"
+    joined = " and ".join(filter(None, [", ".join(spans[:-1]), spans[-1]]))
+    return f"layer{'' if len(layers) == 1 else 's'} {joined}"
 
 
 def is_of_source(layer: int) -> bool:
@@ -160,26 +157,23 @@ class HeadId(NamedTuple):
 def head_named(head: object, stacks: Sequence[Stack], others: str = "") -> HeadId:
     """One head of a model from ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
 
-    ``others`` names alternatives for the message, and ends in ``or``.
-
-    Raises:
-        UsageError: it names no head, or one that the model lacks.
+    UsageError where it names no head, or one that the model lacks; ``others`` names alternatives, and ends in ``or``.
     """
     text = head if isinstance(head, str) else ""
     if isinstance(head, tuple) and [is_whole(number) and abs(number) < 10**6 for number in head] == [True, True]:
         text = str(HeadId(*head))
     match = _ONE_HEAD.fullmatch(text.strip())
     letter = match[1].upper() or "L" if match else ""
-    stack = next((each for each in stacks if each.letter == letter), None)
+    stack = next((stack for stack in stacks if stack.letter == letter), None)
     if match is None or stack is None:
         expected = f"{others} a head such as {_examples(stacks)}".strip()
         raise UsageError(f"expected {expected}, found {as_found(head)}.")
     layer, number = int(match[2]), int(match[3])
     layers = stack.by_number
     if layer not in layers or number >= stack.n_heads:
-        first, last = (f"{letter}{at}H{of}" for at, of in ((min(layers), 0), (max(layers), stack.n_heads - 1)))
+        known = f"{letter}{min(layers)}H0 to {letter}{max(layers)}H{stack.n_heads - 1}"
         where = f", in {numbers_in_words('layer', layers)}" if max(layers) >= len(layers) else ""
-        raise UsageError(f"the model has no head {letter}{layer}H{number}; it has {first} to {last}{where}.")
+        raise UsageError(f"the model has no head {letter}{layer}H{number}; it has {known}{where}.")
     return HeadId(layers[layer], number)
 
 
@@ -200,7 +194,26 @@ def select_heads(selections: str | HeadId | Iterable[str | HeadId], stacks: Sequ
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     if not parts:
         return [head for stack in stacks for head in stack.heads]
-    return sorted({head for part in parts for head in _heads_of(part, stacks)})
+    heads: set[HeadId] = set()
+    for part in parts:
+        match = _SELECTION.fullmatch(part)
+        letter = match["letter"].upper() if match else ""
+        if match and not letter and match["h1"]:  # a model without stacks has one stack ``L``
+            letter = "L"
+        stack = next((stack for stack in stacks if stack.letter == letter), None)
+        if match is None or stack is None or (match["again"] or letter).upper() != letter or part.upper() == "L":
+            expected = f"expected one of {FORMS}"
+            if stacks[0].letter != "L":
+                kinds = ", ".join(f"{stack.letter} ({stack.name})" for stack in stacks)
+                expected = (
+                    f"this model has attention of several kinds; expected one of {_examples(stacks)}, X (all of a "
+                    f"kind), E0-2 (layers), X*H1 (head 1 of every layer), with {kinds}"
+                )
+            raise UsageError(f"cannot read the selection {part!r}: {expected}.")
+        layers = _span("layer", match["l1"] or "*", match["l2"], stack.by_number, part)
+        numbers = _span("head", match["h1"] or "*", match["h2"], range(stack.n_heads), part)
+        heads |= {HeadId(stack.by_number[layer], number) for layer in layers for number in numbers}
+    return sorted(heads)
 
 
 def selection_texts(selections: object) -> list[str]:
@@ -209,8 +222,9 @@ def selection_texts(selections: object) -> list[str]:
     try:
         texts = list(several)
     except Exception as error:  # an array without dimensions is an Iterable, too
-        expected = f"expected a list of selections such as ['L2H8', 'L0-3'], found {as_found(selections)}."
-        raise UsageError(expected) from error
+        raise UsageError(
+            f"expected a list of selections such as ['L2H8', 'L0-3'], found {as_found(selections)}."
+        ) from error
     for text in texts:
         if not isinstance(text, str | HeadId):
             raise UsageError(f"expected selections such as 'L2H8' or 'L0-3', found {as_found(text)} among them.")
@@ -234,40 +248,15 @@ def check_ids(selections: Iterable[str], command: str) -> None:
         )
 
 
-def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
-    """The heads of one selection; a model without stacks has one stack ``L``, whose letter may be left out."""
-    match = _SELECTION.fullmatch(part)
-    letter = match["letter"].upper() if match else ""
-    if match and not letter and match["h1"]:
-        letter = "L"
-    stack = next((each for each in stacks if each.letter == letter), None)
-    if match is None or stack is None or (match["again"] or letter).upper() != letter or part.upper() == "L":
-        raise UsageError(f"cannot read the selection {part!r}: {_forms(stacks)}.")
-    layers = _span("layer", match["l1"] or "*", match["l2"], stack.by_number, part)
-    heads = _span("head", match["h1"] or "*", match["h2"], range(stack.n_heads), part)
-    return [HeadId(stack.by_number[layer], head) for layer in layers for head in heads]
-
-
-def _forms(stacks: Sequence[Stack]) -> str:
-    if stacks[0].letter == "L":
-        return f"expected one of {FORMS}"
-    kinds = ", ".join(f"{each.letter} ({each.name})" for each in stacks)
-    return (
-        f"this model has attention of several kinds; expected one of {_examples(stacks)}, X (all of a kind), E0-2 "
-        f"(layers), X*H1 (head 1 of every layer), with {kinds}"
-    )
-
-
 def _examples(stacks: Sequence[Stack]) -> str:
     return "L2H8 or 2.8" if stacks[0].letter == "L" else ", ".join(f"{stack.letter}0H0" for stack in stacks)
 
 
 def _span(kind: str, first: str, last: str | None, numbers: Collection[int], part: str) -> Collection[int]:
-    """Those of some numbers, in order, that a selection names."""
     if first == "*":
         return numbers
     low = int(first)
-    high = low if last is None else int(last)
+    high = int(last or first)
     if low > high:
         raise UsageError(f"the selection {part!r} runs backwards: expected {kind}s {high}-{low}.")
     chosen = [number for number in numbers if low <= number <= high]

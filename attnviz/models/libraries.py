@@ -30,7 +30,8 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     """
     from transformers.utils import logging
 
-    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    progress = logging.is_progress_bar_enabled()
     accelerate = getLogger("accelerate")
     accelerate_level = accelerate.level
     logging.set_verbosity(CRITICAL)
@@ -54,7 +55,6 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
 
 
 def _reason(error: BaseException) -> str:
-    """The message of an error on one line, or its class where it has none."""
     reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
     return " ".join(reason.split())[:300] or type(error).__name__
 
@@ -119,9 +119,6 @@ def asking_hub(name: str, revision: str | None, unknown: str) -> Iterator[None]:
     """Convert exceptions of the hub's client to CheckpointError; others keep their traceback.
 
     ``unknown`` begins the message that there is none of this name, which then says why.
-
-    Raises:
-        CheckpointError: the model is gated, private or unknown, or the hub cannot be reached.
     """
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 

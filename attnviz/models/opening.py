@@ -1,9 +1,8 @@
 """Opens a model, by name or in memory, as a checkpoint on a device."""
 
 import importlib.util
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 from attnviz.arguments import as_found, one_of
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.models.offloading import DeviceMap, running_device
+from attnviz.models.offloading import running_device
 from attnviz.models.sources import Source, find_checkpoint, with_tokenizer
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
@@ -22,8 +21,6 @@ _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 """accelerate's names for ways to spread a model over all devices, the CPU and the disk."""
-
-_EXAMPLE = '{"embed_tokens": "cpu", "layers": "disk", "norm": "cpu"}'
 
 Model = str | Path | Source | Checkpoint | nn.Module
 """A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model."""
@@ -38,39 +35,36 @@ def open_checkpoint(
     *,
     encoder_decoders: bool = True,
     sound: bool | None = False,
-    device_map: DeviceMap | Path | None = None,
+    device_map: str | None = None,
     adapter: str | Path | None = None,
     attention: str | None = None,
     several_devices: bool = False,
 ) -> tuple[Checkpoint, Source | None]:
-    """The checkpoint of a model, and the source of its weights; None for a model in memory.
+    """The checkpoint of a model, and the source of its weights; None for a model in memory, which runs as it is.
 
-    Args:
-        model: see :data:`Model`; None for the adapter's, else minilm. One in memory runs where and as it is.
-        tokenizer: of a model in memory, a fast one; or a built-in name, folder or hub id, of a model without one.
-        revision: branch, tag or commit of a hub id.
-        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
-        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, ``auto``, or torch's own.
-        device_map: spread the model by accelerate; see :func:`resolve_device_map`.
-        adapter: folder or hub id of an adapter of peft, which is merged into the weights.
-        attention: the implementation that the model runs with, of transformers; None for what that chooses.
-        encoder_decoders: whether the caller supports them.
-        sound: whether it has a sound for the model, not a text; None for neither.
-        several_devices: whether the caller supports layers on different devices.
+    Options are those of :class:`attnviz.options.ModelOptions`; without a model it is the adapter's, else minilm.
+    ``encoder_decoders`` and ``several_devices`` are whether the caller supports such models, ``sound`` is whether it
+    has a sound for the model, not a text; None for neither.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced, or is of a kind that the caller does not take.
         UsageError: options for models by name with a model in memory, or a tokenizer of the other kind.
     """
-    by_name = not isinstance(model, Checkpoint | nn.Module)
     options = revision, device, dtype, device_map, adapter, attention
-    if not by_name and any(option is not None for option in options):
+    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in options):
         raise UsageError(
             "revision, device, dtype, device_map, adapter and attention are for models by name; a loaded model runs as "
             "it is: move, convert or merge it yourself (model.to(...), merge_and_unload(), set_attn_implementation())."
         )
     if tokenizer is not None:
-        _check_tokenizer(tokenizer, model)
+        from transformers import PreTrainedTokenizerBase
+
+        expected: Any = PreTrainedTokenizerBase if isinstance(model, nn.Module) else str | Path
+        if isinstance(model, Checkpoint) or not isinstance(tokenizer, expected):
+            raise UsageError(
+                "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, "
+                f"found {type(tokenizer).__name__}."
+            )
     source = None
     if isinstance(model, nn.Module):
         checkpoint = from_loaded(model, tokenizer)
@@ -93,8 +87,7 @@ def open_checkpoint(
         if len(devices) > 1:
             raise DeviceError(
                 f"the layers of this model run on {', '.join(devices)}, and this command adds up what they give; "
-                "expected a JSON file as --device-map that puts them on one GPU, cpu and disk, or one device "
-                "(--device). heads takes several."
+                "expected one device (--device). heads takes several."
             )
     if sound not in (None, checkpoint.architecture.reads_sound):
         reads = "text, not sound" if sound else "sound, which heads --audio FILE (audio=...) alone gives it"
@@ -108,30 +101,14 @@ def open_checkpoint(
     return checkpoint, source
 
 
-def _check_tokenizer(tokenizer: object, model: object) -> None:
-    """Raise UsageError unless the tokenizer is a name with a model by name, an object with one of transformers."""
-    from transformers import PreTrainedTokenizerBase
-
-    expected: Any = PreTrainedTokenizerBase if isinstance(model, nn.Module) else str | Path
-    if isinstance(model, Checkpoint) or not isinstance(tokenizer, expected):
-        raise UsageError(
-            "expected tokenizer as transformers' object with a model in memory, as a name with a model by name, found "
-            f"{type(tokenizer).__name__}."
-        )
-
-
 def known_attention(name: str | None) -> str | None:
-    """The name of an implementation of attention that transformers has, or None.
-
-    Raises:
-        UsageError: it has none of this name.
-    """
+    """The name of an implementation of attention, or None; UsageError where transformers has none of this name."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    known = ["eager", *(each for each in ALL_ATTENTION_FUNCTIONS if "|" not in each)]
+    known = ["eager", *(function for function in ALL_ATTENTION_FUNCTIONS if "|" not in function)]
     if name is not None and name not in known:
-        said = one_of(name, known, "ALL_ATTENTION_FUNCTIONS of transformers.modeling_utils lists them")
-        raise UsageError(f"--attention (attention=...) is {name!r}: {said}")
+        expected = one_of(name, known, "ALL_ATTENTION_FUNCTIONS of transformers.modeling_utils lists them")
+        raise UsageError(f"--attention (attention=...) is {name!r}: {expected}")
     return name
 
 
@@ -161,11 +138,12 @@ def refuse_words(
     checkpoint: Checkpoint, *, words: bool = False, parser: str | None = None, corpora: Sequence[Path] = ()
 ) -> None:
     """Raise UsageError for ``--words``, a parser, or corpora of words, for a model whose texts have no words."""
-    named = [*(["--words (words=True)"] if words else []), *([f"the parser {parser!r}"] if parser else [])]
-    named += map(str, corpora)
-    if named and not checkpoint.architecture.has_words:
+    given = ["--words (words=True)"] if words else []
+    given += [f"the parser {parser!r}"] if parser else []
+    given += map(str, corpora)
+    if given and not checkpoint.architecture.has_words:
         raise UsageError(
-            f"{named[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
+            f"{given[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
             "sequences without words; leave it out."
         )
 
@@ -173,9 +151,7 @@ def refuse_words(
 def resolve_device(name: str) -> torch.device:
     """The torch device for ``cpu``, ``cuda``, ``cuda:N`` or ``mps``; for ``auto`` the first there is: cuda, mps, cpu.
 
-    Raises:
-        UsageError: the name is none of these.
-        DeviceError: this machine, or this build of torch, lacks the device.
+    UsageError for another name, DeviceError where this machine, or this build of torch, lacks the device.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -194,25 +170,13 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_device_map(device_map: object, device: object = None) -> DeviceMap | None:
-    """One of :data:`DEVICE_MAPS`, or a mapping from names of modules to devices, also from a JSON file.
-
-    Raises:
-        UsageError: it is none of these, or a device was given too.
-        DeviceError: accelerate is not installed, or this machine lacks one of the devices.
-    """
+def resolve_device_map(device_map: object, device: object = None) -> str | None:
+    """One of :data:`DEVICE_MAPS`, or None; UsageError for others or beside a device, DeviceError without accelerate."""
     if device_map is None:
         return None
-    resolved: Any = dict(device_map) if isinstance(device_map, Mapping) else device_map
-    if isinstance(device_map, str | Path) and device_map not in DEVICE_MAPS:
-        try:
-            resolved = json.loads(Path(device_map).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(
-                f"--device-map (device_map=...) is {str(device_map)!r}; expected {', '.join(DEVICE_MAPS)}, or a JSON "
-                f"file such as {_EXAMPLE}, which cannot be read: {reason}."
-            ) from error
+    if not isinstance(device_map, str) or device_map not in DEVICE_MAPS:
+        expected = ", ".join(DEVICE_MAPS)
+        raise UsageError(f"--device-map (device_map=...) is {as_found(device_map)}; expected one of {expected}.")
     if device not in (None, "auto"):
         raise UsageError("--device (device=...) and --device-map (device_map=...) were given; expected one of them.")
     if importlib.util.find_spec("accelerate") is None:
@@ -220,28 +184,13 @@ def resolve_device_map(device_map: object, device: object = None) -> DeviceMap |
             "--device-map (device_map=...) needs the package accelerate, which is not installed; "
             "type: pip install 'attnviz[large]'"
         )
-    if isinstance(resolved, str):
-        return resolved
-    if not isinstance(resolved, dict) or not resolved or not all(isinstance(name, str) for name in resolved):
-        raise UsageError(
-            f"expected a device map from names of modules to devices, {_EXAMPLE}; found {as_found(device_map)}."
-        )
-    for each in resolved.values():
-        if isinstance(each, bool) or not isinstance(each, str | int) or each in ("auto", ""):
-            raise UsageError(
-                f"the device map has the device {as_found(each)}; expected cpu, disk, cuda:N, mps or a GPU's number."
-            )
-        if each != "disk":
-            resolve_device(f"cuda:{each}" if isinstance(each, int) else each)
-    return resolved
+    return device_map
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
-    """The torch dtype for ``float32``, ``float64``, ``bfloat16``, ``float16``; None for ``auto``: the checkpoint's own.
+    """The torch dtype of a name; None for ``auto``: the checkpoint's own.
 
-    Raises:
-        UsageError: the name is none of these.
-        DeviceError: the device cannot compute in it.
+    UsageError for an unknown name, DeviceError where the device cannot compute in it.
     """
     if name == "auto":
         return None
@@ -253,12 +202,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def named_source(model: object, revision: object, adapter: str | Path | None = None) -> Source:
-    """The source of a model by name, or that of an adapter.
-
-    Raises:
-        UsageError: the name or the revision is not a string.
-        CheckpointError: see :func:`attnviz.models.sources.find_checkpoint`.
-    """
+    """The source of a model by name, or that of an adapter; errors as for :func:`find_checkpoint`."""
     if not isinstance(model, str | Path | None):
         raise UsageError(
             "expected a model as a built-in name, a folder, a hub id or a transformers model, "
@@ -270,7 +214,6 @@ def named_source(model: object, revision: object, adapter: str | Path | None = N
 
 
 def _name(what: str, value: object, torch_kind: type, default: str) -> str:
-    """The name of a device or number format, from a name or torch's own object."""
     if value is None:
         return default
     if not isinstance(value, str | torch_kind):

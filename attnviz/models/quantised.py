@@ -4,6 +4,8 @@ bitsandbytes keeps them in parameters of its own (nf4 and fp4: Dettmers et al. 2
 al. 2022), torchao and quanto in subclasses of torch's Tensor with a ``dequantize`` of their own.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,27 +31,45 @@ def dequantised(module: Any, weight: Any) -> Tensor:
         return weight.dequantize()  # type: ignore[no-any-return]
     import bitsandbytes
 
-    state, (_, dtype) = weight.quant_state, _format_of(module, weight)
+    state = weight.quant_state
+    _, dtype = _format_of(module, weight)
     if getattr(state, "packing_format_for_cpu", False):  # since its first pass on a CPU; state_dict() would spoil it
-        each = torch.eye(state.shape[1], dtype=torch.bfloat16)
-        return bitsandbytes.matmul_4bit(each, weight, quant_state=state).T  # type: ignore[no-any-return]
+        every = torch.eye(state.shape[1], dtype=torch.bfloat16)
+        return bitsandbytes.matmul_4bit(every, weight, quant_state=state).T  # type: ignore[no-any-return]
     return bitsandbytes.functional.dequantize_4bit(weight.data, state).to(dtype)  # type: ignore[no-any-return]
 
 
-def outlier_threshold(module: Any) -> float | None:
-    """From which size on LLM.int8() does not round what a module reads; None for modules that round nothing."""
-    rounds = type(getattr(module, "weight", None)).__name__ == _EIGHT_BITS
-    return float(module.state.threshold) if rounds else None
+def input_rounding(module: Any) -> Callable[[Tensor], Tensor] | None:
+    """How LLM.int8() rounds what a module reads, [.., d]; None for modules that round nothing."""
+    if type(getattr(module, "weight", None)).__name__ != _EIGHT_BITS:
+        return None
+    return partial(rounded_to_8_bits, threshold=float(module.state.threshold))
+
+
+def rounded_to_8_bits(x: Tensor, threshold: float) -> Tensor:
+    """Vectors [.., d], each rounded to 127 steps of its largest number (Dettmers et al. 2022, section 3).
+
+    Dimensions in which any vector has a number of at least the threshold stay as they are; for 0 there are none.
+    """
+    rows = x.flatten(0, -2).half()
+    outliers = rows.abs() >= (threshold or torch.inf)
+    small = rows.masked_fill(outliers, 0)
+    steps = 127 / small.abs().amax(-1, keepdim=True).float().clamp_min(torch.finfo(torch.half).tiny)
+    rounded = ((small * steps).round() / steps).reshape(x.shape)
+    return torch.where(outliers.any(0), x, rounded.to(x))
 
 
 def formats_of(model: nn.Module) -> dict[str, torch.dtype]:
     """The formats of quantised weights in words, each with the number format that its modules multiply in.
 
-    Raises:
-        ArchitectureError: modules also round what they read, in a way that is not reproduced.
+    ArchitectureError for modules that also round what they read, in a way that is not reproduced.
     """
-    pairs = ((module, each) for module in model.modules() for each in module.parameters(recurse=False))
-    return dict(_format_of(*pair) for pair in pairs if is_quantised(pair[1]))
+    return dict(
+        _format_of(module, weight)
+        for module in model.modules()
+        for weight in module.parameters(recurse=False)
+        if is_quantised(weight)
+    )
 
 
 def has_gradient(model: nn.Module) -> bool:

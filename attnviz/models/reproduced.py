@@ -17,8 +17,7 @@ from attnviz.models.head_ids import Stack, one_stack
 def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     """The config and its architecture, checked before any weight is read, or downloaded.
 
-    Raises:
-        CheckpointError: it cannot be read, or is of a model that is not reproduced.
+    CheckpointError where it cannot be read, or is of a model that is not reproduced.
     """
     model_type = read_json(folder / "config.json").get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:

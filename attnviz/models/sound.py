@@ -32,12 +32,10 @@ class Frames(Tokens):
 
     @property
     def notes(self) -> list[str]:
-        """What they are."""
         return [f"X attends to {self.in_words} and to padding, {len(self)} frames; the encoder itself is not measured."]
 
     @property
     def in_words(self) -> str:
-        """The length of the sound, and of its intervals."""
         return f"{_SECONDS * self.n_heard:.2f} s in intervals of {_SECONDS * len(self.intervals.members[0]):.2f} s"
 
     @property
@@ -47,7 +45,7 @@ class Frames(Tokens):
         ends = [*firsts, self.n_heard]
         if self.n_heard < len(self):
             ends.append(len(self))
-        groups = tuple(tuple(range(*each)) for each in pairwise(ends))
+        groups = tuple(tuple(range(start, end)) for start, end in pairwise(ends))
         labels = tuple(self.labels[group[0]] for group in groups)
         padding = tuple(self.special[group[0]] for group in groups)
         return Positions("interval", labels, padding, padding, groups)
@@ -60,8 +58,7 @@ class Frames(Tokens):
 def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     """The frames of a WAV file, or of features in a .npy file, padded with silence.
 
-    Raises:
-        TextError: the file is of another kind or shape, or longer than the model reads.
+    TextError where the file is of another kind or shape, or longer than the model reads.
     """
     from transformers import WhisperFeatureExtractor
 
@@ -69,21 +66,23 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
     try:
         if path.suffix == ".npy":
             with np.errstate(over="ignore"):  # they become infinite, which is refused
-                found = real_numbers(path).astype(np.float32)
+                features = real_numbers(path).astype(np.float32)
         else:
             with wave.open(str(path)) as file:
                 rate, bits, n_channels = file.getframerate(), 8 * file.getsampwidth(), file.getnchannels()
-                expected, content = file.getnframes() * n_channels, file.readframes(file.getnframes())
+                expected = file.getnframes() * n_channels
+                content = file.readframes(file.getnframes())
             if (rate, bits) != (_RATE, 16):
                 raise ValueError(f"{rate} samples a second of {bits} bits")
             if not len(content) == 2 * expected > 0:
                 raise ValueError(f"{len(content) // 2} of {expected} samples")
             samples = np.frombuffer(content, "<i2").reshape(-1, n_channels).mean(1) / 2**15
-            extract, length = WhisperFeatureExtractor(feature_size=n_bins), max(len(samples), n_columns * _HOP)
-            found = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
-        fits = found.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < found.shape[-1] <= n_columns
-        if not fits or not np.isfinite(found).all():
-            raise ValueError(f"features {list(found.shape)}, for at most [{n_bins}, {n_columns}], all finite")
+            extract = WhisperFeatureExtractor(feature_size=n_bins)
+            length = max(len(samples), n_columns * _HOP)
+            features = extract(samples, sampling_rate=rate, max_length=length, return_tensors="np")["input_features"]
+        fits = features.shape[:-1] in ((n_bins,), (1, n_bins)) and 0 < features.shape[-1] <= n_columns
+        if not fits or not np.isfinite(features).all():
+            raise ValueError(f"features {list(features.shape)}, for at most [{n_bins}, {n_columns}], all finite")
     except (OSError, EOFError, TypeError, ValueError, wave.Error) as error:
         seconds = f"{n_columns * _HOP / _RATE:g}"
         raise TextError(
@@ -91,9 +90,9 @@ def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
             f"expected features (.npy), or a WAV file of {_RATE} samples a second of 16 bits: "
             f"ffmpeg -i {shlex.quote(str(path))} -t {seconds} -ar {_RATE} -ac 1 out.wav"
         ) from error
-    features = torch.from_numpy(found.reshape(n_bins, -1)).to(dtype)
-    silence = float(found.max()) - 2  # as low as the feature extractor goes
-    return frames_of(torch.nn.functional.pad(features, (0, n_columns - features.shape[1]), value=silence))
+    tensor = torch.from_numpy(features.reshape(n_bins, -1)).to(dtype)
+    silence = float(features.max()) - 2  # as low as the feature extractor goes
+    return frames_of(torch.nn.functional.pad(tensor, (0, n_columns - tensor.shape[1]), value=silence))
 
 
 def frames_of(features: Tensor) -> Frames:

@@ -45,30 +45,21 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model
 
 @dataclass(frozen=True)
 class Source:
-    """The folder of a checkpoint.
+    """The folder of a checkpoint."""
 
-    Attributes:
-        name: as the user gave it.
-        folder: holds config.json, the weights and the tokenizer's files.
-        revision: the hub's commit, or the version of the package; None for a plain folder.
-        sha256: of the weights, where they are already hashed; of an adapter of its config and weights.
-        adapter: what is merged into the weights at load; its ``kind`` is peft's name for it: ``LORA``.
-        tokenizer: the source of its tokenizer, where that is another one.
-        languages: codes by option, ``source_language`` and ``target_language``, for a tokenizer with languages.
-    """
-
-    name: str
-    folder: Path
-    revision: str | None = None
+    name: str  # as the user gave it
+    folder: Path  # holds config.json, the weights and the tokenizer's files
+    revision: str | None = None  # the hub's commit, or the version of the package; None for a plain folder
+    # of the weights, where they are already hashed; of an adapter of its config and weights
     sha256: str | None = field(default=None, compare=False)
-    adapter: "Source | None" = None
-    kind: str = ""
-    tokenizer: "Source | None" = None
+    adapter: "Source | None" = None  # what is merged into the weights at load
+    kind: str = ""  # of an adapter, peft's name for it: ``LORA``
+    tokenizer: "Source | None" = None  # where that is another one
+    # codes by option, ``source_language`` and ``target_language``, for a tokenizer with languages
     languages: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether there are files of a tokenizer."""
         folder = self.folder if self.tokenizer is None else self.tokenizer.folder
         return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
@@ -100,44 +91,42 @@ def find_checkpoint(
             model, adapter = None, model
     if adapter is None:
         return _find_whole("minilm" if model is None else model, revision, progress)
-    found = _find_adapter(str(adapter))
+    added = _find_adapter(str(adapter))
     if model is not None:
-        return replace(_find_whole(model, revision, progress), adapter=found)
-    settings = read_json(found.folder / ADAPTER_CONFIG)
-    named, of_base = (settings.get(key) or None for key in ("base_model_name_or_path", "revision"))
+        return replace(_find_whole(model, revision, progress), adapter=added)
+    settings = read_json(added.folder / ADAPTER_CONFIG)
+    base = settings.get("base_model_name_or_path")
     try:
-        if not isinstance(named, str):
+        if not base or not isinstance(base, str):
             raise CheckpointError("it names none (base_model_name_or_path)")
-        on_hub = named not in BUILT_IN and as_folder(named) is None
-        whole = _find_whole(named, revision or of_base if on_hub else revision, progress)
+        if base not in BUILT_IN and as_folder(base) is None:
+            revision = revision or settings.get("revision") or None
+        return replace(_find_whole(base, revision, progress), adapter=added)
     except CheckpointError as error:
         raise CheckpointError(
-            f"the base model of the adapter {found.name!r} is not found; name it: --model BASE --adapter {found.name} "
+            f"the base model of the adapter {added.name!r} is not found; name it: --model BASE --adapter {added.name} "
             f"(model=..., adapter=...). {error}"
         ) from error
-    return replace(whole, adapter=found)
 
 
 def with_tokenizer(source: Source, name: str | Path | None) -> Source:
     """The source with the tokenizer of a built-in model, a folder or a hub id; with its own for None.
 
-    Raises:
-        CheckpointError: not found, the hub cannot be reached, or there is no tokenizer.
+    CheckpointError where it is not found, the hub cannot be reached, or there is no tokenizer.
     """
     if name is None:
         return source
     name = str(name)
     folder = Path(name) if is_there(name, Path.is_dir) else as_folder(name)
     if name in BUILT_IN:
-        found = BUILT_IN[name](None)
-    elif folder is None:
-        found = from_hub(
-            name, None, check_tokenizer, _side_files, f"cannot load the tokenizer {name!r}: no folder has it"
-        )
+        tokenizer = BUILT_IN[name](None)
+    elif folder is not None:
+        tokenizer = Source(name, folder)
     else:
-        found = Source(name, folder)
-    check_tokenizer(found.folder)
-    return replace(source, tokenizer=found)
+        unknown = f"cannot load the tokenizer {name!r}: no folder has it"
+        tokenizer = from_hub(name, None, check_tokenizer, _side_files, unknown)
+    check_tokenizer(tokenizer.folder)
+    return replace(source, tokenizer=tokenizer)
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -150,7 +139,6 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def _side_files(names: list[str]) -> list[str]:
-    """The files of a tokenizer, and configs, among these."""
     return [name for name in names if "/" not in name and name.endswith(_SIDE_FILES)]
 
 
@@ -162,7 +150,6 @@ def _inside(folder: Path, file: str = "config.json") -> str:
 
 
 def _find_adapter(name: str) -> Source:
-    """Find the folder of an adapter; errors as for :func:`find_checkpoint`."""
     if not name.strip():
         raise UsageError("--adapter is empty; expected a folder or a hub id.")
     if importlib.util.find_spec("peft") is None:
@@ -172,19 +159,18 @@ def _find_adapter(name: str) -> Source:
     folder = as_folder(name, ADAPTER_CONFIG)
     if folder is None:
         unknown = f"cannot load the adapter {name!r}: no folder has an {ADAPTER_CONFIG} (--adapter ./my-adapter)"
-        found = from_hub(name, None, _check_adapter, _adapter_files, unknown)
+        adapter = from_hub(name, None, _check_adapter, _adapter_files, unknown)
     else:
         _check_adapter(folder)
-        found = Source(name, folder)
-    kind = allowed_settings(read_json(found.folder / ADAPTER_CONFIG), name)["peft_type"]
-    digest = _sha256([found.folder / file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)])
-    return replace(found, sha256=digest, kind=kind)
+        adapter = Source(name, folder)
+    kind = allowed_settings(read_json(adapter.folder / ADAPTER_CONFIG), name)["peft_type"]
+    digest = _sha256([adapter.folder / file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS)])
+    return replace(adapter, sha256=digest, kind=kind)
 
 
 def _check_adapter(folder: Path) -> None:
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}; expected an adapter that peft's save_pretrained wrote.")
-    refuse_endless(folder)
     try:
         files = _adapter_files([path.name for path in folder.iterdir() if path.is_file()])
     except CheckpointError as error:
@@ -204,7 +190,6 @@ def _adapter_files(names: list[str]) -> list[str]:
 
 
 def _find_whole(model: str, revision: str | None, progress: Progress | None) -> Source:
-    """As :func:`find_checkpoint`, without an adapter."""
     if not model.strip():
         raise UsageError("--model is empty; expected a built-in name, a folder or a hub id.")
     if model in BUILT_IN:
@@ -214,7 +199,17 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
     if folder is None:
-        return from_hub(model, revision, _check_folder, _needed_files, _unknown(model), _check_reproduced)
+        meant = did_you_mean(model, BUILT_IN)
+        seen = ""
+        if is_there(model, Path.is_dir):
+            seen = f" (the folder {model} has no config.json)"
+            meant = _inside(Path(model)) or meant
+        unknown = (
+            f"cannot load the model {model!r}.{meant} Type: attnviz heads TEXT --model minilm, or give a folder: "
+            f"--model ./my-checkpoint. It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a "
+            f"checkpoint{seen}"
+        )
+        return from_hub(model, revision, _check_folder, _needed_files, unknown, check_config=_check_reproduced)
     _refuse_revision(model, revision)
     if not folder.is_dir():
         found = "a file" if folder.exists() else "nothing"
@@ -224,11 +219,7 @@ def _find_whole(model: str, revision: str | None, progress: Progress | None) -> 
 
 
 def as_folder(model: str, file: str = "config.json") -> Path | None:
-    """The folder with this file that a name means, existing or not; None for a hub id.
-
-    Raises:
-        CheckpointError: the home of an unknown user, or not a valid path.
-    """
+    """The folder with this file that a name means, existing or not; None for a hub id, CheckpointError for no path."""
     try:
         folder = Path(model).expanduser()
     except RuntimeError as error:
@@ -259,15 +250,28 @@ def built_in_folder(name: str) -> Path | None:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint's weights: one, or every shard.
 
-    Raises:
-        CheckpointError: no weights, or pickles alone; or a shard of the index is missing or has a folder in its name.
+    CheckpointError for no weights, or pickles alone; or where a shard of the index is missing or has a folder in its
+    name.
     """
     if (folder / _SAFETENSORS).is_file():
         refuse_pointer(folder / _SAFETENSORS)
         return [folder / _SAFETENSORS]
     index = folder / f"{_SAFETENSORS}.index.json"
     if index.is_file():
-        shards = _shards(index)
+        weight_map = read_json(index).get("weight_map", {})
+        if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+            raise CheckpointError(
+                f"cannot read {index}: expected a weight_map from names of weights to names of files."
+            )
+        for shard in weight_map.values():
+            if len(shard) > _LONGEST_NAME or shard in ("", ".", "..") or Path(shard).name != shard or "\\" in shard:
+                raise CheckpointError(
+                    f"{index} names weights outside the checkpoint, {shortened(shard, 80)!r}; expected names of files "
+                    "beside it, without a folder."
+                )
+        shards = sorted({folder / shard for shard in weight_map.values()})
+        for path in shards:
+            refuse_pointer(path)
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing or not shards:
             raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
@@ -287,11 +291,7 @@ def _refuse_pickles(names: Iterable[str], where: str) -> None:
 
 
 def weights_sha256(source: Source) -> str:
-    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order; with an adapter of both hashes.
-
-    Raises:
-        CheckpointError: weights are missing.
-    """
+    """SHA-256 of a checkpoint's weights: of the file, or of all shards in order; with an adapter of both hashes."""
     if source.adapter is not None:
         hashes = weights_sha256(replace(source, adapter=None)), source.adapter.sha256
         return hashlib.sha256(" ".join(map(str, hashes)).encode()).hexdigest()
@@ -304,22 +304,6 @@ def _sha256(files: Iterable[Path]) -> str:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
-
-
-def _shards(index: Path) -> list[Path]:
-    weight_map = read_json(index).get("weight_map", {})
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"cannot read {index}: expected a weight_map from names of weights to names of files.")
-    for shard in weight_map.values():
-        if len(shard) > _LONGEST_NAME or shard in ("", ".", "..") or Path(shard).name != shard or "\\" in shard:
-            raise CheckpointError(
-                f"{index} names weights outside the checkpoint, {shortened(shard, 80)!r}; expected names of files "
-                "beside it, without a folder."
-            )
-    shards = sorted({index.parent / shard for shard in weight_map.values()})
-    for path in shards:
-        refuse_pointer(path)
-    return shards
 
 
 def _minilm(_: Progress | None) -> Source:
@@ -367,7 +351,6 @@ def _check_folder(folder: Path) -> None:
             f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
             f"(config.json, model.safetensors and the tokenizer's files).{_inside(folder)}"
         )
-    refuse_endless(folder)
     read_json(folder / "config.json")
     try:
         weight_files(folder)
@@ -385,20 +368,6 @@ def _check_reproduced(folder: Path) -> None:
     config_in(folder, torch.float32)
 
 
-def refuse_endless(folder: Path) -> None:
-    """Refuse a folder of a checkpoint with a pipe, a socket or a device, which libraries would wait for.
-
-    Raises:
-        CheckpointError: naming the first.
-    """
-    try:
-        for path in (*folder.iterdir(), *folder.glob("*templates/*")):
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise CheckpointError(f"{path} is a pipe, a socket or a device; expected a plain file. Remove it.")
-    except OSError as error:
-        raise CheckpointError(f"cannot look into {folder}: {error}; make it readable.") from error
-
-
 def from_hub(
     name: str,
     revision: str | None,
@@ -410,10 +379,8 @@ def from_hub(
     """Find something in the hub's cache, else download the files that ``needed`` chooses among those there.
 
     ``unknown`` begins the message that there is none, which then says why. With ``check_config`` config.json is
-    downloaded first, and nothing else where that raises.
-
-    Raises:
-        CheckpointError: gated or not available, or what was downloaded does not pass ``check``.
+    downloaded first, and nothing else where that raises. CheckpointError where it is gated or not available, or what
+    was downloaded does not pass ``check``.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError
@@ -458,15 +425,3 @@ def _needed_files(names: list[str]) -> list[str]:
     if not weights:
         _refuse_pickles((name for name in top if name.startswith("pytorch_model")), "the hub's repository")
     return weights + _side_files(names)
-
-
-def _unknown(name: str) -> str:
-    """The beginning of a message that a model is not found, with what may be meant."""
-    meant, seen = did_you_mean(name, BUILT_IN), ""
-    if is_there(name, Path.is_dir):
-        seen = f" (the folder {name} has no config.json)"
-        meant = _inside(Path(name)) or meant
-    return (
-        f"cannot load the model {name!r}.{meant} Type: attnviz heads TEXT --model minilm, or give a folder: --model "
-        f"./my-checkpoint. It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a checkpoint{seen}"
-    )

@@ -30,69 +30,54 @@ _MOST_LISTED = 6
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a text.
-
-    Attributes:
-        tokens: positions, in order, at least one.
-        given: what a user named it by; '' of one that the text has by itself.
-    """
+    """A stretch of a text."""
 
     name: str
-    tokens: tuple[int, ...]
-    given: str = ""
+    tokens: tuple[int, ...]  # positions, in order, at least one
+    given: str = ""  # what a user named it by; '' of one that the text has by itself
 
 
 def free_name(name: str, taken: Container[str]) -> str:
     """The name, or where it is taken the first of ``name#2``, ``name#3`` … that is not."""
     numbered = (f"{name}#{number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in taken)
+    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """What names each span, from a mapping or from texts ``NAME=TEXT``.
-
-    Raises:
-        UsageError: not of this form, an empty name or text, or a name that is there twice.
-    """
+    """What names each span, from a mapping or from texts ``NAME=TEXT``; UsageError for other forms, or a name twice."""
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise UsageError(f"expected spans as {{'NAME': 'TEXT'}} or ['NAME=TEXT'], found {as_found(given)}.")
     pairs: Iterable[tuple[object, object]]
     if isinstance(given, Mapping):
         pairs = given.items()
     else:
-        parts = (str(each).partition("=") for each in given)
-        pairs = [(name, text or (name if _names_itself(name, equals) else "")) for name, equals, text in parts]
-    found = dict[str, str]()
+        parts = [str(text).partition("=") for text in given]
+        pairs = [
+            (name, name if not equals and (name in (LAST, REST) or _SPECIAL.fullmatch(name)) else text)
+            for name, equals, text in parts
+        ]
+    spans = dict[str, str]()
     for name, text in pairs:
         if not isinstance(name, str) or not isinstance(text, str) or not name.strip() or not text:
             raise UsageError(f"--span (spans=...): {_FORMS}, found {as_found(name)} with the text {as_found(text)}.")
-        if name.strip() in found:
+        if name.strip() in spans:
             raise UsageError(f"--span (spans=...): two spans are named {visible(name)!r}; expected a name for each.")
-        found[name.strip()] = text
-    return found
-
-
-def _names_itself(name: str, equals: str) -> bool:
-    return not equals and (name in (LAST, REST) or _SPECIAL.fullmatch(name) is not None)
+        spans[name.strip()] = text
+    return spans
 
 
 def rest_span(name: str, spans: Iterable[Span], n_tokens: int, given: str = "") -> Span:
     """The tokens of a text that are in none of these spans, perhaps none."""
     inside = {token for span in spans for token in span.tokens}
-    return Span(name, tuple(at for at in range(n_tokens) if at not in inside), given)
+    return Span(name, tuple(token for token in range(n_tokens) if token not in inside), given)
 
 
 def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units: Positions) -> Span:
     """The span that a text, its n-th occurrence (``text#2``) or positions (``#10-#40``, both included) name.
 
-    So do a special token (``[CLS]``), which need not stand in the text, and ``last`` of a span with a name.
-
-    Args:
-        name: of the span; '' for the one that ``--answer-span`` names.
-        what: names it.
-        texts: the text, or both of a pair.
-        tokens: of these.
-        units: what positions count: tokens, or words.
+    So do a special token (``[CLS]``), which need not stand in the text, and ``last`` of a span with a name. Without a
+    ``name`` it is the span that ``--answer-span`` names. ``texts`` are the text, or both of a pair, ``tokens`` theirs,
+    and ``units`` what positions count: tokens, or words.
 
     Raises:
         UsageError: it is not in the text, is there several times, or has no token.
@@ -104,7 +89,11 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
         return Span(name, units.members[-1], what)
     places = _occurrences(what, texts, tokens)
     if not places and (positions := _POSITIONS.fullmatch(what)):
-        return Span(name, _at_positions(option, positions, units), what)
+        first, last = int(positions[1]), int(positions[2] or positions[1])
+        if not first <= last < len(units):
+            known = f"from #0 to #{len(units) - 1}, the first one first"
+            raise UsageError(f"{option}: expected positions {known}, found {what}.")
+        return Span(name, tuple(sorted(token for unit in units.members[first : last + 1] for token in unit)), what)
     if not places and (numbered := _OCCURRENCE.fullmatch(what)):
         places = _occurrences(numbered[1], texts, tokens)
         if places and not 1 <= int(numbered[2]) <= len(places):
@@ -135,15 +124,15 @@ def segment_spans(tokens: Tokens) -> list[Span]:
     if 1 not in tokens.segments:
         return []
     return [
-        Span(name, tuple(at for at, of in enumerate(tokens.segments) if of == segment))
+        Span(name, tuple(token for token, of in enumerate(tokens.segments) if of == segment))
         for segment, name in enumerate(_SEGMENTS)
     ]
 
 
 def _within(tokens: Tokens, first: int, last: int, segment: int = 0) -> tuple[int, ...]:
     """Positions of the tokens that overlap the characters from ``first`` to before ``last`` of a segment."""
-    placed = zip(tokens.segments, tokens.offsets, strict=True)
-    return tuple(at for at, (of, (start, end)) in enumerate(placed) if of == segment and start < last and end > first)
+    placed = enumerate(zip(tokens.segments, tokens.offsets, strict=True))
+    return tuple(token for token, (of, (start, end)) in placed if of == segment and start < last and end > first)
 
 
 def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[int, ...]]:
@@ -152,23 +141,13 @@ def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[
     Control tokens stand in the text of a chat, but have no characters there.
     """
 
-    def found(flags: int) -> list[tuple[int, ...]]:
-        pattern = re.compile(re.escape(text), flags)
-        spans = [(match.span(), segment) for segment, of in enumerate(texts) for match in pattern.finditer(of)]
+    def in_text(flags: int) -> list[tuple[int, ...]]:
+        matches = re.compile(re.escape(text), flags)
+        spans = [(match.span(), segment) for segment, of in enumerate(texts) for match in matches.finditer(of)]
         return [_within(tokens, *span, segment) for span, segment in spans]
 
-    named = enumerate(zip(tokens.labels, tokens.special, strict=True))
-    special: list[tuple[int, ...]] = [(at,) for at, each in named if each == (text, True)]
-    in_text = found(0)
-    if any(in_text):
-        return in_text
-    return special or in_text or found(re.IGNORECASE)
-
-
-def _at_positions(option: str, positions: re.Match[str], units: Positions) -> tuple[int, ...]:
-    first, last = int(positions[1]), int(positions[2] or positions[1])
-    if not first <= last < len(units):
-        raise UsageError(
-            f"{option}: expected positions from #0 to #{len(units) - 1}, the first one first, found {positions[0]}."
-        )
-    return tuple(sorted(token for unit in units.members[first : last + 1] for token in unit))
+    exact = in_text(0)
+    if any(exact):
+        return exact
+    labels = enumerate(zip(tokens.labels, tokens.special, strict=True))
+    return [(token,) for token, label in labels if label == (text, True)] or exact or in_text(re.IGNORECASE)

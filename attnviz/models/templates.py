@@ -29,7 +29,8 @@ def limited_template() -> Iterator[None]:
 
     Time is looked at with every line of Python that the template runs in this thread.
     """
-    end, before = time.monotonic() + SECONDS, sys.gettrace()
+    end = time.monotonic() + SECONDS
+    before = sys.gettrace()
 
     def look(*_: Any) -> Any:
         if time.monotonic() > end:

@@ -7,10 +7,9 @@ query is refused: every document is verified with the mask of the model's own.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from numbers import Integral
 from typing import Any
 
-from attnviz.arguments import as_found
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 
 _READ = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
@@ -28,54 +27,24 @@ class Document:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model reads ids.
-
-    Attributes:
-        first_position: where positions begin.
-        decodes: whether a decoder reads ``labels``.
-        padding: the id of the padding token; None where the tokenizer has none.
-        least_padding: how many of it at an end are no text: 2 where the same token begins or ends a text.
-    """
+    """How a model reads ids."""
 
     first_position: int = 0
-    decodes: bool = False
-    padding: int | None = None
-    least_padding: int = 1
+    decodes: bool = False  # whether a decoder reads ``labels``
+    padding: int | None = None  # the id of the padding token
+    least_padding: int = 1  # how many of it at an end are no text: 2 where the same token begins or ends a text
 
 
 def documents_of(inputs: Mapping[str, Any], reading: Reading) -> list[Document]:
     """The documents of what a tokenizer returned, row by row.
 
     Read are ``input_ids``, ``attention_mask`` (0 and 1), ``position_ids`` and ``token_type_ids``, [n] or [batch, n].
-
-    Raises:
-        UsageError: another entry, another shape, padding without a mask, a mask or positions that no document of its
-            own would have.
+    UsageError for another entry or shape, padding without a mask, or a mask or positions that no document of its own
+    would have.
     """
-    _refuse_others(inputs, reading)
-    rows = _rows("input_ids", inputs["input_ids"])
-    masks, positions, types = (_of_rows(name, inputs, rows) for name in _READ[1:])
-    found = list[Document]()
-    for number, ids in enumerate(rows):
-        if masks[number] is None:
-            _refuse_padding(ids, number, reading)
-            kept = list(range(len(ids)))
-        else:
-            kept = _kept(masks[number], number)
-        starts = [0]
-        if positions[number] is not None:
-            starts = _begun([positions[number][at] for at in kept], number, reading.first_position)
-        for first, last in zip(starts, [*starts[1:], len(kept)], strict=True):
-            places = kept[first:last]
-            of_document = None if types[number] is None else tuple(types[number][at] for at in places)
-            found.append(Document(tuple(ids[at] for at in places), of_document))
-    return found
-
-
-def _refuse_others(inputs: Mapping[str, Any], reading: Reading) -> None:
     if "input_ids" not in inputs:
-        found = ", ".join(map(str, inputs)) or "nothing"
-        raise UsageError(f"expected input_ids, as a tokenizer returns them, found {found}.")
+        names = ", ".join(map(str, inputs)) or "nothing"
+        raise UsageError(f"expected input_ids, as a tokenizer returns them, found {names}.")
     for name, value in inputs.items():
         ignored = name in _NOT_READ and not (name == "labels" and reading.decodes)
         if name not in _READ and not ignored and value is not None:
@@ -88,6 +57,19 @@ def _refuse_others(inputs: Mapping[str, Any], reading: Reading) -> None:
             "expected attention_mask as 0 and 1, [n] or [batch, n], found one with a row for each query; leave it out: "
             "documents in one row are divided by position_ids that begin again."
         )
+    rows = _rows("input_ids", inputs["input_ids"])
+    masks, positions, types = (_of_rows(name, inputs, rows) for name in _READ[1:])
+    documents = list[Document]()
+    for number, ids in enumerate(rows):
+        kept = _kept(ids, masks[number], number, reading)
+        starts = [0]
+        if positions[number] is not None:
+            starts = _begun([positions[number][place] for place in kept], number, reading.first_position)
+        for first, last in zip(starts, [*starts[1:], len(kept)], strict=True):
+            places = kept[first:last]
+            of_document = None if types[number] is None else tuple(types[number][place] for place in places)
+            documents.append(Document(tuple(ids[place] for place in places), of_document))
+    return documents
 
 
 def _n_axes(value: Any) -> int:
@@ -105,11 +87,8 @@ def _rows(name: str, value: Any) -> list[list[int]]:
     except (RuntimeError, TypeError) as error:  # of torch: a sparse tensor, or one on the device meta
         raise UsageError(f"expected {name} as a dense tensor or lists, found {as_found(value)}.") from error
     for row in listed or [[]]:
-        if (
-            not isinstance(row, list | tuple)
-            or not row
-            or not all(isinstance(each, Integral) and (may_be_bool or not isinstance(each, bool)) for each in row)
-        ):
+        is_row = isinstance(row, list | tuple) and row
+        if not is_row or not all(is_whole(item) or (may_be_bool and isinstance(item, bool)) for item in row):
             raise UsageError(f"expected {name} as whole numbers, [n] or [batch, n], found {as_found(value)}.")
     return [list(map(int, row)) for row in listed]
 
@@ -118,55 +97,45 @@ def _of_rows(name: str, inputs: Mapping[str, Any], rows: Sequence[Sequence[int]]
     """Another entry, row for row as long as the ids; None for each where it was not given."""
     if inputs.get(name) is None:
         return [None] * len(rows)
-    found = _rows(name, inputs[name])
-    if len(found) == 1:
-        found = found * len(rows)
-    sizes, expected = [len(each) for each in found], [len(row) for row in rows]
+    entry = _rows(name, inputs[name])
+    if len(entry) == 1:
+        entry = entry * len(rows)
+    sizes, expected = ([len(row) for row in of_rows] for of_rows in (entry, rows))
     if sizes != expected:
         raise UsageError(
             f"expected {name} of the lengths of input_ids {expected}, found {sizes}; pad the rows to one length "
             "(padding=True), or give lists without padding."
         )
-    return found
+    return entry
 
 
-def _refuse_padding(ids: Sequence[int], number: int, reading: Reading) -> None:
-    """Raise UsageError for padding at an end of a row without a mask, which the model would read as text."""
-    runs = [(token, len(list(run))) for token, run in groupby(ids)]
-    for token, length in (runs[0], runs[-1]):
-        if token == reading.padding and length >= reading.least_padding:
-            raise _refused(
-                "attention_mask",
-                number,
-                "beside input_ids with padding (all 1, if the model is to read it as text)",
-                f"none, and the padding token {token} at an end",
-            )
-
-
-def _kept(mask: Sequence[int], number: int) -> list[int]:
-    """The tokens that a mask [n] shows, which stand together."""
+def _kept(ids: Sequence[int], mask: Sequence[int] | None, number: int, reading: Reading) -> list[int]:
+    """The tokens that a mask [n] shows, which stand together; without one all, which may not be padding at an end."""
+    if mask is None:
+        runs = [(token, len(list(run))) for token, run in groupby(ids)]
+        for token, length in (runs[0], runs[-1]):
+            if token == reading.padding and length >= reading.least_padding:
+                expected = "beside input_ids with padding (all 1, if the model is to read it as text)"
+                raise _refused("attention_mask", number, expected, f"none, and the padding token {token} at an end")
+        return list(range(len(ids)))
     if not set(mask) <= {0, 1}:
         raise _refused("attention_mask", number, "of 0 and 1", f"{max(mask)}")
-    kept = [at for at, seen in enumerate(mask) if seen]
+    kept = [place for place, seen in enumerate(mask) if seen]
     if not kept:
         raise _refused("attention_mask", number, "that shows a token", "none")
     if kept[-1] - kept[0] + 1 != len(kept):
-        hidden = next(at for at in range(kept[0], kept[-1]) if at not in kept)
+        hidden = mask.index(0, kept[0])
         raise _refused("attention_mask", number, "that hides padding at the ends alone", f"token {hidden} hidden")
     return kept
 
 
 def _begun(positions: Sequence[int], number: int, first: int) -> list[int]:
     """Where positions begin again; between that they go up by one."""
-    for at, position in enumerate(positions):
-        if position != first and (at == 0 or position != positions[at - 1] + 1):
-            raise _refused(
-                "position_ids",
-                number,
-                f"that count from {first} on, and from {first} again for each document",
-                f"{position} at token {at}",
-            )
-    return [at for at, position in enumerate(positions) if position == first]
+    for place, position in enumerate(positions):
+        if position != first and (place == 0 or position != positions[place - 1] + 1):
+            expected = f"that count from {first} on, and from {first} again for each document"
+            raise _refused("position_ids", number, expected, f"{position} at token {place}")
+    return [place for place, position in enumerate(positions) if position == first]
 
 
 def _refused(name: str, number: int, expected: str, found: str) -> UsageError:

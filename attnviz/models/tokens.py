@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, takewhile
+from itertools import count, groupby, islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -30,34 +30,21 @@ _STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 @dataclass(frozen=True)
 class Tokens:
-    """One text, or a pair of texts, as the model reads it; every tuple has one entry a token.
-
-    Attributes:
-        labels: as figures and tables show them.
-        special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
-        sink: special tokens and, in a decoder, position 0 and others (:mod:`attnviz.trace.sinks`).
-        words: the token's word (:func:`attnviz.models.words.word_spans`), counted over both segments; None if special.
-        segments: 0 or 1, the text or its pair; None for special tokens.
-        offsets: first and past-the-last character in its segment's text.
-        type_ids: BERT's token types; None where the model is given none.
-        word_labels: one entry a word: its pieces joined.
-        truncated: how many tokens were cut off to fit the model.
-        unknown_id: of the token in place of all that the vocabulary lacks; None where there is none.
-        spelled: what the tokens spell, where offsets are of that; None where they are of the text.
-    """
+    """One text, or a pair of texts, as the model reads it; every tuple has one entry a token."""
 
     ids: tuple[int, ...]
-    labels: tuple[str, ...]
-    special: tuple[bool, ...]
-    sink: tuple[bool, ...]
+    labels: tuple[str, ...]  # as figures and tables show them
+    special: tuple[bool, ...]  # added by the tokenizer itself ([CLS], [SEP]), not part of the text
+    sink: tuple[bool, ...]  # special tokens and, in a decoder, position 0 and others (:mod:`attnviz.trace.sinks`)
+    # the word (:func:`attnviz.models.words.word_spans`), counted over both segments; None if special
     words: tuple[int | None, ...]
-    segments: tuple[int | None, ...]
-    offsets: tuple[tuple[int, int], ...]
-    type_ids: tuple[int, ...] | None
-    word_labels: tuple[str, ...]
-    truncated: int = 0
-    unknown_id: int | None = None
-    spelled: str | None = None
+    segments: tuple[int | None, ...]  # 0 or 1, the text or its pair; None for special tokens
+    offsets: tuple[tuple[int, int], ...]  # first and past-the-last character in its segment's text
+    type_ids: tuple[int, ...] | None  # BERT's token types; None where the model is given none
+    word_labels: tuple[str, ...]  # one entry a word: its pieces joined
+    truncated: int = 0  # how many tokens were cut off to fit the model
+    unknown_id: int | None = None  # of the token in place of all that the vocabulary lacks
+    spelled: str | None = None  # what the tokens spell, where offsets are of that; None where they are of the text
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -67,38 +54,34 @@ class Tokens:
 
     @property
     def sinks(self) -> frozenset[int]:
-        """The positions of the sinks."""
         return frozenset(position for position, is_sink in enumerate(self.sink) if is_sink)
 
     @property
     def n_unknown(self) -> int:
         """How many tokens of the text stand for what the vocabulary lacks; a colon between chains is none."""
-        return sum(each == (self.unknown_id, False) for each in zip(self.ids, self.special, strict=True))
+        return sum(token == (self.unknown_id, False) for token in zip(self.ids, self.special, strict=True))
 
     @property
     def notes(self) -> list[str]:
         """Sentences on how a text was read: its pair, unknown tokens, special tokens that it has twice."""
         label = self.labels[self.ids.index(self.unknown_id)].lstrip("~#") if self.n_unknown else None
-        unknown = unknown_note(self.n_unknown, self.special.count(False), label)
-        doubled = [
-            f"The text {what} {self.labels[at]}, which the tokenizer adds, too: it stands there twice, and both are "
-            "special tokens. Leave it out of the text."
-            for at, inner, what in ((0, 1, "begins with"), (-1, -2, "ends with"))
-            if self.special[at] and self.special[inner] and self.ids[at] == self.ids[inner]
-        ]
-        return [note for note in (self._pair_note, unknown, *doubled) if note]
-
-    @property
-    def _pair_note(self) -> str:
-        """A sentence on how a pair is joined for a model without token types, or ''."""
-        if self.type_ids is not None or 1 not in self.segments:
-            return ""
-        runs = groupby(range(len(self)), key=self.segments.__getitem__)
-        joined = "".join(
-            "".join(self.labels[i] for i in run) if segment is None else (" TEXT ", " PAIR ")[segment]
-            for segment, run in runs
-        )
-        return f"This model has no token types: the pair is joined as its tokenizer does, {joined.strip()}."
+        notes = [unknown_note(self.n_unknown, self.special.count(False), label)]
+        if self.type_ids is None and 1 in self.segments:
+            runs = groupby(range(len(self)), key=self.segments.__getitem__)
+            joined = "".join(
+                "".join(self.labels[i] for i in run) if segment is None else (" TEXT ", " PAIR ")[segment]
+                for segment, run in runs
+            )
+            notes.insert(
+                0, f"This model has no token types: the pair is joined as its tokenizer does, {joined.strip()}."
+            )
+        for outer, inner, what in ((0, 1, "begins with"), (-1, -2, "ends with")):
+            if self.special[outer] and self.special[inner] and self.ids[outer] == self.ids[inner]:
+                notes.append(
+                    f"The text {what} {self.labels[outer]}, which the tokenizer adds, too: it stands there twice, and "
+                    "both are special tokens. Leave it out of the text."
+                )
+        return list(filter(None, notes))
 
     def texts_read(self, *texts: str | None) -> list[str]:
         """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut."""
@@ -137,19 +120,14 @@ def told_apart(ids: Sequence[int], unknown_id: int | None) -> list[int]:
 
 @dataclass(frozen=True)
 class Positions:
-    """What attention is measured between: tokens, or words merged from their pieces.
+    """What attention is measured between: tokens, or words merged from their pieces. Tuples have an entry a unit."""
 
-    ``name`` is ``token`` or ``word``; ``labels``, ``special``, ``sink`` (whether one of its tokens is one) and
-    ``members`` (its token positions; a token may be in none) have an entry a unit. ``wholes`` has text and positions of
-    each word of several units.
-    """
-
-    name: str
+    name: str  # ``token`` or ``word``
     labels: tuple[str, ...]
     special: tuple[bool, ...]
-    sink: tuple[bool, ...]
-    members: tuple[tuple[int, ...], ...]
-    wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    sink: tuple[bool, ...]  # whether one of its tokens is one
+    members: tuple[tuple[int, ...], ...]  # its token positions; a token may be in none
+    wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()  # text and positions of each word of several units
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -158,19 +136,18 @@ class Positions:
 def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Tokens:
     """Tokens that are known by their labels alone; in causal ones the first is a sink."""
     special = tuple(_SPECIAL.fullmatch(label) is not None for label in labels)
-    numbers = iter(range(len(labels)))
-    words = tuple(None if each else next(numbers) for each in special)
+    numbers = count()
     types = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return Tokens(
         ids=tuple(types[label] for label in labels),
         labels=labels,
         special=special,
-        sink=tuple(each or (causal and not position) for position, each in enumerate(special)),
-        words=words,
-        segments=tuple(None if each else 0 for each in special),
+        sink=tuple(is_special or (causal and not position) for position, is_special in enumerate(special)),
+        words=tuple(None if is_special else next(numbers) for is_special in special),
+        segments=tuple(None if is_special else 0 for is_special in special),
         offsets=((0, 0),) * len(labels),
         type_ids=None,
-        word_labels=tuple(label for label, each in zip(labels, special, strict=True) if not each),
+        word_labels=tuple(label for label, is_special in zip(labels, special, strict=True) if not is_special),
         unknown_id=types.get("[UNK]", types.get("<unk>")),
     )
 
@@ -180,29 +157,26 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
 
     So the token at each position is the one before the token predicted there. A target may have its start already.
     """
-    first: dict[str, Any] = {
-        "ids": start,
-        "labels": label,
-        "special": True,
-        "sink": True,
-        "words": None,
-        "segments": None,
-        "offsets": (0, 0),
+    added: dict[str, Any] = {"ids": start, "labels": label, "special": True, "sink": True, "offsets": (0, 0)}
+    added |= {"words": None, "segments": None}
+    has_start = tokens.ids[0] == start
+    later: dict[str, Any] = {
+        name: (*(() if has_start else (value,)), *getattr(tokens, name)[:-1]) for name, value in added.items()
     }
-    added = tokens.ids[0] != start
-    later: dict[str, Any] = {name: (value,) * added + getattr(tokens, name)[:-1] for name, value in first.items()}
     return replace(tokens, **later)
 
 
-def sinks_in_words(of: Tokens | Positions, unit: str, special: str = "special tokens", first: str = "the first") -> str:
+def sinks_in_words(
+    units: Tokens | Positions, unit: str, special: str = "special tokens", first: str = "the first"
+) -> str:
     """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
-    positions = [position for position, sink in enumerate(of.sink) if sink and not of.special[position]]
-    if isinstance(of, Positions) and any(0 in parts for _, parts in of.wholes):
+    positions = [position for position, sink in enumerate(units.sink) if sink and not units.special[position]]
+    if isinstance(units, Positions) and any(0 in parts for _, parts in units.wholes):
         unit = "token"  # the first piece of the first word
-    kinds = [special] if any(of.special) else []
+    kinds = [special] if any(units.special) else []
     if 0 in positions:
         kinds.append(f"{first} {unit}")
-    kinds += [f"“{of.labels[position]}” (#{position})" for position in positions if position]
+    kinds += [f"“{units.labels[position]}” (#{position})" for position in positions if position]
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 
 
@@ -219,29 +193,28 @@ def merge_subwords(tokens: Tokens, words: bool) -> Positions:
     parts = [(word, tuple(units)) for word, units in grouped]
     labels = [tokens.labels[first] for first in firsts]
     for word, units in parts if words else []:
-        for unit in units if word >= 0 else ():
-            pieces = [tokens.labels[position] for position in members[unit]]
-            labels[unit] = _part_of(tokens.word_labels[word], pieces) if len(units) > 1 else tokens.word_labels[word]
+        if word < 0:
+            continue
+        for unit in units:
+            label = tokens.word_labels[word]
+            if len(units) > 1:  # some pieces, joined; or where these are bytes that make up no text, the whole word
+                piece, *others = (tokens.labels[position] for position in members[unit])
+                joined = piece + "".join(other.removeprefix(WORDPIECE).removeprefix(OTHERS) for other in others)
+                is_text = joined.removeprefix(WORDPIECE).removeprefix(OTHERS) in label or not others
+                label = joined if is_text else f"{OTHERS}{label}"
+            labels[unit] = label
     return Positions(
-        "word" if words else "token",
-        tuple(labels),
-        tuple(tokens.special[first] for first in firsts),
-        tuple(tokens.sink[first] for first in firsts),
-        members,
-        tuple((tokens.word_labels[word], units) for word, units in parts if len(units) > 1),
+        name="word" if words else "token",
+        labels=tuple(labels),
+        special=tuple(tokens.special[first] for first in firsts),
+        sink=tuple(tokens.sink[first] for first in firsts),
+        members=members,
+        wholes=tuple((tokens.word_labels[word], units) for word, units in parts if len(units) > 1),
     )
 
 
-def _part_of(word: str, pieces: Sequence[str]) -> str:
-    """Label of some pieces of a word: joined, or where these are bytes that make up no text, the whole word."""
-    first, *others = pieces
-    joined = first + "".join(piece.removeprefix(WORDPIECE).removeprefix(OTHERS) for piece in others)
-    text = joined.removeprefix(WORDPIECE).removeprefix(OTHERS)
-    return joined if text in word or not others else f"{OTHERS}{word}"
-
-
 class UnitRows:
-    """Merges patterns of tokens into units, block of rows by block.
+    """Streaming merge of patterns of tokens into units, a chunk of rows at a time.
 
     Weights are summed over the keys of a unit and averaged over its queries. Rows still sum to 1
     where every token is in exactly one unit (Clark et al. 2019, section 4.1).
@@ -264,11 +237,9 @@ class UnitRows:
     def add(self, first: int, pattern: Tensor) -> tuple[int, Tensor]:
         """Add the next rows of a pattern, [.., rows, n_keys], from query ``first`` on.
 
-        Last keys may be left out where these rows do not see them.
-
-        Returns:
-            the first of the units that are complete now, and their rows, [.., n_units, n_keys], perhaps none; the same
-            tensor where every unit is one token, in order.
+        Last keys may be left out where these rows do not see them. Returns the first of the units that are complete
+        now, and their rows, [.., n_units, n_keys], perhaps none; the same tensor where every unit is one token, in
+        order.
         """
         merged = pattern if self._keys is None else self._keys.sums(pattern, -1)
         if self._same:
@@ -280,14 +251,17 @@ class UnitRows:
         else:
             short = merged.shape[-1] - self._waiting.shape[-1]
             merged = torch.cat([torch.nn.functional.pad(self._waiting, (0, short)), merged], dim=-2)
-        end, unit, start = self._from + merged.shape[-2], self._done, self._from
+        end = self._from + merged.shape[-2]
+        unit = self._done
+        start = self._from
         while self._done < len(self._members) and max(self._members[self._done]) < end:
             self._done += 1
         groups = [[position - start for position in group] for group in self._members[unit : self._done]]
         sizes = torch.tensor([len(group) for group in groups], dtype=merged.dtype, device=merged.device)
         begun = takewhile(lambda group: min(group) < end, islice(self._members, self._done, None))
         keep = min(map(min, begun), default=end)
-        self._waiting, self._from = merged[..., keep - start :, :].clone() if keep < end else None, keep
+        self._waiting = merged[..., keep - start :, :].clone() if keep < end else None
+        self._from = keep
         return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
 
 
@@ -295,20 +269,23 @@ class _UnitsOfTokens:
     """The units of each of n tokens, which may be several, or none."""
 
     def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
-        units, further = [len(groups)] * n, list[tuple[int, int]]()
+        units = [len(groups)] * n
+        further = list[tuple[int, int]]()
         for unit, group in enumerate(groups):
             for token in group:
                 if token < n and units[token] == len(groups):
                     units[token] = unit
                 elif token < n:
                     further.append((unit, token))
-        self._n_units, self._units = len(groups), torch.tensor(units, dtype=torch.long)
+        self._n_units = len(groups)
+        self._units = torch.tensor(units, dtype=torch.long)
         self._of_none = units.index(len(groups)) if len(groups) in units else n  # the first token of no unit
         self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
 
     def sums(self, values: Tensor, dim: int) -> Tensor:
         """Sums over the tokens of each unit along an axis, which may leave out the last tokens."""
-        n, shape = values.shape[dim], list(values.shape)
+        n = values.shape[dim]
+        shape = list(values.shape)
         shape[dim] = self._n_units + (self._of_none < n)  # one more for tokens of no unit
         sums = values.new_zeros(shape).index_add_(dim, self._units[:n].to(values.device), values)
         if self._further.numel():
@@ -327,10 +304,7 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     """The positions of one token or word of a text; of a word of several pieces all of them.
 
     Named as in the text, letter case ignored if no token has exactly that case; ``cat#2`` is its second occurrence,
-    needed where there are several; ``#3`` or 3 is position 3, counted from 0.
-
-    Raises:
-        UsageError: no such token, or several; or neither a string nor an int.
+    needed where there are several; ``#3`` or 3 is position 3, counted from 0. UsageError for no such token, or several.
     """
     n = len(units)
     if is_whole(token):
@@ -344,7 +318,9 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
         )
     occurrences = _occurrences(units, token)
     if len(occurrences) > 1:
-        some = ", ".join(f"{visible(token)}#{number} (#{at[0]})" for number, at in enumerate(occurrences[:6], start=1))
+        some = ", ".join(
+            f"{visible(token)}#{number} (#{positions[0]})" for number, positions in enumerate(occurrences[:6], start=1)
+        )
         times = f"stands in the text {len(occurrences)} times"
         raise UsageError(f"the token “{visible(token)}” {times}; name one: {some}{', …' if occurrences[6:] else ''}.")
     if occurrences:
@@ -363,16 +339,20 @@ def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
                 f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
                 f"from {visible(text)}#1."
             )
-    raise UsageError(_unknown(units, token))
+    distinct = list(dict.fromkeys(units.labels))
+    near = difflib.get_close_matches(token, distinct, n=5, cutoff=0.5)
+    known = "a token as figures show it" + (f" (near: {', '.join(near)})" if near else "")
+    if len(distinct) <= _SHORT_ENOUGH_TO_LIST:
+        known = f"one of {', '.join(distinct)}"
+    raise UsageError(
+        f"no token “{visible(token)}” in the text: expected {known}, or a position from #0 to #{len(units) - 1}."
+    )
 
 
 def find_queries(units: Positions, queries: str | int, option: str = "--queries") -> tuple[int, ...]:
     """The positions of some queries, in order: ``last``, a stretch such as ``-64:`` or ``100:200``, or one token.
 
-    A stretch is a Python slice; a token is named as for :func:`find_positions`.
-
-    Raises:
-        UsageError: the text has no such queries, or none of these forms.
+    A stretch is a Python slice; a token is named as for :func:`find_positions`, with the same errors.
     """
     n = len(units)
     if isinstance(queries, str) and queries == "last":
@@ -399,19 +379,9 @@ def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
 
 def _occurrences(units: Positions, text: str) -> list[tuple[int, ...]]:
     """The positions of each token or word with this text, in order; in another case where none has this one."""
-    named = [*((label, (position,)) for position, label in enumerate(units.labels)), *units.wholes]
-    exact = [positions for label, positions in named if label == text]
-    return sorted(exact or [positions for label, positions in named if label.casefold() == text.casefold()])
-
-
-def _unknown(units: Positions, token: str) -> str:
-    distinct = list(dict.fromkeys(units.labels))
-    near = difflib.get_close_matches(token, distinct, n=5, cutoff=0.5)
-    if len(distinct) <= _SHORT_ENOUGH_TO_LIST:
-        known = f"one of {', '.join(distinct)}"
-    else:
-        known = "a token as figures show it" + (f" (near: {', '.join(near)})" if near else "")
-    return f"no token “{visible(token)}” in the text: expected {known}, or a position from #0 to #{len(units) - 1}."
+    labels = [*((label, (position,)) for position, label in enumerate(units.labels)), *units.wholes]
+    exact = [positions for label, positions in labels if label == text]
+    return sorted(exact or [positions for label, positions in labels if label.casefold() == text.casefold()])
 
 
 def overlapping(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:

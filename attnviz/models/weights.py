@@ -24,11 +24,7 @@ from attnviz.wording import shortened
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of these safetensors files by name, on the CPU.
-
-    Raises:
-        CheckpointError: a file is truncated or corrupt.
-    """
+    """All tensors of these safetensors files by name, on the CPU; CheckpointError where one is truncated or corrupt."""
     weights: dict[str, Tensor] = {}
     for path in files:
         with _reading(path):
@@ -50,14 +46,13 @@ def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
 def own_dtype(folder: Path) -> torch.dtype:
     """The number format of a checkpoint, as its config.json states it, else that of its first weight.
 
-    Raises:
-        CheckpointError: attnviz does not compute in it.
+    CheckpointError where attnviz does not compute in it.
     """
     content = read_json(folder / "config.json")
-    named = content.get("dtype") or content.get("torch_dtype")
-    if named is None:
-        named = next((tensor.dtype for _, tensor in each_weight(weight_files(folder))), None)
-    name = str(named).removeprefix("torch.")
+    stated = content.get("dtype") or content.get("torch_dtype")
+    if stated is None:
+        stated = next((tensor.dtype for _, tensor in each_weight(weight_files(folder))), None)
+    name = str(stated).removeprefix("torch.")
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
     if name not in dtypes:
         raise CheckpointError(
@@ -68,11 +63,7 @@ def own_dtype(folder: Path) -> torch.dtype:
 
 
 def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
-    """Refuse weights of an unsupported number format, on the meta device, or not finite.
-
-    Raises:
-        CheckpointError: naming the first such tensor.
-    """
+    """Raise CheckpointError for weights of an unsupported number format, on the meta device, or not finite."""
     for name, tensor in weights:
         named = shortened(name, 100)
         if tensor.dtype not in TOLERANCES:
@@ -102,7 +93,6 @@ def all_finite(values: Tensor) -> bool:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Convert errors of reading a safetensors file to CheckpointError."""
     try:
         yield
     except (SafetensorError, OSError, ValueError) as error:
@@ -113,17 +103,12 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def check_parts(architecture: Architecture, model: Any) -> None:
-    """Refuse a model in memory that lacks a part that the reference reads, or has several dtypes or devices.
-
-    Raises:
-        ArchitectureError: naming the part.
-    """
+    """Raise ArchitectureError for a model in memory that lacks a part, or has several number formats or devices."""
     plain = (module for module in model.modules() if not any(map(is_quantised, module.parameters(recurse=False))))
-    parameters = [each for module in plain for each in module.parameters(recurse=False)]
-    for what, kinds in (
-        ("number format", {parameter.dtype for parameter in parameters}),
-        ("device", set() if is_spread(model) else {parameter.device for parameter in parameters}),
-    ):
+    parameters = [weight for module in plain for weight in module.parameters(recurse=False)]
+    dtypes = {weight.dtype for weight in parameters}
+    devices = set() if is_spread(model) else {weight.device for weight in parameters}
+    for what, kinds in (("number format", dtypes), ("device", devices)):
         if len(kinds) > 1:
             several = ", ".join(sorted(map(str, kinds)))
             how = "model.to(one), or, of quantised weights, the lines in the guide, troubleshooting.md"
@@ -137,7 +122,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
         for number, layer in enumerate(layers):
             for module in layer.linear_maps:
                 if missing := [name for name in names if getattr(module, name, None) is None]:
-                    path = next(path for path, each in model.named_modules() if each is module)
+                    path = next(path for path, part in model.named_modules() if part is module)
                     raise ValueError(f"{path} has no {missing[0]}")
             if number < n_attending:
                 architecture.parameters(model, number)
@@ -149,11 +134,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
 
 
 def check_report(folder: Path, architecture: Architecture, report: dict[str, Any]) -> None:
-    """Raise for weights that transformers reports as missing, unexpected or of the wrong shape.
-
-    Raises:
-        CheckpointError: naming some of them.
-    """
+    """Raise CheckpointError for weights that transformers reports as missing, unexpected or of the wrong shape."""
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights))
     unexpected = sorted(
         key
@@ -174,11 +155,7 @@ def check_report(folder: Path, architecture: Architecture, report: dict[str, Any
 
 
 def refuse_rounded(model: nn.Module) -> None:
-    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions are wrong.
-
-    Raises:
-        CheckpointError: with how to load the model instead.
-    """
+    """Raise CheckpointError for rotary frequencies that model.half() has rounded: angles of far positions are wrong."""
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
             dtype = str(buffer.dtype).removeprefix("torch.")
@@ -191,15 +168,15 @@ def refuse_rounded(model: nn.Module) -> None:
 class WeightsHash:
     """The SHA-256 of weights, computed when it is first asked for.
 
-    Args:
-        compute: the hash.
-        state: what changes when the weights do.
-        where: the weights, for a message.
+    ``state`` gives what changes when the weights do, and ``where`` names them in a message.
     """
 
     def __init__(self, compute: Callable[[], str], state: Callable[[], object], where: str) -> None:
-        self._compute, self._state, self._where = compute, state, where
-        self._at_opening, self._digest = state(), ""
+        self._compute = compute
+        self._state = state
+        self._where = where
+        self._at_opening = state()
+        self._digest = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process knows the hash: the weights are other objects there."""
@@ -210,11 +187,7 @@ class WeightsHash:
         return self._state() != self._at_opening
 
     def __call__(self) -> str:
-        """The hash of the weights as they were opened.
-
-        Raises:
-            CheckpointError: they have changed since.
-        """
+        """The hash of the weights as they were opened. Raises CheckpointError: they have changed since."""
         if not self._digest:
             if self.changed():
                 raise CheckpointError(
@@ -226,16 +199,15 @@ class WeightsHash:
 
 def hash_of_files(source: Source) -> WeightsHash:
     """The hash of a checkpoint's files; see :func:`attnviz.models.sources.weights_sha256`."""
-    files = tuple(weight_files(source.folder))
-    return WeightsHash(partial(weights_sha256, source), partial(_files_now, files), str(source.folder))
+    files = weight_files(source.folder)
 
+    def state() -> object:
+        try:
+            return [(stat.st_size, stat.st_mtime_ns) for stat in (path.stat() for path in files)]
+        except OSError:  # one is gone
+            return None
 
-def _files_now(files: Iterable[Path]) -> object:
-    """What changes when a file does; None where one is gone."""
-    try:
-        return [(each.st_size, each.st_mtime_ns) for each in (path.stat() for path in files)]
-    except OSError:
-        return None
+    return WeightsHash(partial(weights_sha256, source), state, str(source.folder))
 
 
 _finite: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
@@ -248,17 +220,18 @@ def check_loaded(model: nn.Module) -> WeightsHash:
     They are checked once for an object, and again when a weight has changed.
     """
     weights = _saved(model)
-    counted = not is_spread(model) and not any(each.is_inference() for each in weights.values())
+    counted = not is_spread(model) and not any(weight.is_inference() for weight in weights.values())
     versions = _versions(model) if counted else None
     if versions is None or _finite.get(model) != versions:
-        plain = ((name, each) for name, each in model.named_parameters() if not is_quantised(each))
+        plain = ((name, weight) for name, weight in model.named_parameters() if not is_quantised(weight))
         check_weights(with_values(model, plain), "the loaded model")
         _finite[model] = versions
     if counted:
-        return WeightsHash(partial(_hash_of, model), partial(_versions, model), "the loaded model")
-    return WeightsHash(
-        partial(str, parameters_sha256(with_values(model, weights.items()))), _always, "the loaded model"
-    )
+        return WeightsHash(
+            lambda: parameters_sha256(_saved(model).items()), partial(_versions, model), "the loaded model"
+        )
+    digest = parameters_sha256(with_values(model, weights.items()))
+    return WeightsHash(partial(str, digest), _always, "the loaded model")
 
 
 def _always() -> object:
@@ -272,13 +245,9 @@ def _saved(model: nn.Module) -> dict[str, Any]:
     return parameters if any(map(is_quantised, parameters.values())) else model.state_dict(keep_vars=True)
 
 
-def _hash_of(model: nn.Module) -> str:
-    return parameters_sha256(_saved(model).items())
-
-
 def _versions(model: nn.Module) -> object:
     """What changes when a weight does: the tensor, its number format, torch's count of changes (not of .data)."""
-    return [(id(each), each.dtype, each._version) for each in _saved(model).values()]
+    return [(id(weight), weight.dtype, weight._version) for weight in _saved(model).values()]
 
 
 def parameters_sha256(named: Iterable[tuple[str, Tensor]]) -> str:

@@ -52,7 +52,14 @@ def word_spans(text: str) -> list[tuple[int, int]]:
             spans += [(i, i + 1) for i in characters]
         elif kind:
             spans.append((characters[0], characters[-1] + 1))
-    return _with_marks(text, spans)
+    whole: list[tuple[int, int]] = []
+    for start, end in spans:  # a mark or joiner (of an emoji, say) belongs to the word right before
+        joins = unicodedata.category(text[start])[0] == "M" or text[start] == "\u200d"
+        if joins and whole and whole[-1][1] == start:
+            whole[-1] = whole[-1][0], end
+        else:
+            whole.append((start, end))
+    return whole
 
 
 def word_numbers(encoding: Any, texts: Sequence[str], has_words: bool = True) -> list[int | None]:
@@ -62,8 +69,8 @@ def word_numbers(encoding: Any, texts: Sequence[str], has_words: bool = True) ->
     texts without words each token is one.
     """
     if not has_words:
-        own = count()
-        return [None if segment is None else next(own) for segment in encoding.sequence_ids]
+        tokens = count()
+        return [None if segment is None else next(tokens) for segment in encoding.sequence_ids]
     spans = [word_spans(text) for text in texts]
     numbers: dict[tuple[int, int], int] = {}
     words: list[int | None] = []
@@ -91,37 +98,17 @@ def _kind(character: str) -> str:
     return character if category[0] == "P" else "symbol"
 
 
-def _with_marks(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans, those that begin with a mark or joiner (of an emoji, say) joined to the word right before."""
-    whole: list[tuple[int, int]] = []
-    for start, end in spans:
-        marks = unicodedata.category(text[start])[0] == "M" or text[start] == "\u200d"
-        if marks and whole and whole[-1][1] == start:
-            whole[-1] = whole[-1][0], end
-        else:
-            whole.append((start, end))
-    return whole
-
-
 @dataclass(frozen=True)
 class Encoding:
-    """A text, or a pair, as a tokenizer divides it; every list has one entry a token.
-
-    Attributes:
-        ids, tokens: vocabulary entries, by number and as pieces.
-        sequence_ids, word_ids: segment and pretoken; None for special tokens.
-        offsets: first and past-the-last character in the segment.
-        type_ids: token types.
-        text: what the pieces make up, where the tokenizer gives no offsets.
-    """
+    """A text, or a pair, as a tokenizer divides it; every list has one entry a token."""
 
     ids: list[int]
-    tokens: list[str]
-    sequence_ids: list[int | None]
-    word_ids: list[int | None]
-    offsets: list[tuple[int, int]]
+    tokens: list[str]  # their pieces
+    sequence_ids: list[int | None]  # the segment; None for special tokens
+    word_ids: list[int | None]  # the pretoken; likewise
+    offsets: list[tuple[int, int]]  # first and past-the-last character in the segment
     type_ids: list[int]
-    text: str | None = None
+    text: str | None = None  # what the pieces make up, where the tokenizer gives no offsets
 
     def with_special(self, special: Sequence[bool]) -> "Encoding":
         """With these tokens special."""
@@ -135,12 +122,20 @@ def encoding_of_pieces(
     ids: Sequence[int], pieces: Sequence[str], special: Sequence[bool], offsets: Sequence[tuple[int, int]], text: str
 ) -> Encoding:
     """The encoding of one text made from pieces; words begin at those with a leading space, and after special ones."""
-    words, word = list[int | None](), -1
+    words = list[int | None]()
+    word = -1
     for i, (piece, is_special) in enumerate(zip(pieces, special, strict=True)):
         word += not is_special and (word < 0 or piece.startswith(_BEGINS) or special[i - 1])
         words.append(None if is_special else word)
-    segments = [None if is_special else 0 for is_special in special]
-    return Encoding(list(ids), list(pieces), segments, words, list(offsets), [0] * len(ids), text)
+    return Encoding(
+        ids=list(ids),
+        tokens=list(pieces),
+        sequence_ids=[None if is_special else 0 for is_special in special],
+        word_ids=words,
+        offsets=list(offsets),
+        type_ids=[0] * len(ids),
+        text=text,
+    )
 
 
 def decoded_pieces(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Encoding:
@@ -168,15 +163,18 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     added = set(tokenizer.get_added_vocab())
     marked = _alphabet(tokenizer) in _BEGINS
 
-    def label(token: int, piece: str | None) -> str:
+    labels = []
+    for token in ids:
+        piece = tokenizer.convert_ids_to_tokens(token)
         if piece is None:
-            return f"id {token}"
-        if piece in added or not marked:
-            return visible(piece)
-        continues = not piece.startswith(_BEGINS) and decode([piece])[:1].isalnum()
-        return f"{OTHERS * continues}{visible(decode([piece]))}"
-
-    return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
+            labels.append(f"id {token}")
+        elif piece in added or not marked:
+            labels.append(visible(piece))
+        else:
+            text = decode([piece])
+            continues = not piece.startswith(_BEGINS) and text[:1].isalnum()
+            labels.append(f"{OTHERS if continues else ''}{visible(text)}")
+    return labels
 
 
 def continues_mark(tokenizer: Any) -> str:
@@ -202,7 +200,7 @@ def decoder(tokenizer: Any) -> Any:
 
     def byte_level(pieces: Sequence[str]) -> str:
         data = b"".join(
-            piece.encode() if piece in added else b"".join(_BYTES.get(each, each.encode()) for each in piece)
+            piece.encode() if piece in added else b"".join(_BYTES.get(letter, letter.encode()) for letter in piece)
             for piece in pieces
         )
         return _without_leading_space(data.decode("utf-8", "backslashreplace"))
@@ -220,12 +218,8 @@ def _without_leading_space(text: str) -> str:
     return text[1:] if len(text) > 1 and text[0] == " " and text.strip() else text
 
 
-def _byte_level_alphabet() -> dict[str, bytes]:
-    """The printable stand-in of every byte in byte-level BPE (Radford et al. 2019), inverted."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    alphabet = {chr(byte): bytes([byte]) for byte in plain}
-    return alphabet | {chr(256 + i): bytes([byte]) for i, byte in enumerate(others)}
-
-
-_BYTES = _byte_level_alphabet()
+_PLAIN = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_OTHER_BYTES = [byte for byte in range(256) if byte not in _PLAIN]
+_BYTES = {chr(byte): bytes([byte]) for byte in _PLAIN}
+_BYTES |= {chr(256 + i): bytes([byte]) for i, byte in enumerate(_OTHER_BYTES)}
+"""Every byte by its printable stand-in in byte-level BPE (Radford et al. 2019)."""

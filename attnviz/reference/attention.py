@@ -29,14 +29,13 @@ from attnviz.reference.positions import RelativePositions, Rotary, apply_rotary
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model] or None, ``epsilon`` added to the variance.
+    """y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, over the last axis (Ba et al. 2016).
 
-    y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016), over the last axis. The variance is that of
-    the d_model numbers themselves (divided by d_model, not d_model - 1).
+    The variance is that of the d_model numbers themselves (divided by d_model, not d_model - 1).
     """
 
-    weight: Tensor | None
-    bias: Tensor | None
+    weight: Tensor | None  # [d_model]
+    bias: Tensor | None  # [d_model]
     epsilon: float
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -46,14 +45,14 @@ class LayerNorm:
 
     def scale(self, x: Tensor) -> Tensor:
         """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
-        wide = upcast(x)
-        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        x = upcast(x)
+        variance = (x - x.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
         return (variance + self.epsilon).sqrt()
 
     def linear_part(self, x: Tensor, scale: Tensor | float) -> Tensor:
         """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
-        wide = upcast(x)
-        normed = (wide - wide.mean(-1, keepdim=True)) / scale
+        x = upcast(x)
+        normed = (x - x.mean(-1, keepdim=True)) / scale
         return normed if self.weight is None else normed * upcast(self.weight)
 
     def read_by(self, weight: Tensor) -> Tensor:
@@ -64,25 +63,22 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class RMSNorm:
-    """The parameters of a root-mean-square norm: ``weight``, [d_model] or [d_head], and ``epsilon``.
+    """y = x / sqrt(mean(x²) + eps) * weight, over the last axis (Zhang & Sennrich 2019).
 
-    y = x / sqrt(mean(x²) + eps) * weight (Zhang & Sennrich 2019), over the last axis, computed in float32 whatever the
-    number format, as transformers' models do. With ``rounded_once`` the weight is multiplied in float32, too (OLMo 2);
-    with ``one_more`` (Gemma) it is the stored weight plus 1. With ``clip`` (OLMoE) the result is kept between -clip and
-    clip.
+    It is computed in float32 whatever the number format, as transformers' models do.
     """
 
-    weight: Tensor
+    weight: Tensor  # [d_model] or [d_head]
     epsilon: float
-    one_more: bool = False
-    rounded_once: bool = False
-    clip: float | None = None
+    one_more: bool = False  # whether the weight is the stored one plus 1 (Gemma)
+    rounded_once: bool = False  # whether the weight is multiplied in float32, too (OLMo 2)
+    clip: float | None = None  # the result is kept between -clip and clip (OLMoE)
     bias: None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Every vector of x with mean square 1, then weighted; in the dtype of x."""
-        narrow = x.float()
-        normed = narrow * torch.rsqrt(narrow.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        in_float32 = x.float()
+        normed = in_float32 * torch.rsqrt(in_float32.pow(2).mean(-1, keepdim=True) + self.epsilon)
         if self.one_more:
             return (normed * (1.0 + self.weight.float())).to(x.dtype)
         weighted = (self.weight * normed).to(x.dtype) if self.rounded_once else self.weight * normed.to(x.dtype)
@@ -111,23 +107,19 @@ def upcast(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Latent:
-    """A narrower vector, of which projections are made (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1: MLA).
+    """A narrower vector, of which projections are made (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1: MLA)."""
 
-    ``weight`` is [d_latent, d_model], ``bias`` [d_latent] or None. ``norm`` is of its first numbers, as many as it has
-    weights; the others, ``n_apart``, are the last of a key, in all heads.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    norm: RMSNorm
+    weight: Tensor  # [d_latent, d_model]
+    bias: Tensor | None  # [d_latent]
+    norm: RMSNorm  # of its first numbers, as many as it has weights
 
     @property
     def n_apart(self) -> int:
-        """How many of its numbers are not normed."""
+        """How many of its numbers are not normed: the last of a key, in all heads."""
         return len(self.weight) - len(self.norm.weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of every input x [.., d_model], [.., d_latent]."""
+        """From inputs [.., d_model] to [.., d_latent]."""
         normed, apart = self._before_norm(x)
         return torch.cat([self.norm(normed), apart], -1)
 
@@ -142,17 +134,13 @@ class Latent:
 
 @dataclass(frozen=True)
 class Projection:
-    """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None.
+    """One linear map a head."""
 
-    With ``clip`` (OLMo) what it gives is kept between -clip and clip. With ``latent`` it is a map of that.
-    ``threshold``: see :func:`linear`.
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    clip: float | None = None
+    weight: Tensor  # [n_heads, d_model, d_head]; with a latent of that
+    bias: Tensor | None = None  # [n_heads, d_head]
+    clip: float | None = None  # the result is kept between -clip and clip (OLMo)
     latent: Latent | None = None
-    threshold: float | None = None
+    rounding: Callable[[Tensor], Tensor] | None = None  # of the input, see :func:`linear`
 
     def linear_part(self) -> "Projection":
         """From the input itself, the norm of the latent at scale 1; in float32 at least."""
@@ -166,59 +154,36 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How queries and keys become a pattern.
+    """How queries and keys become a pattern."""
 
-    Attributes:
-        scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
-        causal: whether a query may attend only to itself and to what precedes it.
-        upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
-        softmax_in_float32: whether the softmax is, whatever the number format of the scores.
-        window: how many keys on each visible side a query may attend to, its own included; None for all.
-        cap: bound of the scores, see :func:`softcap`.
-        position_bias: from the first query, the number of queries and that of keys to what is added to the scaled
-            scores, [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`.
-        relative: vectors of relative positions (DeBERTa, where queries of padding attend to all keys alike); or None.
-        rounded_once: whether scores are rounded to the number format only after this bias was added (BLOOM).
-        sinks: a learned score of each head, [n_heads], of a key that is no token; see :func:`attention_pattern`.
-    """
-
-    scale: float
-    causal: bool
-    upcast: bool = False
-    softmax_in_float32: bool = False
-    window: int | None = None
-    cap: float | None = None
+    scale: float  # what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else
+    causal: bool  # whether a query may attend only to itself and to what precedes it
+    upcast: bool = False  # whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``)
+    softmax_in_float32: bool = False  # whether the softmax is, whatever the number format of the scores
+    window: int | None = None  # keys on each visible side that a query may attend to, its own included; None for all
+    cap: float | None = None  # bound of the scores, see :func:`softcap`
+    # from the first query, the number of queries and that of keys to what is added to the scaled scores,
+    # [n_heads, n_queries, n_keys], see :func:`attnviz.reference.positions.bucketed_bias`
     position_bias: Callable[[int, int, int], Tensor] | None = None
-    relative: RelativePositions | None = None
-    rounded_once: bool = False
-    sinks: Tensor | None = None
+    relative: RelativePositions | None = None  # DeBERTa, where queries of padding attend to all keys alike
+    rounded_once: bool = False  # whether scores are rounded only after this bias was added (BLOOM)
+    sinks: Tensor | None = None  # [n_heads]: a learned score of a key that is no token, see :func:`attention_pattern`
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadParameters(Scoring):
-    """The parameters of one attention layer, a head at a time along the first axis.
+    """The parameters of one attention layer, a head at a time along the first axis."""
 
-    Attributes:
-        query, key, value: the projections (W_Q, b_Q), (W_K, b_K), (W_V, b_V); those of keys and values have fewer
-            heads where several query heads share them, see :func:`repeat_kv`.
-        output_weight: W_O, [n_heads, d_head, d_model]: what each head's values are multiplied by.
-        output_bias: b_O, [d_model]: one for all heads together; None where there is none.
-        rotary: the rotary positions of queries and keys; None where they have none.
-        query_norm, key_norm: norms of queries and keys, before they are rotated: see :func:`normed_heads`.
-        query_scale: what queries are multiplied by before they are rotated, and rounded (OPT, ESM).
-        output_threshold: of W_O, see :func:`linear`.
-    """
-
-    query: Projection
-    key: Projection
-    value: Projection
-    output_weight: Tensor
-    output_bias: Tensor | None
+    query: Projection  # W_Q, b_Q
+    key: Projection  # with fewer heads where several query heads share them, see :func:`repeat_kv`
+    value: Projection  # likewise
+    output_weight: Tensor  # W_O, [n_heads, d_head, d_model]
+    output_bias: Tensor | None  # b_O, [d_model], for all heads together
     rotary: Rotary | None = None
-    query_norm: Norm | None = None
+    query_norm: Norm | None = None  # before it is rotated, see :func:`normed_heads`
     key_norm: Norm | None = None
-    query_scale: float = 1.0
-    output_threshold: float | None = None
+    query_scale: float = 1.0  # what queries are multiplied by before they are rotated, and rounded (OPT, ESM)
+    output_rounding: Callable[[Tensor], Tensor] | None = None  # of what W_O is applied to, see :func:`linear`
 
     @property
     def n_heads(self) -> int:
@@ -232,26 +197,20 @@ def project(x: Tensor, projection: Projection) -> Tensor:
     n_heads, _, d_head = projection.weight.shape
     one_below_the_other = projection.weight.mT.flatten(0, 1)  # [n_heads * d_head, d_model]
     bias = None if projection.bias is None else projection.bias.flatten()
-    projected = linear(x, one_below_the_other, bias, projection.threshold)  # [.., n, n_heads * d_head]
+    projected = linear(x, one_below_the_other, bias, projection.rounding)  # [.., n, n_heads * d_head]
     if projection.clip is not None:
         projected = projected.clamp(-projection.clip, projection.clip)
     return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, threshold: float | None = None) -> Tensor:
-    """Linear map x W^T + b, rounded once as in models; twice would move large scores by 1 in half precision.
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, rounding: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Linear map x W^T + b in the number format of W, of x as the map rounds it first, if it does (LLM.int8()).
 
-    It is computed in the number format of W. With a ``threshold`` x is rounded first, as LLM.int8() does (Dettmers et
-    al. 2022, section 3): each vector to 127 steps of its largest number, but for dimensions in which any vector has one
-    of this size; 0 for no such dimensions.
+    It is rounded once as in models; twice would move large scores by 1 in half precision.
     """
-    if threshold is not None:
-        rows = x.flatten(0, -2).half()
-        outliers = rows.abs() >= (threshold or torch.inf)
-        small = rows.masked_fill(outliers, 0)
-        steps = 127 / small.abs().amax(-1, keepdim=True).float().clamp_min(torch.finfo(torch.half).tiny)
-        rounded = ((small * steps).round() / steps).reshape(x.shape)
-        x = torch.where(outliers.any(0), x, rounded.to(x))
+    x = x if rounding is None else rounding(x)
     if {x.dtype, x.dtype if bias is None else bias.dtype} == {weight.dtype}:  # each conversion is an operation
         return torch.nn.functional.linear(x, weight, bias)
     return torch.nn.functional.linear(x.to(weight), weight, None if bias is None else bias.to(weight)).to(x)
@@ -273,24 +232,22 @@ def values(source: Tensor, parameters: HeadParameters) -> Tensor:
 
 
 def queries_and_keys(
-    x: Tensor, source: Tensor, parameters: HeadParameters, made: dict[str, tuple[Tensor, Tensor]] | None = None
+    x: Tensor, source: Tensor, parameters: HeadParameters, steps: dict[str, tuple[Tensor, Tensor]] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Queries and keys: projected, normed a head (Henry et al. 2020), rotated, and keys repeated for their group.
 
-    Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model]. ``made`` gets both
-    after each step: ``projected``, ``head_norm``, ``rotated``; keys as many as they are before their groups share them.
-
-    Returns:
-        queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
+    From x [.., n_queries, d_model] and the source of keys [.., n_keys, d_model] to [.., n_heads, n_queries, d_head] and
+    [.., n_heads, n_keys, d_head]. ``steps`` gets both after each: ``projected``, ``head_norm``, ``rotated``; keys
+    as many as they are before their groups share them.
     """
-    made = {} if made is None else made
-    query, key = made["projected"] = project(x, parameters.query), project(source, parameters.key)
+    steps = {} if steps is None else steps
+    query, key = steps["projected"] = project(x, parameters.query), project(source, parameters.key)
     if parameters.query_norm is not None or parameters.key_norm is not None:
         query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
-        made["head_norm"] = query, key
+        steps["head_norm"] = query, key
     query = query if parameters.query_scale == 1 else query * parameters.query_scale
     if parameters.rotary is not None:
-        query, key = made["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
+        query, key = steps["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
     return query, repeat_kv(key, parameters.n_heads)
 
 
@@ -298,7 +255,7 @@ def normed_heads(x: Tensor, norm: Norm | None, linearly: bool = False) -> Tensor
     """Queries or keys [.., n_heads, n, d_head], normed a head at a time, or all together if the norm is as wide.
 
     A head at a time the weights are the same for all, [d_head], or each head's own, [n_heads, 1, d_head].
-    ``linearly``: through the linear part of the norm, at scale 1.
+    ``linearly`` is through the linear part of the norm, at scale 1.
     """
     if norm is None:
         return x
@@ -320,11 +277,7 @@ def softcap(scores: Tensor, cap: float) -> Tensor:
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Scaled dot products of every query with every key, before the mask and the softmax.
-
-    From queries [.., n_heads, n_queries, d_head] and keys [.., n_heads, n_keys, d_head] to
-    [.., n_heads, n_queries, n_keys]; the scale is 1/sqrt(d_head) in the paper.
-    """
+    """Scaled dot products of every query with every key, [.., n_heads, n_queries, n_keys], before mask and softmax."""
     return torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
 
 
@@ -358,10 +311,9 @@ def added_by_position(query: Tensor, key: Tensor, scoring: Scoring, first: int =
 def attention_pattern(scores: Tensor, allowed: Tensor | None, sinks: Tensor | None = None) -> Tensor:
     """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
-    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores of
-    the last keys; every query may attend to those before these, and to all keys where it is None. A query that may
-    attend to nothing (padding beyond a window) gets equal weights. Scores are overwritten, to save the memory of a
-    copy.
+    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, broadcastable to the scores of the last keys; every
+    query may attend to those before these, and to all keys where it is None. A query that may attend to nothing
+    (padding beyond a window) gets equal weights. Scores are overwritten, which saves memory.
 
     With learned ``sinks``, [n_heads], the softmax has one key more, and its share is dropped (OpenAI 2025, "gpt-oss
     model card", section 2.3): what rows lack to 1 goes to no token, see :func:`nowhere`.
@@ -383,18 +335,16 @@ def nowhere(pattern: Tensor) -> Tensor:
 def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
     concatenated = weighted.transpose(-3, -2).flatten(-2)
-    return linear(
-        concatenated, parameters.output_weight.flatten(0, 1).T, parameters.output_bias, parameters.output_threshold
-    )
+    weight = parameters.output_weight.flatten(0, 1).T
+    return linear(concatenated, weight, parameters.output_bias, parameters.output_rounding)
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
     """What each head would add with all its attention on one key, for each key: f(x) = (x W_V + b_V) W_O.
 
-    The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head.
-
-    From the values x W_V + b_V, [.., n_heads, n, d_head], and W_O, [n_heads, d_head, d_model], to
-    [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
+    The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head. From values
+    [.., n_heads, n, d_head] and W_O [n_heads, d_head, d_model] to [.., n_heads, n, d_model]; of one head all may lack
+    the axis of heads.
     """
     return torch.matmul(value, output_weight)
 
@@ -403,10 +353,8 @@ def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tenso
     """What each head adds to the residual stream: (A V) W_O of the head.
 
     Added up over the heads, and b_O added once, this is the attention output (Elhage et al. 2021, "A Mathematical
-    Framework for Transformer Circuits": heads are independent and additive).
-
-    From a pattern [.., n_heads, n, n_keys], values [.., n_heads, n_keys, d_head] and W_O, [n_heads, d_head, d_model],
-    to [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
+    Framework for Transformer Circuits": heads are independent and additive). Shapes as for
+    :func:`transformed_values`, of a pattern [.., n_heads, n, n_keys].
     """
     return torch.matmul(torch.matmul(pattern, value), output_weight)
 
@@ -414,18 +362,12 @@ def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tenso
 def allowed_positions(
     attention_mask: Tensor, causal: bool, window: int | None = None, first: int = 0, n_queries: int | None = None
 ) -> Tensor:
-    """Which keys each query may attend to.
+    """Which keys each query may attend to: boolean [batch, 1, n_queries, n], the second axis for the heads.
 
-    Args:
-        attention_mask: [batch, n], 1 for a token and 0 for padding.
-        causal: whether keys after the query are hidden.
-        window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2); those
-            k >= q + window, too (Beltagy et al. 2020, "Longformer", section 3.1).
-        first: the first query of the rows.
-        n_queries: number of rows; default all n.
-
-    Returns:
-        boolean [batch, 1, n_queries, n], axes query then key, the second axis for the heads.
+    Of ``attention_mask`` [batch, n], 1 for a token and 0 for padding, in the rows of ``n_queries`` (by default all)
+    from ``first`` on. ``causal`` hides keys after the query. A ``window`` hides keys k <= q - window from query q
+    (Jiang et al. 2023, "Mistral 7B", section 2), and k >= q + window, too (Beltagy et al. 2020, "Longformer", section
+    3.1).
     """
     batch, n = attention_mask.shape
     rows = n if n_queries is None else n_queries
@@ -439,18 +381,10 @@ def allowed_positions(
 
 
 def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | None, first: int = 0) -> Tensor:
-    """The pattern of some query rows over some keys, in the dtype of the queries.
+    """The pattern of some query rows over some keys, [.., n_heads, n_queries, n_keys], in the dtype of the queries.
 
-    Args:
-        query: [.., n_heads, n_queries, d_head].
-        key: [.., n_heads, n_keys, d_head], from position 0 on.
-        scoring: how the two become scores, and these a pattern.
-        allowed: boolean, True = may attend, broadcastable to the last keys of the result; see
-            :func:`attention_pattern`.
-        first: the position of the first of the queries.
-
-    Returns:
-        [.., n_heads, n_queries, n_keys].
+    Queries are [.., n_heads, n_queries, d_head] from position ``first`` on, keys [.., n_heads, n_keys, d_head] from 0
+    on; ``allowed`` as for :func:`attention_pattern`.
     """
     pattern = pattern_of_scores(scores_of(query, key, scoring, first), scoring, allowed)
     return pattern if pattern.dtype == query.dtype else pattern.to(query.dtype)

@@ -33,29 +33,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotary:
-    """The rotary positions of a layer.
+    """The rotary positions of a layer."""
 
-    Attributes:
-        frequencies: [d/2]: radians a position; of a head only the first d numbers are turned.
-        factor: what cos and sin are multiplied by.
-        longest: the most positions for which ``frequencies`` hold; None for any number.
-        beyond: the frequencies of longer texts (LongRoPE).
-        in_float32: whether queries and keys are turned in float32 and rounded once (OLMo).
-        rounded: whether cos and sin are rounded to the number format even so (ModernBERT).
-        interleaved: whether pairs are neighbours, (2i, 2i + 1), as in the paper (Cohere).
-        apart: whether what was interleaved is halves once it is turned (DeepSeek V3).
-        at_end: whether the last d numbers of a head are turned (MLA).
-    """
-
-    frequencies: Tensor
-    factor: float = 1.0
-    longest: int | None = None
-    beyond: Tensor | None = None
-    in_float32: bool = False
-    rounded: bool = False
-    interleaved: bool = False
-    apart: bool = False
-    at_end: bool = False
+    frequencies: Tensor  # [d/2]: radians a position; of a head only the first d numbers are turned
+    factor: float = 1.0  # what cos and sin are multiplied by
+    longest: int | None = None  # the most positions for which ``frequencies`` hold; None for any number
+    beyond: Tensor | None = None  # the frequencies of longer texts (LongRoPE)
+    in_float32: bool = False  # whether queries and keys are turned in float32 and rounded once (OLMo)
+    rounded: bool = False  # whether cos and sin are rounded to the number format even so (ModernBERT)
+    interleaved: bool = False  # whether pairs are neighbours, (2i, 2i + 1), as in the paper (Cohere)
+    apart: bool = False  # whether what was interleaved is halves once it is turned (DeepSeek V3)
+    at_end: bool = False  # whether the last d numbers of a head are turned (MLA)
 
     def of(self, n: int) -> Tensor:
         """The frequencies of a text of n positions."""
@@ -72,10 +60,11 @@ def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, len
     dtype = torch.promote_types(x.dtype, torch.float32) if rotary.in_float32 else x.dtype
     kept = x.dtype if rotary.rounded else dtype
     if positions is None:
-        cos, sin = cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept, dtype)
+        cos, sin = cos_and_sin_of_all(frequencies, x.shape[-2], x.device, rotary.factor, kept=kept, dtype=dtype)
     else:
         cos, sin = _cos_and_sin(frequencies.to(x.device), positions, rotary.factor, kept, dtype)
-    x, given = x.to(dtype), x.dtype
+    given = x.dtype
+    x = x.to(dtype)
     half = len(frequencies)
     start = x.shape[-1] - 2 * half if rotary.at_end else 0
     before, part, after = x.tensor_split([start, start + 2 * half], -1)
@@ -195,16 +184,13 @@ def linear_bias(slopes: Tensor, dtype: torch.dtype, first: int, n_queries: int, 
 
 @dataclass(frozen=True)
 class RelativePositions:
-    """The vectors of the relative positions of a layer, and their buckets.
+    """The vectors of the relative positions of a layer, and their buckets."""
 
-    Attributes:
-        vectors: [n_heads, n_buckets, d_head] each: ``content_to_position``, with which queries are compared, and
-            ``position_to_content``, with which keys are; one of them may be missing.
-        farthest: the distance from which on all share a bucket, where these are logarithmic; None where every distance
-            has one, up to half of them on each side.
-    """
-
+    # [n_heads, n_buckets, d_head] each: ``content_to_position``, with which queries are compared, and
+    # ``position_to_content``, with which keys are; one of them may be missing
     vectors: dict[str, Tensor]
+    # the distance from which on all share a bucket, where these are logarithmic; None where every distance has one, up
+    # to half of them on each side
     farthest: int | None
 
     def products(self, query: Tensor, key: Tensor, scale: float, first: int = 0) -> dict[str, Tensor]:
@@ -213,13 +199,15 @@ class RelativePositions:
         Of queries from position ``first`` on, [.., n_heads, n_queries, d_head], and keys from 0 on.
         """
         positions = torch.arange(max(first + query.shape[-2], key.shape[-2]), device=query.device)
-        distance, found = positions[first : first + query.shape[-2], None] - positions[: key.shape[-2]], {}
+        distance = positions[first : first + query.shape[-2], None] - positions[: key.shape[-2]]
+        products: dict[str, Tensor] = {}
         for name, vectors in self.vectors.items():
-            bucket, of_keys = self._buckets(distance, vectors.shape[1] // 2), name == "position_to_content"
-            compared, at = (key, bucket.T) if of_keys else (query, bucket)
-            product = (compared @ vectors.to(compared).mT).gather(-1, at.expand(*compared.shape[:-2], -1, -1))
-            found[name] = scale * (product.mT if of_keys else product)
-        return found
+            bucket = self._buckets(distance, vectors.shape[1] // 2)
+            of_keys = name == "position_to_content"
+            compared, index = (key, bucket.T) if of_keys else (query, bucket)
+            product = (compared @ vectors.to(compared).mT).gather(-1, index.expand(*compared.shape[:-2], -1, -1))
+            products[name] = scale * (product.mT if of_keys else product)
+        return products
 
     def _buckets(self, distance: Tensor, half: int) -> Tensor:
         """The bucket of each distance of a query from a key; ``half`` of them are of keys before the query."""

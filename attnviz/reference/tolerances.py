@@ -28,24 +28,15 @@ _ROUNDINGS = 3.0
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far the reference may be from the model before it counts as wrong.
+    """How far the reference may be from the model before it counts as wrong."""
 
-    Attributes:
-        pattern: largest absolute difference of an attention weight (weights are at most 1).
-        output: largest absolute difference of the output, as a share of the layer's largest output.
-        reason: why a correct reference stays below.
-        row: largest difference of a weight, as a share of the largest weight of its query; None where ``pattern`` is
-            small enough alone.
-        scale: smallest error of a layer's scale that is tested; 0 likewise.
-        probe: largest absolute difference of what a pattern makes of random values between -1 and 1.
-    """
-
-    pattern: float
-    output: float
-    reason: str
+    pattern: float  # largest absolute difference of an attention weight (weights are at most 1)
+    output: float  # largest absolute difference of the output, as a share of the layer's largest output
+    reason: str  # why a correct reference stays below
+    # largest difference of a weight, as a share of the largest weight of its query; None where ``pattern`` is enough
     row: float | None = None
-    scale: float = 0.0
-    probe: float = 1e-4
+    scale: float = 0.0  # smallest error of a layer's scale that is tested; 0 likewise
+    probe: float = 1e-4  # largest absolute difference of what a pattern makes of random values between -1 and 1
 
 
 TOLERANCES = {
@@ -54,10 +45,20 @@ TOLERANCES = {
     ),
     torch.float32: Tolerance(1e-4, 1e-4, "float32 rounds at 1e-7; a correct head differs by about 1e-6"),
     torch.float16: Tolerance(
-        5e-2, 2e-2, "float16 rounds scores of size 100 by 0.03, which moves a weight by up to 0.015", 6e-2, 4e-3, 6e-3
+        pattern=5e-2,
+        output=2e-2,
+        reason="float16 rounds scores of size 100 by 0.03, which moves a weight by up to 0.015",
+        row=6e-2,
+        scale=4e-3,
+        probe=6e-3,
     ),
     torch.bfloat16: Tolerance(
-        1e-1, 5e-2, "bfloat16 rounds scores of size 100 by 0.25, which moves a weight by up to 0.12", 3e-1, 8e-3, 8e-2
+        pattern=1e-1,
+        output=5e-2,
+        reason="bfloat16 rounds scores of size 100 by 0.25, which moves a weight by up to 0.12",
+        row=3e-1,
+        scale=8e-3,
+        probe=8e-2,
     ),
 }
 """By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1."""
@@ -76,44 +77,44 @@ def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
     return FLOAT32_STEPS if float32_steps and dtype == torch.float64 else TOLERANCES[dtype]
 
 
-def row_error(pattern: Tensor, own: Tensor) -> Tensor:
-    """Differences of the model's ``own`` weights, as shares of the reference row's largest, [.., n_heads, n, n]."""
-    wide = pattern.float()
-    return (own.float() - wide).abs_() / _largest(wide)
+def row_error(pattern: Tensor, model_pattern: Tensor) -> Tensor:
+    """Differences of the model's weights, as shares of the reference row's largest, [.., n_heads, n, n]."""
+    in_float32 = pattern.float()
+    return (model_pattern.float() - in_float32).abs_() / _largest(in_float32)
 
 
-def _largest(wide: Tensor) -> Tensor:
+def _largest(pattern: Tensor) -> Tensor:
     """The largest weight of each row, [.., 1]; with learned sinks that may be what goes nowhere."""
-    return torch.maximum(wide.amax(-1), nowhere(wide))[..., None]
+    return torch.maximum(pattern.amax(-1), nowhere(pattern))[..., None]
 
 
 class ScaleFit:
-    """The error of a layer's scale, fitted over blocks of rows, once relative to each of the two patterns.
+    """The error of a layer's scale, fitted over chunks of rows, once relative to each of the two patterns.
 
-    A uniform pattern shows no scale, so the fit relative to the other one has to show the error. Where the model shows
-    no pattern, the fit is of what the patterns make of random values, relative to the reference's.
+    Both directions are needed: a uniform pattern has no gradient in the scale. Where the model shows no pattern, the
+    fit is of what the patterns make of random values, relative to the reference's.
     """
 
     def __init__(self) -> None:
         self.sums: Tensor | None = None  # [1 or 2, 5], on the device of the patterns
         self._rounding = 0.0
 
-    def add(self, pattern: Tensor, own: Tensor) -> Tensor:
-        """Add a block of rows of both patterns, [batch, n_heads, n_queries, n_keys], in half precision.
+    def add(self, pattern: Tensor, model_pattern: Tensor) -> Tensor:
+        """Add a chunk of rows of both patterns, [batch, n_heads, n_queries, n_keys], in half precision.
 
-        Returns:
-            the largest of :func:`row_error`.
+        Returns the largest of :func:`row_error`.
         """
         self._rounding = torch.finfo(pattern.dtype).eps
-        ours, theirs = pattern.float(), own.float()
-        difference, largest = theirs - ours, _largest(ours)[..., 0]
+        ours, theirs = pattern.float(), model_pattern.float()
+        difference = theirs - ours
+        largest = _largest(ours)[..., 0]
         in_rows: Tensor = torch.linalg.vector_norm(difference, torch.inf, -1) / largest
-        ways = (ours, difference, largest), (theirs, difference, _largest(theirs)[..., 0])
-        self._add(torch.stack([_sums_of_fit(_change(wide), by, of) for wide, by, of in ways]))
+        of_theirs = _sums_of_fit(_change(theirs), difference, _largest(theirs)[..., 0])
+        self._add(torch.stack([_sums_of_fit(_change(ours), difference, largest), of_theirs]))
         return in_rows.amax()
 
     def add_probe(self, pattern: Tensor, random: Tensor, difference: Tensor, rounding: float) -> None:
-        """Add a block of rows of the reference's pattern, and what the model makes of random values beyond it.
+        """Add a chunk of rows of the reference's pattern, and what the model makes of random values beyond it.
 
         ``random`` is [.., n_keys, d], the ``difference`` [batch, n_heads, n_queries, d], rounded by about ``rounding``.
         """
@@ -127,28 +128,27 @@ class ScaleFit:
     def result(self, sums: list[float], floor: float) -> tuple[float, float]:
         """The absolute error of the scale, as a share of it, and the limit above which it counts.
 
-        ``sums`` are :attr:`sums`, flat and on the host.
-
-        The limit is infinite where every row is uniform or attends to one key alone, so that no scale would change it;
-        ``floor`` is its minimum.
+        ``sums`` are :attr:`sums`, flat and on the host. The limit is at least ``floor``, and infinite where every row
+        is uniform or attends to one key alone, so that no scale would change it.
         """
-        fits = [self._fit(sums[at : at + 5], floor) for at in range(0, len(sums), 5)]
+        fits: list[tuple[float, float]] = []
+        for start in range(0, len(sums), 5):
+            information, common, *squares = sums[start : start + 5]
+            if not information > 0:
+                fits.append((0.0, torch.inf))
+                continue
+            error = common / information
+            residual = squares[0] - 2 * error * squares[1] + error**2 * squares[2]
+            deviation = max(residual, 0.0) ** 0.5 / information
+            rounding = self._rounding / information**0.5
+            fits.append((abs(error), max(floor, _ERRORS * deviation, _ROUNDINGS * rounding)))
         return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
 
-    def _fit(self, sums: list[float], floor: float) -> tuple[float, float]:
-        information, common, *squares = sums
-        if not information > 0:
-            return 0.0, torch.inf
-        error = common / information
-        residual = squares[0] - 2 * error * squares[1] + error**2 * squares[2]
-        deviation, rounding = max(residual, 0.0) ** 0.5 / information, self._rounding / information**0.5
-        return abs(error), max(floor, _ERRORS * deviation, _ROUNDINGS * rounding)
 
-
-def _change(wide: Tensor) -> Tensor:
+def _change(pattern: Tensor) -> Tensor:
     """D of a pattern A, [.., n_queries, n_keys]."""
-    weighted = weighted_logs(wide)
-    return weighted.addcmul_(wide, weighted.sum(-1, keepdim=True), value=-1)
+    weighted = weighted_logs(pattern)
+    return weighted.addcmul_(pattern, weighted.sum(-1, keepdim=True), value=-1)
 
 
 def _sums_of_fit(change: Tensor, difference: Tensor, largest: Tensor) -> Tensor:
@@ -156,5 +156,5 @@ def _sums_of_fit(change: Tensor, difference: Tensor, largest: Tensor) -> Tensor:
     squares = largest.square()
     changes = (torch.linalg.vector_norm(change, dim=-1).square() / squares).double()
     commons = ((difference * change).sum(-1) / squares).double()
-    each = changes, commons, commons.square(), commons * changes, changes.square()
-    return torch.stack([numbers.sum() for numbers in each])
+    terms = changes, commons, commons.square(), commons * changes, changes.square()
+    return torch.stack([term.sum() for term in terms])

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import shutil
 import sys
 import warnings
@@ -245,7 +244,6 @@ REFUSED: list[tuple[Spoil, type[Exception], str]] = [
     (replaced_by(lambda file: file.symlink_to("nowhere")), CheckpointError, WEIGHTS),
     (replaced_by(lambda file: file.symlink_to(file.name)), CheckpointError, WEIGHTS),
     (replaced_by(lambda file: file.mkdir()), CheckpointError, WEIGHTS),
-    (replaced_by(os.mkfifo), CheckpointError, "pipe"),
     *(
         (settings_of(peft_type=kind), ArchitectureError, f"kind {kind}")
         for kind in ("PREFIX_TUNING", "VERA", "BOFT", "XLORA", "NONE_SUCH", "")

@@ -93,7 +93,9 @@ def test_too_large_a_model_is_refused_before_its_weights_are_read(monkeypatch, b
 
 
 def test_a_gpu_must_hold_all_weights_and_is_named(monkeypatch):
-    monkeypatch.setattr(estimate, "_free_on_gpu", lambda _: 1000)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 8000))
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: 500)
     model: Any = sharp_bert()
     estimate.refuse_beyond_memory("model", model, torch.device("mps"))
     with pytest.raises(OutOfMemoryError, match="1 kB are free on cuda:1"):

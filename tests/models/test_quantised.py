@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from attnviz.models import offloading
 from attnviz.models.families import base
 from attnviz.models.offloading import parameter_of
 from attnviz.models.opening import open_checkpoint
-from attnviz.models.quantised import has_gradient
+from attnviz.models.quantised import has_gradient, input_rounding, rounded_to_8_bits
 from attnviz.present.tables import verification_line
 from attnviz.reference.attention import linear
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -107,7 +108,7 @@ def test_a_checkpoint_is_opened_as_it_runs(folders, tmp_path, name):
 def test_what_8_bits_read_is_rounded_as_the_model_rounds_it(folders, monkeypatch):
     model = quantised(folders, "gpt2", "int8").eval()
     assert max(check.input_error for check in analyzed(model, "gpt2").verification.layers) < SHARP_32
-    monkeypatch.setattr(base, "outlier_threshold", lambda _: None)
+    monkeypatch.setattr(base, "input_rounding", lambda _: None)
     with pytest.raises(VerificationError):
         analyzed(model, "gpt2")
 
@@ -122,8 +123,9 @@ def test_large_numbers_are_not_rounded_to_8_bits():
     with torch.no_grad():
         expected, own = module(x), parameter_of(module, "weight")
     bias, largest = module.bias.detach(), float(expected.abs().max())
-    assert float((linear(x, own, bias, 6.0) - expected).abs().max()) < 1e-3 * largest
-    assert float((linear(x, own, bias, 0.0) - expected).abs().max()) > 3e-3 * largest
+    without_outliers = partial(rounded_to_8_bits, threshold=0.0)
+    assert float((linear(x, own, bias, input_rounding(module)) - expected).abs().max()) < 1e-3 * largest
+    assert float((linear(x, own, bias, without_outliers) - expected).abs().max()) > 3e-3 * largest
 
 
 def test_wrong_weights_do_not_verify(folders, monkeypatch):

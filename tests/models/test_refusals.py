@@ -95,15 +95,6 @@ def in_shards(first: Any = None, second: Any = None) -> Spoil:
     return spoil
 
 
-def pipe(name: str) -> Spoil:
-    def spoil(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).parent.mkdir(exist_ok=True)
-        os.mkfifo(folder / name)
-
-    return spoil
-
-
 def without_tokenizer(folder: Path) -> None:
     for path in folder.glob("tokenizer*"):
         path.unlink()
@@ -184,11 +175,6 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", write("config.json", "[1]"), "expected a JSON object, found list"),
     ("bert", write("config.json", ""), "cannot read"),
     ("bert", write("config.json", b"\xff\xfe"), "cannot read .*utf-8"),
-    ("bert", pipe("config.json"), r"has no config\.json"),
-    *(
-        ("bert", pipe(name), "is a pipe")
-        for name in (WEIGHTS, "tokenizer.json", "special_tokens_map.json", "additional_chat_templates/a.jinja")
-    ),
     ("bert", config(sub_configs=5), "transformers cannot read .*sub_configs"),
     # what is not reproduced, before any weight is read
     *(

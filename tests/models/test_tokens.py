@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import TextError, UsageError
-from attnviz.models.encoding import tokenize
+from attnviz.models.encoding import TextReader
 from attnviz.models.tokens import (
     Positions,
     Tokens,
@@ -35,14 +35,18 @@ GPT2 = gpt2_tokenizer()
 property_test = settings(deadline=None, max_examples=40)
 
 
+def read_by(tokenizer: Any, segments: bool, text: str, pair: str | None = None, **changes: Any) -> Tokens:
+    how = {name: changes.pop(name) for name in ("truncate", "target", "rendered") if name in changes}
+    limits: Any = {"max_positions": 40, "vocabulary_size": len(tokenizer), "segments": segments} | changes
+    return TextReader(tokenizer, **{"sink_first": not segments, **limits}).tokenize(text, pair, **how)
+
+
 def as_bert(text: str, pair: str | None = None, **changes: Any) -> Tokens:
-    limits = {"max_positions": 40, "vocabulary_size": len(BERT), "segments": True, "sink_first": False}
-    return tokenize(BERT, text, pair, **{**limits, **changes})
+    return read_by(BERT, True, text, pair, **changes)
 
 
 def as_gpt2(text: str, pair: str | None = None, **changes: Any) -> Tokens:
-    limits = {"max_positions": 40, "vocabulary_size": len(GPT2), "segments": False, "sink_first": True}
-    return tokenize(GPT2, text, pair, **{**limits, **changes})
+    return read_by(GPT2, False, text, pair, **changes)
 
 
 def metaspace_tokenizer() -> PreTrainedTokenizerFast:
@@ -64,10 +68,9 @@ def test_labels_mark_what_continues_a_word_in_every_kind_of_tokenizer():
     tokens = as_gpt2("the cats saw a dog")
     assert tokens.labels[:3] == ("the", "cat", "~s")
     assert tokens.word_labels == ("the", "cats", "saw", "a", "dog")
-    limits: Any = {"max_positions": 9, "vocabulary_size": 5, "segments": False, "sink_first": True}
-    tokens = tokenize(metaspace_tokenizer(), "the cats", **limits)
+    tokens = read_by(metaspace_tokenizer(), False, "the cats")
     assert (tokens.labels, tokens.word_labels) == (("the", "cat", "~s"), ("the", "cats"))
-    assert tokenize(metaspace_tokenizer(), "the  cat", **limits).labels == ("the", "␣", "cat")
+    assert read_by(metaspace_tokenizer(), False, "the  cat").labels == ("the", "␣", "cat")
 
 
 @pytest.mark.parametrize(
@@ -218,10 +221,7 @@ def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(read, pair, mo
 @pytest.mark.parametrize("pretokens", [False, True])
 def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
     """Whether the tokenizer takes the whole text for one pretoken, as Llama's does, or splits it at spaces."""
-    tokens = tokenize(
-        sentencepiece_tokenizer(pretokens), "the unbelievable cat, é", max_positions=40, vocabulary_size=400,
-        segments=False, sink_first=True,
-    )  # fmt: skip
+    tokens = read_by(sentencepiece_tokenizer(pretokens), False, "the unbelievable cat, é", vocabulary_size=400)
     assert tokens.labels == ("<s>", "the", "un", "~believ", "~able", "cat", ",", "␣", r"~\xc3", r"~\xa9")
     assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)
     assert tokens.word_labels == ("the", "unbelievable", "cat", ",", "é")

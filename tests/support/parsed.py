@@ -2,17 +2,15 @@
 
 from types import SimpleNamespace
 
-from attnviz.models.encoding import tokenize
+from attnviz.models.encoding import TextReader
 from attnviz.models.tokens import Tokens
 from tests.support.models import bert_tokenizer, gpt2_tokenizer
 
 
 def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
     tokenizer = gpt2_tokenizer() if gpt2 else bert_tokenizer()
-    return tokenize(
-        tokenizer, text, pair, max_positions=max_positions, vocabulary_size=len(tokenizer), segments=not gpt2,
-        sink_first=gpt2, truncate=True,
-    )  # fmt: skip
+    limits = {"vocabulary_size": len(tokenizer), "segments": not gpt2, "sink_first": gpt2}
+    return TextReader(tokenizer, max_positions=max_positions, **limits).tokenize(text, pair, truncate=True)
 
 
 class FakeParser:

@@ -102,7 +102,7 @@ def effective_embeddings(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
     for module in (tables.norm, tables.project, modules.after_attention(architecture.pre_norm)):
         rows = rows if module is None else module(rows)
     if modules.routed is not None:
-        output = modules.routed.network(rows[None])
+        output = modules.routed(rows[None])
         rows = (output[0] if isinstance(output, tuple) else output)[0]
     elif modules.up_proj is not None and modules.down_proj is not None:
         name = architecture.activation(checkpoint.config)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
-from attnviz.models.quantised import outlier_threshold
+from attnviz.models.quantised import input_rounding
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
@@ -43,11 +43,11 @@ class LinearMap:
 
     weight: Tensor  # [d_in, d_out]
     bias: Tensor | None  # [d_out]
-    threshold: float | None = None  # as of :func:`attention.linear`
+    rounding: Callable[[Tensor], Tensor] | None = None  # as of :func:`attention.linear`
 
     def __call__(self, x: Tensor) -> Tensor:
         """From [.., d_in] to [.., d_out]."""
-        product = attention.linear(x, self.weight.T, None, self.threshold)
+        product = attention.linear(x, self.weight.T, None, self.rounding)
         return product if self.bias is None else product + self.bias.to(product)
 
 
@@ -155,7 +155,7 @@ def _linear_map(module: Any) -> LinearMap | None:
         return None
     weight = parameter_of(module, "weight")
     weight = weight.T if isinstance(module, nn.Linear) else weight
-    return LinearMap(weight, parameter_of(module, "bias"), outlier_threshold(module))
+    return LinearMap(weight, parameter_of(module, "bias"), input_rounding(module))
 
 
 def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:

@@ -14,11 +14,7 @@ from attnviz.plugins import Registry
 
 
 def declared_in(modules: Iterable[object]) -> dict[str, Architecture]:
-    """The families of modules by name: classes that declare a name of their own, not those that inherit one.
-
-    Raises:
-        ValueError: two have one name.
-    """
+    """The families of modules by name: classes that declare a name of their own; ValueError where two have one name."""
     kinds: dict[str, type[Architecture]] = {}
     for module in modules:
         for kind in vars(module).values():
@@ -38,7 +34,9 @@ def _check(family: Architecture) -> None:
             raise ValueError(f"expected {attribute} of {' or '.join(map(str, lengths))} names, found {names!r}")
     if family.norm_kind not in get_args(NormKind):
         raise ValueError(f"expected norm_kind as one of {get_args(NormKind)}, found {family.norm_kind!r}")
-    if not hasattr(family, "class_prefix") or family.class_prefix in {each.class_prefix for each in _NATIVE.values()}:
+    if not hasattr(family, "class_prefix") or family.class_prefix in {
+        native.class_prefix for native in _NATIVE.values()
+    }:
         raise ValueError("expected class_prefix, with which the names of its own classes in transformers begin")
 
 
@@ -48,7 +46,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
 """By model_type, with those of plug-ins."""
 
 
-def look_again(architecture: Architecture) -> str:
+def plugin_hint(architecture: Architecture) -> str:
     """A sentence on what to do where a plug-in's declaration does not reproduce a model; empty for native ones."""
     plugin = ARCHITECTURES.plugins.get(architecture.name)
     where = "compare its window, positions, scale and norms with the model's code in transformers"
@@ -58,9 +56,8 @@ def look_again(architecture: Architecture) -> str:
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     """The architecture of a transformers config, checked to be reproduced in this dtype.
 
-    Raises:
-        ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
-            without layers, heads or words.
+    ArchitectureError for an unknown ``model_type``, a setting that is not reproduced, or a model without layers, heads
+    or words.
     """
     model_type = getattr(config, "model_type", None)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
@@ -70,9 +67,24 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     config = getattr(config, "text_config", config)  # of a model that also reads images
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
-            own_name = config.attribute_map.get(size, size)
-            raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
-    _refuse_out_of_range(config)
+            setting = config.attribute_map.get(size, size)
+            raise ArchitectureError(f"the config has {setting}={getattr(config, size)}; expected a model with {what}.")
+    # numbers on which the model's own forward pass, or the reference, would fail
+    settings = config.to_dict()
+    experts = (settings.get(name) for name in ("num_local_experts", "num_experts", "n_routed_experts"))
+    n_experts = next(filter(None, experts), 0)
+    n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
+    ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
+    ranges["num_key_value_heads"] = 1, math.inf
+    ranges["dim_model_base"] = 1, math.inf  # by which MiniCPM divides
+    if n_experts > 1 or (n_experts == 1 and config.model_type != "jamba"):  # a Jamba with one has none
+        ranges["num_experts_per_tok"] = 1, n_experts
+    ranges["decoder_start_token_id"] = 0, n_tokens - 1
+    for name, (least, most) in ranges.items():
+        value = settings.get(name)
+        if value is not None and not (isinstance(value, int | float) and least <= value <= most):
+            upto = "" if most == math.inf else f" to {most}"
+            raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
     architecture = ARCHITECTURES[model_type].variant(config)
     setting = architecture.epsilon_setting
     epsilon = architecture.declared("epsilon_setting", config) if isinstance(setting, str) else setting
@@ -88,26 +100,6 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
             architecture.declared("name", config, error.name)
         raise
     return architecture
-
-
-def _refuse_out_of_range(config: Any) -> None:
-    """Refuse numbers on which the model's own forward pass, or the reference, would fail."""
-    settings = config.to_dict()
-    n_experts = (
-        settings.get("num_local_experts") or settings.get("num_experts") or settings.get("n_routed_experts") or 0
-    )
-    n_tokens = max(settings.get("decoder_vocab_size") or 0, config.vocab_size)
-    ranges: dict[str, tuple[int, Any]] = {name: (0, 1) for name in settings if "drop" in name}
-    ranges["num_key_value_heads"] = 1, math.inf
-    ranges["dim_model_base"] = 1, math.inf  # by which MiniCPM divides
-    if n_experts > 1 or (n_experts == 1 and config.model_type != "jamba"):  # a Jamba with one has none
-        ranges["num_experts_per_tok"] = 1, n_experts
-    ranges["decoder_start_token_id"] = 0, n_tokens - 1
-    for name, (least, most) in ranges.items():
-        value = settings.get(name)
-        if value is not None and not (isinstance(value, int | float) and least <= value <= most):
-            upto = "" if most == math.inf else f" to {most}"
-            raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
 
 
 _CHUNKS = "it attends within chunks of the text, and scales queries by their position"
@@ -140,7 +132,7 @@ COMMANDS = tuple("heads compare outputs ablate patch rollout profile explain why
 
 def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
-    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if look_again(architecture) else "model")
+    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if plugin_hint(architecture) else "model")
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     if architecture.reads_sound:
         return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}

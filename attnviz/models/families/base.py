@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError
 from attnviz.models.head_ids import Stack, layers_in_words
 from attnviz.models.offloading import parameter_of
-from attnviz.models.quantised import outlier_threshold
+from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
@@ -27,83 +27,47 @@ NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded o
 
 
 @dataclass(frozen=True)
-class RoutedModules:
-    """The modules of a feed-forward network of experts, of which each token takes some (Shazeer et al. 2017).
-
-    Attributes:
-        network: returns the network's output [batch, n, d_model].
-        router: returns logits [batch * n, n_experts], and weights and numbers [batch * n, n_taken] of the experts
-            that each token takes.
-        experts: gated networks with the weights ``gate_up_proj`` [n_experts, 2 * d_ff, d_model] and ``down_proj``
-            [n_experts, d_model, d_ff], and the activation ``act_fn`` (gpt-oss: transposed, gate and up by turns, with
-            biases, and no such module); returns their weighted sum.
-        shared_gate: to the logit of the weight of an expert that every token takes, whose maps are the layer's.
-    """
-
-    network: nn.Module
-    router: nn.Module
-    experts: nn.Module
-    shared_gate: nn.Module | None = None
-
-
-@dataclass(frozen=True)
 class LayerModules:
     """The modules of a layer whose inputs and outputs are recorded or changed.
 
-    Attributes:
-        block: the whole layer, residual stream to residual stream [batch, n, d_model], returned alone or first.
-        projections: linear maps to queries, keys and values [batch, n, d_model], three or one for all; or two, the
-            second head by head to keys beside values (MLA).
-        attention: takes the attention's input [batch, n, d_model], and of cross-attention ``key_value_states``; returns
-            the pattern [batch, n_heads, n_queries, n_keys] last (with eager attention).
-        o_proj: W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head].
-        output: returns the attention's output after W_O [batch, n, d_model], alone or first, before the residual.
-        attention_norm: before the attention (pre-norm), or after its residual; None where outputs alone are normed
-            (OLMo 2), or without one (ModernBERT's first layer).
-        up_proj, down_proj: the feed-forward network's linear maps, d_model to d_ff and back; with experts those of the
-            shared one, or None.
-        feed_forward_norm: before the network (pre-norm), or after its residual; in a pre-norm decoder with
-            cross-attention the norm before that, which comes next; None as above, or where the network reads the
-            attention's norm (parallel).
-        attention_output_norm, feed_forward_output_norm: norms of outputs before the residual is added (Gemma).
-        head_norms: norms of queries and keys; empty where there are none.
-        heads_first: whether these give [batch, n_heads, n, d_head].
-        gate: linear map whose activation multiplies that of ``up_proj`` (Shazeer 2020, "GLU Variants Improve
-            Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate.
-        activation: that of the gate.
-        routed: the network's experts; None of a network that is the same for each token.
-        experts: of a network whose output is added to that of the other one (Granite hybrid); None without one.
-        parallel: whether the network reads the block's input, as the attention does (Wang & Komatsuzaki 2021, "GPT-J").
-        attends: whether the layer attends; else its mixer of tokens stands in the place of attention and W_O.
-        run, n_runs: of modules that run several times in a pass (ALBERT): which run is this layer, and of how many.
+    Norms are None where a layer has none. ``output`` and ``block`` return their result alone or first in a tuple.
     """
 
-    block: nn.Module
+    block: nn.Module  # the whole layer, residual stream to residual stream [batch, n, d_model]
+    # linear maps to queries, keys and values, three or one for all; or two, the second head by head to keys beside
+    # values (MLA)
     projections: tuple[nn.Module, ...]
+    # takes its input [batch, n, d_model], and of cross-attention ``key_value_states``; returns the pattern
+    # [batch, n_heads, n_queries, n_keys] last (with eager attention)
     attention: nn.Module
-    o_proj: nn.Module
-    output: nn.Module
-    attention_norm: nn.Module | None
-    up_proj: nn.Module | None
-    down_proj: nn.Module | None
+    o_proj: nn.Module  # W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head]
+    output: nn.Module  # returns the attention's output after W_O [batch, n, d_model], before the residual
+    attention_norm: nn.Module | None  # before the attention (pre-norm), or after its residual
+    up_proj: nn.Module | None  # of the feed-forward network, d_model to d_ff; None of experts
+    down_proj: nn.Module | None  # d_ff to d_model; likewise
+    # before the network (pre-norm), or after its residual; in a pre-norm decoder with cross-attention the norm before
+    # that, which comes next; None where the network reads the attention's norm (parallel)
     feed_forward_norm: nn.Module | None
-    attention_output_norm: nn.Module | None = None
-    feed_forward_output_norm: nn.Module | None = None
-    head_norms: tuple[nn.Module, ...] = ()
-    heads_first: bool = False
+    attention_output_norm: nn.Module | None = None  # of the output, before the residual is added (Gemma)
+    feed_forward_output_norm: nn.Module | None = None  # likewise
+    head_norms: tuple[nn.Module, ...] = ()  # of queries and keys
+    heads_first: bool = False  # whether these give [batch, n_heads, n, d_head]
+    # linear map whose activation multiplies the output of ``up_proj`` (Shazeer 2020, "GLU Variants Improve
+    # Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate
     gate: nn.Module | None = None
-    activation: nn.Module | None = None
-    routed: RoutedModules | None = None
-    experts: nn.Module | None = None
-    parallel: bool = False
-    attends: bool = True
-    run: int = 0
-    n_runs: int = 1
+    activation: nn.Module | None = None  # of the gate
+    # a feed-forward network (nn.Module) of experts, of which each token takes some (Shazeer et al. 2017); else None
+    routed: Any = None
+    experts: nn.Module | None = None  # a network whose output is added to that of the other one (Granite hybrid)
+    parallel: bool = False  # whether the network reads the block's input (Wang & Komatsuzaki 2021, "GPT-J")
+    attends: bool = True  # else its mixer of tokens stands in the place of attention and W_O
+    run: int = 0  # of modules that run several times in a pass (ALBERT): which run is this layer
+    n_runs: int = 1  # and of how many
 
     @property
     def network_output(self) -> nn.Module:
         """It returns the output of the feed-forward network [batch, n, d_model]."""
-        network: Any = self.down_proj if self.routed is None else self.routed.network
+        network: Any = first_of(self.routed, self.down_proj)
         return network  # type: ignore[no-any-return]
 
     @property
@@ -116,10 +80,9 @@ class LayerModules:
 
     @property
     def linear_maps(self) -> tuple[nn.Module, ...]:
-        """All linear maps; of experts the router and the shared one's."""
-        router = None if self.routed is None else self.routed.router
-        every = (*self.projections, self.o_proj if self.attends else None, self.up_proj, self.down_proj, router)
-        return tuple(module for module in every if module is not None)
+        """All linear maps, but for those of experts."""
+        maps = (*self.projections, self.o_proj if self.attends else None, self.up_proj, self.down_proj)
+        return tuple(module for module in maps if module is not None)
 
     def after_attention(self, pre_norm: bool) -> nn.Module | None:
         """The norm of the sum of the residual stream and the attention's output; of parallel ones, of the network."""
@@ -129,8 +92,7 @@ class LayerModules:
 
     def sum_input(self, pre_norm: bool) -> nn.Module:
         """The module that takes in this sum: its norm, or the feed-forward network."""
-        network = first_of(self.gate, self.up_proj) if self.routed is None else self.routed.network
-        module: Any = first_of(self.after_attention(pre_norm), network)
+        module: Any = first_of(self.after_attention(pre_norm), self.routed, self.gate, self.up_proj)
         return module  # type: ignore[no-any-return]
 
 
@@ -141,27 +103,17 @@ def first_of(*modules: nn.Module | None) -> nn.Module | None:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The tables that the first layer's input is made from.
+    """The tables that the first layer's input is made from."""
 
-    Attributes:
-        words: [vocabulary, d_model].
-        positions: [positions, d_model]; None where positions enter elsewhere (rotary).
-        segments: [2, d_model]: token types; None where the model has none.
-        norm: the layer norm over their sum; None where there is none before the first layer.
-        project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
-        scale: what the words' rows are multiplied by.
-        words_project: the linear map of words alone to d_model, without bias, before all that (OPT-350m); else None.
-        dropped: a token whose row is left out, as if by dropout, so that those of the others are divided by their share
-            of the text (ESM's mask); None for none.
-    """
-
-    words: Tensor
-    positions: Tensor | None = None
-    segments: Tensor | None = None
-    norm: nn.Module | None = None
-    project: nn.Module | None = None
-    scale: float = 1.0
-    words_project: nn.Module | None = None
+    words: Tensor  # [vocabulary, d_model]
+    positions: Tensor | None = None  # [positions, d_model]; None where positions enter elsewhere (rotary)
+    segments: Tensor | None = None  # token types, [2, d_model]
+    norm: nn.Module | None = None  # over their sum, before the first layer
+    project: nn.Module | None = None  # linear map after that to d_model, where the tables are narrower (ELECTRA)
+    scale: float = 1.0  # what the words' rows are multiplied by
+    words_project: nn.Module | None = None  # linear map of words alone to d_model, without bias, first (OPT-350m)
+    # a token whose row is left out, as if by dropout, so that those of the others are divided by their share of the
+    # text (ESM's mask)
     dropped: int | None = None
 
     def of_words(self, ids: Tensor) -> Tensor:
@@ -184,7 +136,9 @@ class LogitsHead(nn.Module):
 
     def __init__(self, linear: nn.Module, bias: Tensor | None = None, scale: float = 1.0, divisor: float = 1.0) -> None:
         super().__init__()
-        self.linear, self.scale, self.divisor = linear, scale, divisor
+        self.linear = linear
+        self.scale = scale
+        self.divisor = divisor
         self.bias = None if bias is None else nn.Buffer(bias.flatten())
 
     @property
@@ -217,6 +171,12 @@ class Architecture:
     segments_at: str = ""
     embedding_norm_at: str = ""
     first_row: int = 0  # of the position table
+    position_table: str = "weight"  # its name in the module of the positions
+    # paths of linear maps without bias: of words alone to d_model, of their sum (it may be missing), and from what the
+    # last layer and its norm give to final states; empty for none
+    words_project_at: str = ""
+    project_at: str = ""
+    output_map_at: str = ""
     # paths in the whole model of the steps of its heads, or modules; "base." begins one in the bare model
     language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
     class_steps: tuple[str | nn.Module, ...] = ("score",)
@@ -258,11 +218,15 @@ class Architecture:
     # whether cos, sin, norms and the softmax are computed in float32 whatever the number format
     float32_steps: bool = False
     softmax_in_float32: bool = False  # whether the softmax alone is
+    scaled: bool = True  # whether scores are scaled
     scales_queries: bool = False  # whether queries are scaled, not scores
+    upcast_scores: bool = False  # whether scores and softmax are computed in float32
+    scores_rounded_once: bool = False  # whether scores and their bias are rounded together
+    cap_setting: str = ""  # the config's setting of what bounds scores; empty for nothing
     # the config's setting of the norms' epsilon; or epsilon itself, if fixed
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
-    sigmoid_router: bool = False  # whether weights of experts are sigmoids of the router's logits, not a softmax
+    fixed_activation: str = ""  # its name where the config names none
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
     fused_by_head: bool = False
@@ -282,7 +246,7 @@ class Architecture:
             cls.name, cls.class_prefix = name, prefix
 
     def declared(self, attribute: str, owner: Any, name: str | None = "") -> Any:
-        """What a module or config has under a name, or path, of an attribute; ArchitectureError if it has none."""
+        """What a module or config has under the name, or path, in an attribute; ArchitectureError if it has none."""
         name = getattr(self, attribute) if name == "" else name
         for step in name.split(".") if name else ():
             if not hasattr(owner, step):
@@ -302,15 +266,14 @@ class Architecture:
 
     @property
     def language_class(self) -> str:
-        """Name of transformers' class with a language-modelling head."""
         return self.class_prefix + self.language_task
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - for those that refuse one
         """Raise ArchitectureError for settings that the reference does not reproduce."""
         for setting, value in dict(self.only).items():
-            found = getattr(config, setting, None)
-            if found is not None and found != value:
-                raise not_reproduced(self.name, setting, found, repr(value))
+            stated = getattr(config, setting, None)
+            if stated is not None and stated != value:
+                raise not_reproduced(self.name, setting, stated, repr(value))
         for setting in self.needed:
             if getattr(config, setting, None) is None:
                 raise not_reproduced(self.name, setting, None, "a number")
@@ -343,13 +306,12 @@ class Architecture:
 
         A user's own class may lack ``base_model_prefix``, so the name is that of transformers' class.
         """
-        own = getattr(model, getattr(model, "base_model_prefix", ""), model)  # LlamaForQuestionAnswering.transformer
-        base: nn.Module = self.declared("text_tower_at", getattr(model, self.bare_class.base_model_prefix, own))
+        inside = getattr(model, getattr(model, "base_model_prefix", ""), model)  # LlamaForQuestionAnswering.transformer
+        base: nn.Module = self.declared("text_tower_at", getattr(model, self.bare_class.base_model_prefix, inside))
         return base
 
     @property
     def bare_class(self) -> Any:
-        """Transformers' class of the bare model."""
         import transformers
 
         return self.declared("class_prefix", transformers, f"{self.class_prefix}Model")
@@ -365,17 +327,17 @@ class Architecture:
 
     def head_of(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
         """Steps that the model calls one by one, as one module in eval mode; None where it lacks one of them."""
-        found: list[Any] = []
+        parts: list[Any] = []
         for step in steps:
             part: Any = step
             if isinstance(step, str):
                 part = self.base_model(model) if step.startswith("base.") else model
                 for name in step.removeprefix("base.").split("."):
                     part = getattr(part, name, None)
-            found.append(getattr(part, "_orig_mod", part))  # of one that torch compiled
-        if not found or None in found:
+            parts.append(getattr(part, "_orig_mod", part))  # of one that torch compiled
+        if not parts or None in parts:
             return None
-        head = nn.Sequential(*found)
+        head = nn.Sequential(*parts)
         head.training = False  # dropout is left out; the model's own modules keep their mode
         return head
 
@@ -389,7 +351,8 @@ class Architecture:
 
     def _layers(self, base_model: Any) -> Sequence[Any]:
         """The layers, those that do not attend last."""
-        layers, others = self.declared("layers_at", base_model), self.not_attending(base_model.config)
+        layers = self.declared("layers_at", base_model)
+        others = self.not_attending(base_model.config)
         numbers = sorted(range(len(layers)), key=lambda number: number in others) if others else range(len(layers))
         return [layers[number] for number in numbers]
 
@@ -403,11 +366,9 @@ class Architecture:
         network = self.declared("network_at", layer)
         names = self.projection_names if mixer is None else ()
         *projections, o_proj = [self.declared("projection_names", attention, name) for name in names] or [mixer]
-        routed = self.routed_modules(network) if hasattr(network, "experts") else None
-        shared = first_of(getattr(network, "shared_expert", None), getattr(network, "shared_experts", None))
-        dense = network if routed is None else shared
+        routed = network if hasattr(network, "experts") else None
         up_proj, gate, activation, down_proj = (
-            None if dense is None else self.declared("network_names", dense, name) for name in self.network_names
+            self.declared("network_names", network, name) if routed is None else None for name in self.network_names
         )
         norms = [self.declared("norm_names", layer, name) for name in self.norm_names]
         return LayerModules(
@@ -431,24 +392,22 @@ class Architecture:
             attends=mixer is None,
         )
 
-    def routed_modules(self, network: Any) -> RoutedModules:
-        """The modules of a network of experts."""
-        router = network.router if hasattr(network, "router") else network.gate
-        return RoutedModules(network, router, network.experts, getattr(network, "shared_expert_gate", None))
-
     def embeddings(self, base_model: Any) -> Embeddings:
         """The tables that the first layer's input is made from."""
-        words, positions, segments, norm = (
-            self.declared(at, base_model) if getattr(self, at) else None
-            for at in ("words_at", "positions_at", "segments_at", "embedding_norm_at")
+        words, positions, segments, norm, words_project = (
+            self.declared(path, base_model) if getattr(self, path) else None
+            for path in ("words_at", "positions_at", "segments_at", "embedding_norm_at", "words_project_at")
         )
         rows = parameter_of(words, "weight")
+        has_project = self.project_at and hasattr(base_model, self.project_at.partition(".")[0])
         return Embeddings(
-            rows,
-            None if positions is None else parameter_of(positions, "weight")[self.first_row :],
-            None if segments is None else parameter_of(segments, "weight"),
-            norm,
+            words=rows,
+            positions=None if positions is None else parameter_of(positions, self.position_table)[self.first_row :],
+            segments=None if segments is None else parameter_of(segments, "weight"),
+            norm=norm,
+            project=self.declared("project_at", base_model) if has_project else None,
             scale=self.embedding_scale(base_model.config, rows),
+            words_project=words_project,
         )
 
     def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - of those that round it
@@ -459,9 +418,9 @@ class Architecture:
         """The norm after the last layer; None where there is none."""
         return self.declared("final_norm_at", base_model) if self.final_norm_at else None
 
-    def output_map(self, base_model: Any) -> nn.Module | None:  # noqa: ARG002 - most have none
+    def output_map(self, base_model: Any) -> nn.Module | None:
         """The linear map, without bias, from what the last layer and its norm give to final states (OPT-350m)."""
-        return None
+        return self.declared("output_map_at", base_model) if self.output_map_at else None
 
     def final_states(self, base_model: nn.Module, hidden: Tensor) -> Tensor:
         """Final states, from the output of the last layer."""
@@ -473,38 +432,9 @@ class Architecture:
         """The weight [out, in] of one of its linear maps."""
         return parameter_of(linear, "weight")
 
-    def n_taken(self, config: Any) -> int:
-        """The experts that each token takes."""
-        return int(config.num_experts_per_tok)
-
-    def expert_weights(self, config: Any, logits: Tensor, taken: Tensor) -> Tensor:
-        """Weights [n, n_taken] of the experts that tokens take, from the router's logits [n, n_experts], in float32."""
-        every = logits.float().sigmoid() if self.sigmoid_router else logits.softmax(-1, torch.float32)
-        weights = every.gather(-1, taken)
-        normed = weights / weights.sum(-1, keepdim=True) if getattr(config, "norm_topk_prob", True) else weights
-        return normed * getattr(config, "routed_scaling_factor", 1.0)
-
-    def expert_formula(self, config: Any) -> str:
-        """:meth:`expert_weights` in a few words, of logits r."""
-        normed = ", divided by their sum" if getattr(config, "norm_topk_prob", True) else ""
-        factor, activation = getattr(config, "routed_scaling_factor", 1.0), "σ" if self.sigmoid_router else "softmax"
-        return f"{activation}(r) of those taken{normed}" + ("" if factor == 1 else f", times {factor:g}")
-
-    def expert_choice(self, config: Any, router: Any, logits: Tensor) -> Tensor:  # noqa: ARG002 - most take these
-        """Of the router's logits [n, n_experts] the numbers of which each token takes the highest."""
-        return logits
-
     def activation(self, config: Any) -> object:
         """The name of the feed-forward network's activation."""
-        return self.declared("activation_setting", config)
-
-    def gated(self, config: Any, activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:  # noqa: ARG002
-        """The input of an expert's second linear map, from both halves of the first [n, d_ff]."""
-        return activation(gate) * up
-
-    def expert_network(self, config: Any, activation: str) -> str:  # noqa: ARG002 - most are alike
-        """What an expert gives of x, in a formula."""
-        return f"({activation}(x W_gate) · x W_up) W_down"
+        return self.fixed_activation or self.declared("activation_setting", config)
 
     def residual_multiplier(self, config: Any) -> float:
         """What outputs of attention and feed-forward network are multiplied by before they are added (Granite)."""
@@ -516,7 +446,7 @@ class Architecture:
 
     def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002 - of those that differ
         """What scores are multiplied by."""
-        return float(getattr(config, "attention_multiplier", d_head**-0.5))
+        return float(getattr(config, "attention_multiplier", d_head**-0.5)) if self.scaled else 1.0
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:  # noqa: ARG002
         """The rotary positions of a layer; None for none."""
@@ -526,29 +456,24 @@ class Architecture:
         """A bias of scores by distance; None for none."""
         return None
 
-    def cap(self, config: Any) -> float | None:  # noqa: ARG002
-        """What bounds scores; None for nothing."""
-        return None
-
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
         modules: Any = self.modules_of(base_model, layer)
-        n_heads, n_shared = self.head_counts(base_model.config, layer)
-        output_weight = self.weight(modules.o_proj).T.unflatten(0, (n_heads, -1))
+        config = base_model.config
+        n_heads, n_shared = self.head_counts(config, layer)
         query, key, value = self.projections(modules, n_heads, n_shared)
         d_head = query.weight.shape[-1]
-        norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
+        norms: Any = [norm_of(self, config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
-        query_scale = self.scale(base_model.config, layer, d_head) if self.scales_queries else 1.0
         return HeadParameters(
             **vars(self.scoring(base_model, layer, d_head)),
             query=query,
             key=key,
             value=value,
-            output_weight=output_weight,
+            output_weight=self.weight(modules.o_proj).T.unflatten(0, (n_heads, -1)),
             output_bias=parameter_of(modules.o_proj, "bias"),
-            query_scale=query_scale,
-            output_threshold=outlier_threshold(modules.o_proj),
+            query_scale=self.scale(config, layer, d_head) if self.scales_queries else 1.0,
+            output_rounding=input_rounding(modules.o_proj),
             query_norm=query_norm,
             key_norm=key_norm,
             rotary=self.rotary(base_model, layer, d_head),
@@ -558,39 +483,46 @@ class Architecture:
         """Those of queries, keys and values."""
         heads = n_heads, n_shared, n_shared
         maps = [(self.weight(linear), parameter_of(linear, "bias")) for linear in modules.projections]
+        roundings = [input_rounding(linear) for linear in modules.projections]
         if len(maps) == 1:  # all three side by side
             d_head = self.weight(modules.o_proj).shape[1] // n_heads
             rows = [n * d_head for n in heads]
             [(weight, bias)] = maps
-            if (found := len(weight)) != sum(rows):
-                raise not_reproduced(self.name, self.projection_names[0], f"{found} rows", f"{sum(rows)} of Q, K and V")
+            if len(weight) != sum(rows):
+                expected = f"{sum(rows)} of Q, K and V"
+                raise not_reproduced(self.name, self.projection_names[0], f"{len(weight)} rows", expected)
             if self.fused_by_head:
                 weight, bias = (
                     None if part is None else heads_apart(part, n_heads, n_shared) for part in (weight, bias)
                 )
             biases = [None] * 3 if bias is None else bias.split(rows)
             maps = list(zip(weight.split(rows), biases, strict=True))
-        thresholds = [outlier_threshold(linear) for linear in modules.projections] * (3 // len(modules.projections))
-        return tuple(map(projection_of, *zip(*maps, strict=True), heads, thresholds))
+            roundings = roundings * 3
+        return tuple(map(projection_of, *zip(*maps, strict=True), heads, roundings))
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """How the layer makes a pattern of queries and keys."""
-        modules, config = self.modules_of(base_model, layer), base_model.config
+        config = base_model.config
+        attention = self.modules_of(base_model, layer).attention
         return Scoring(
             scale=1.0 if self.scales_queries else self.scale(config, layer, d_head),
             causal=self.causal,
+            upcast=self.upcast_scores,
+            rounded_once=self.scores_rounded_once,
             softmax_in_float32=self.softmax_in_float32,
             window=self.window(config, layer),
-            cap=self.cap(config),
+            cap=getattr(config, self.cap_setting) if self.cap_setting else None,
             position_bias=self.position_bias(base_model, layer),
-            sinks=parameter_of(modules.attention, "sinks") if self.learned_sinks else None,
+            sinks=parameter_of(attention, "sinks") if self.learned_sinks else None,
         )
 
 
-def projection_of(weight: Tensor, bias: Tensor | None, n_heads: int, threshold: float | None = None) -> Projection:
+def projection_of(
+    weight: Tensor, bias: Tensor | None, n_heads: int, rounding: Callable[[Tensor], Tensor] | None = None
+) -> Projection:
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
-    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1), threshold=threshold)
+    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1), rounding=rounding)
 
 
 def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:
@@ -614,19 +546,20 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     """The parameters of one of its norms, with the epsilon of the config."""
     setting = architecture.epsilon_setting
     epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
-    if architecture.norm_kind in ("layer", "layer, 1 + w"):
-        bias = parameter_of(module, "bias") if hasattr(module, "bias") else None
-        heads = [parameter_of(each, "weight") for each in getattr(module, "norms", ())]  # StableLM: a module a head
-        weight = torch.stack(heads) if heads else parameter_of(module, "weight") if hasattr(module, "weight") else None
-        weight = weight if weight is None or architecture.norm_kind == "layer" else weight + 1.0
-        return LayerNorm(weight if weight is None or weight.ndim == 1 else weight[:, None], bias, epsilon)
-    architecture.declared("norm_kind", module, "weight")
-    return RMSNorm(
-        parameter_of(module, "weight"),
-        epsilon,
-        architecture.norm_kind == "rms, 1 + w",
-        architecture.norm_kind == "rms, rounded once",
-    )
+    if architecture.norm_kind not in ("layer", "layer, 1 + w"):
+        architecture.declared("norm_kind", module, "weight")
+        return RMSNorm(
+            parameter_of(module, "weight"),
+            epsilon,
+            one_more=architecture.norm_kind == "rms, 1 + w",
+            rounded_once=architecture.norm_kind == "rms, rounded once",
+        )
+    weight, bias = (parameter_of(module, name) if hasattr(module, name) else None for name in ("weight", "bias"))
+    if hasattr(module, "norms"):  # StableLM: a module a head
+        weight = torch.stack([parameter_of(norm, "weight") for norm in module.norms])
+    if weight is not None and architecture.norm_kind == "layer, 1 + w":
+        weight = weight + 1.0
+    return LayerNorm(weight if weight is None or weight.ndim == 1 else weight[:, None], bias, epsilon)
 
 
 def first_position(architecture: Architecture, config: Any) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, not_reproduced
+from attnviz.models.families.base import Architecture, LayerModules, PositionBias, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
 from attnviz.reference.positions import Rotary, alibi_slopes, bucketed_bias, default_frequencies, linear_bias
@@ -36,7 +36,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
     only: tuple[tuple[str, object], ...] = (
-        *(("is_decoder", False), ("add_cross_attention", False)),
+        ("is_decoder", False),
+        ("add_cross_attention", False),
         ("position_embedding_type", "absolute"),
     )
     segments = True
@@ -45,8 +46,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse also heads that do not divide the model."""
-        if config.hidden_size % config.num_attention_heads:
-            n_heads, width = config.num_attention_heads, config.hidden_size
+        n_heads, width = config.num_attention_heads, config.hidden_size
+        if width % n_heads:
             raise not_reproduced(self.name, "num_attention_heads", n_heads, f"a divisor of its width {width}")
         super().refuse(config, dtype)
 
@@ -59,22 +60,20 @@ class Bert(Architecture, name="bert", prefix="Bert"):
 class Electra(Bert, name="electra", prefix="Electra"):
     """BERT without pooler, whose embeddings may be narrower than its layers and are then projected."""
 
+    project_at = "embeddings_project"
     language_steps = ("generator_predictions", "generator_lm_head")  # of the generator; the discriminator has none
     class_steps = ("classifier.dense", "classifier.activation", "classifier.out_proj")
     head_weights = (
-        *("generator_predictions", "generator_lm_head", "discriminator_predictions", "sequence_summary"),
-        *("classifier", "qa_outputs"),
+        *("generator_predictions", "generator_lm_head", "discriminator_predictions"),
+        *("sequence_summary", "classifier", "qa_outputs"),
     )
     optional_weights = ()
-
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """As of BERT, then perhaps projected."""
-        return replace(super().embeddings(base_model), project=getattr(base_model, "embeddings_project", None))
 
 
 class Albert(Bert, name="albert", prefix="Albert"):
     """Lan et al. 2020: BERT whose layers share modules in groups; embeddings may be narrower and are projected."""
 
+    project_at = "encoder.embedding_hidden_mapping_in"
     projection_names = ("query", "key", "value", "dense")
     norm_names = ("attention.LayerNorm", None, "full_layer_layer_norm", None)
     network_names = ("ffn", None, None, "ffn_output")
@@ -97,7 +96,8 @@ class Albert(Bert, name="albert", prefix="Albert"):
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer: layers are dealt to the groups in as many stretches."""
         model: Any = base_model
-        groups, n = model.encoder.albert_layer_groups, model.config.num_hidden_layers
+        groups = model.encoder.albert_layer_groups
+        n = model.config.num_hidden_layers
         blocks = [block for run in range(n) for block in groups[int(run / (n / len(groups)))].albert_layers]
         return [
             replace(self.layer_modules(block), run=blocks[:layer].count(block), n_runs=blocks.count(block))
@@ -111,10 +111,6 @@ class Albert(Bert, name="albert", prefix="Albert"):
     def layer_modules(self, layer: Any) -> LayerModules:
         """``AlbertAttention`` has W_O and the norm after the residual inside."""
         return replace(Architecture.layer_modules(self, layer), output=layer.attention.dense)
-
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """As of BERT, then projected."""
-        return replace(super().embeddings(base_model), project=base_model.encoder.embedding_hidden_mapping_in)
 
 
 class DistilBert(Bert, name="distilbert", prefix="DistilBert"):
@@ -241,15 +237,13 @@ class GPTNeo(GPT, name="gpt_neo", prefix="GPTNeo"):
     old_buffers = (".attention.bias", ".attention.masked_bias")
     linear_biases = False
     float32_steps = True
+    scaled = False
+    upcast_scores = True
     bypassing = "_attn"
 
     def window(self, config: Any, layer: int) -> int | None:
         """``window_size`` in layers that are ``local``."""
         return int(config.window_size) if config.attention_layers[layer] == "local" else None
-
-    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
-        """Scores in float32, as they are."""
-        return replace(super().scoring(base_model, layer, d_head), scale=1.0, upcast=True)
 
 
 class GPTJ(GPT, name="gptj", prefix="GPTJ"):
@@ -262,15 +256,12 @@ class GPTJ(GPT, name="gptj", prefix="GPTJ"):
     linear_biases = False
     parallel = True
     float32_steps = True
+    upcast_scores = True
     bypassing = "_attn"
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
         """Of ``rotary_dim`` numbers of each head."""
         return Rotary(default_frequencies(base_model.config.rotary_dim, 10000.0), interleaved=True)
-
-    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
-        """Scores in float32."""
-        return replace(super().scoring(base_model, layer, d_head), upcast=True)
 
 
 class Bloom(GPT, name="bloom", prefix="Bloom"):
@@ -286,13 +277,11 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
     fused_by_head = True
     float32_steps = True
     softmax_in_float32 = True
+    scores_rounded_once = True
     bypassing = "forward"
     attention_adds_residual = True
+    fixed_activation = "gelu_new"
     resumable = False  # what it adds to scores has a row a text and head
-
-    def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
-        """GELU, nearly."""
-        return "gelu_new"
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """The output is that of W_O alone."""
@@ -304,7 +293,3 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
         o_proj = self.modules_of(base_model, layer).o_proj
         slopes = alibi_slopes(base_model.config.num_attention_heads).to(running_device(o_proj))
         return partial(linear_bias, slopes, parameter_of(o_proj, "weight").dtype)
-
-    def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
-        """Scores and their bias are rounded together."""
-        return replace(super().scoring(base_model, layer, d_head), rounded_once=True)

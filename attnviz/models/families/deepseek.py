@@ -12,7 +12,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, LayerModules, projection_of
 from attnviz.models.families.llama import Llama, temperature
 from attnviz.models.offloading import parameter_of
-from attnviz.models.quantised import outlier_threshold
+from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import Latent, Projection, RMSNorm
 from attnviz.reference.positions import Rotary
 
@@ -26,36 +26,37 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
     d_head_setting = "qk_head_dim"
     rotary_interleaved = True
     rotary_apart = True  # whether what was interleaved is halves once it is turned
-    sigmoid_router = True
 
     def variant(self, config: Any) -> Architecture:
         """Queries may have no latent, and pairs may be halves."""
-        made = copy(self)
-        made.rotary_interleaved = getattr(config, "rope_interleave", self.rotary_interleaved)
+        variant = copy(self)
+        variant.rotary_interleaved = getattr(config, "rope_interleave", self.rotary_interleaved)
         if config.q_lora_rank is None:
-            made.projection_names = ("q_proj", *self.projection_names[1:])
-        return made
+            variant.projection_names = ("q_proj", *self.projection_names[1:])
+        return variant
 
     def projections(self, modules: LayerModules, n_heads: int, n_shared: int) -> tuple[Projection, ...]:  # noqa: ARG002
         """Of latents; a key is made of what its head has, and of what all heads have, which is not normed."""
-        if any(outlier_threshold(linear) is not None for linear in modules.projections):
+        if any(input_rounding(linear) is not None for linear in modules.projections):
             raise ArchitectureError(
                 "LLM.int8() rounds what latent vectors are made of; load this model in 4 bits (nf4)."
             )
         query, both = (projection_of(self.weight(linear), None, n_heads) for linear in modules.projections)
-        of_query, latent = (self._latent(modules.attention, *names) for names in self.latent_names)
-        rank, n_own = both.weight.shape[1], query.weight.shape[-1] - latent.n_apart
+        latents: list[Any] = []
+        for names in self.latent_names:
+            linear, norm = (self.declared("latent_names", modules.attention, name) for name in names)
+            if linear is None:
+                latents.append(None)
+                continue
+            normed = RMSNorm(parameter_of(norm, "weight"), norm.variance_epsilon)  # which is not the config's
+            latents.append(Latent(self.weight(linear), parameter_of(linear, "bias"), normed))
+        of_query, latent = latents
+        rank = both.weight.shape[1]
+        n_own = query.weight.shape[-1] - latent.n_apart
         key, value = pad(both.weight, (0, 0, 0, latent.n_apart)).tensor_split([n_own], -1)
         key = pad(key, (0, latent.n_apart))
         key[:, rank:, n_own:] = torch.eye(latent.n_apart)
         return replace(query, latent=of_query), Projection(key, latent=latent), Projection(value, latent=latent)
-
-    def _latent(self, attention: Any, down: str, norm: str) -> Any:
-        linear, normed = (self.declared("latent_names", attention, name) for name in (down, norm))
-        if linear is None:
-            return None
-        own = RMSNorm(parameter_of(normed, "weight"), normed.variance_epsilon)  # which is not the config's
-        return Latent(self.weight(linear), parameter_of(linear, "bias"), own)
 
     def scale(self, config: Any, layer: int, d_head: int) -> float:
         """Times the square of YaRN's temperature."""
@@ -68,24 +69,13 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
         turned = super().rotary(base_model, layer, base_model.config.qk_rope_head_dim)
         return turned and replace(turned, apart=self.rotary_apart and turned.interleaved, at_end=True)
 
-    def expert_choice(self, config: Any, router: Any, logits: Tensor) -> Tensor:
-        """With a bias of its own; if in groups, in those whose best one, or best two with a bias, have most."""
-        bias = getattr(router, "e_score_correction_bias", None)
-        choice = logits if bias is None else logits.sigmoid() + bias
-        if getattr(config, "topk_method", "") == "greedy":
-            return choice
-        best = choice.unflatten(-1, (config.n_group, -1)).topk(1 if bias is None else 2).values.sum(-1)
-        outside = best < best.topk(config.topk_group).values[:, -1:]
-        return choice.masked_fill(outside.repeat_interleave(choice.shape[-1] // config.n_group, -1), -torch.inf)
-
 
 class DeepseekV2(DeepseekV3, name="deepseek_v2", prefix="DeepseekV2"):
-    """Weights of experts by a softmax; what is rotated stays interleaved, and is in float32."""
+    """What is rotated stays interleaved, and is in float32."""
 
     only = (*Llama.only, ("norm_topk_prob", False))
     rotary_apart = False
     rotary_in_float32 = True
-    sigmoid_router = False
 
 
 class Glm4MoeLite(DeepseekV3, name="glm4_moe_lite", prefix="Glm4MoeLite"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, Embeddings, LayerModules, LogitsHead, NormKind, PositionBias
+from attnviz.models.families.base import Architecture, LayerModules, LogitsHead, NormKind, PositionBias
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
@@ -62,11 +62,7 @@ class EncoderDecoder(Architecture, ABC):
         return stacks[1:] if self.reads_sound else stacks
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The bare model with encoder and decoder inside a model with any head.
-
-        Raises:
-            ArchitectureError: no encoder or no decoder.
-        """
+        """The bare model with encoder and decoder inside a model with any head; ArchitectureError without them."""
         base: nn.Module = getattr(model, "model", model)
         if not hasattr(base, "encoder") or not hasattr(base, "decoder"):
             raise ArchitectureError(
@@ -86,9 +82,9 @@ class EncoderDecoder(Architecture, ABC):
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, stack after stack."""
         encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
-        own: Any = decoder if self.reads_sound else (*encoder, *decoder)  # type: ignore[misc]
+        blocks: Any = [*decoder] if self.reads_sound else [*encoder, *decoder]  # type: ignore[misc]
         across: Any = decoder
-        return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
+        return [*map(self.layer_modules, blocks), *(self.layer_modules(block, across=True) for block in across)]
 
     def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
         """The modules of one layer."""
@@ -111,7 +107,8 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
 
     size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
     words_at = "decoder.embed_tokens"
-    position_table = "weight"  # its name in the module of the positions
+    positions_at = "decoder.embed_positions"
+    embedding_norm_at = "decoder.layernorm_embedding"
     first_row = 2
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
@@ -135,14 +132,6 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
             feed_forward_norm=layer.final_layer_norm,
         )
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """The decoder's words, scaled, and positions are added, then normalised if there is a norm."""
-        decoder = base_model.decoder
-        positions = parameter_of(decoder.embed_positions, self.position_table)[self.first_row :]
-        return replace(
-            super().embeddings(base_model), positions=positions, norm=getattr(decoder, "layernorm_embedding", None)
-        )
-
     def embedding_scale(self, config: Any, words: Tensor) -> float:  # noqa: ARG002 - in any format
         """With ``scale_embedding`` the root of d_model."""
         return float(config.d_model**0.5) if config.scale_embedding else 1.0
@@ -152,6 +141,7 @@ class Marian(Bart, name="marian", prefix="Marian"):
     """Junczys-Dowmunt et al. 2018, as in OPUS-MT: BART with sinusoidal positions and no norm of the embeddings."""
 
     language_class = "MarianMTModel"
+    embedding_norm_at = ""
     first_row = 0
 
 
@@ -163,7 +153,8 @@ class MBart(Bart, name="mbart", prefix="MBart"):
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """As of BART; cross-attention's output is added to the input of the norm before it."""
-        modules, following = super().layer_modules(layer, across), getattr(layer, "encoder_attn_layer_norm", None)
+        modules = super().layer_modules(layer, across)
+        following = getattr(layer, "encoder_attn_layer_norm", None)
         if across:
             return replace(modules, block=layer.encoder_attn_layer_norm)
         return modules if following is None else replace(modules, feed_forward_norm=following)
@@ -176,12 +167,14 @@ class M2M100(MBart, name="m2m_100", prefix="M2M100"):
     positions_computed = True
     needed = (*MBart.needed, "pad_token_id")  # after which positions are counted
     position_table = "weights"
+    embedding_norm_at = ""
     first_row = 0
 
 
 class Pegasus(MBart, name="pegasus", prefix="Pegasus"):
     """Zhang et al. 2020: mBART with sinusoidal positions, without a norm of the embeddings."""
 
+    embedding_norm_at = ""
     first_row = 0
 
 
@@ -193,6 +186,7 @@ class Whisper(MBart, name="whisper", prefix="Whisper"):
     language_steps = ("proj_out",)
     linear_biases = False
     scales_queries = True
+    embedding_norm_at = ""
     first_row = 0
 
 
@@ -208,6 +202,7 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
     pre_norm = True
     linear_biases = False
     norm_kind: NormKind = "rms"
+    scaled = False
     float32_steps = True
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "dense_act_fn"
@@ -232,7 +227,9 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """``T5Attention`` gives (output after W_O, bias, pattern); the next sublayer's norm gets the sum."""
-        sublayer, following, network = layer.layer[across], layer.layer[across + 1], layer.layer[-1].DenseReluDense
+        sublayer = layer.layer[across]
+        following = layer.layer[across + 1]
+        network = layer.layer[-1].DenseReluDense
         attention = sublayer.EncDecAttention if across else sublayer.SelfAttention
         return LayerModules(
             block=sublayer,
@@ -245,10 +242,6 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
             down_proj=network.wo,
             feed_forward_norm=following.layer_norm,
         )
-
-    def scale(self, config: Any, layer: int, d_head: int) -> float:  # noqa: ARG002
-        """None."""
-        return 1.0
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:
         """All blocks of a stack use the table of the first; cross-attention has none."""

@@ -62,6 +62,8 @@ class OPT(Architecture, name="opt", prefix="OPT"):
     layers_at = "decoder.layers"
     words_at = "decoder.embed_tokens"
     positions_at = "decoder.embed_positions"
+    words_project_at = "decoder.project_in"
+    output_map_at = "decoder.project_out"
     first_row = 2
     final_norm_at = "decoder.final_layer_norm"
     projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -92,15 +94,6 @@ class OPT(Architecture, name="opt", prefix="OPT"):
         post_norm.pre_norm, post_norm.final_norm_at = False, ""
         return post_norm
 
-    def embeddings(self, base_model: Any) -> Embeddings:
-        """Words, perhaps projected, and positions are added."""
-        return replace(super().embeddings(base_model), words_project=base_model.decoder.project_in)
-
-    def output_map(self, base_model: Any) -> nn.Module | None:
-        """``project_out``, to the width of the words."""
-        project: nn.Module | None = base_model.decoder.project_out
-        return project
-
 
 class Esm(Bert, name="esm", prefix="Esm"):
     """Lin et al. 2023, ESM-2: BERT on proteins, with rotary positions; what masks leave out is made up for."""
@@ -114,6 +107,7 @@ class Esm(Bert, name="esm", prefix="Esm"):
     old_buffers = (*Bert.old_buffers, "rotary_embeddings.inv_freq", "position_embeddings.weight")
     only = (*Bert.only, ("position_embedding_type", "rotary"), ("is_folding_model", False))
     needed = ("pad_token_id",)
+    fixed_activation = "gelu"
     has_words = False
     segments = False
     pre_norm = True
@@ -126,13 +120,10 @@ class Esm(Bert, name="esm", prefix="Esm"):
         if config.token_dropout and config.mask_token_id is None:
             raise not_reproduced(self.name, "mask_token_id", None, "a number")
 
-    def activation(self, config: Any) -> object:  # noqa: ARG002 - the config names none
-        """GELU."""
-        return "gelu"
-
     def embeddings(self, base_model: Any) -> Embeddings:
         """Words, perhaps normalised; with ``token_dropout`` without masks, as if these were 12 % as in training."""
-        tables, config = base_model.embeddings, base_model.config
+        tables = base_model.embeddings
+        config = base_model.config
         words = Embeddings(parameter_of(tables.word_embeddings, "weight"), norm=tables.layer_norm)
         return replace(words, scale=1 - 0.15 * 0.8, dropped=config.mask_token_id) if config.token_dropout else words
 
@@ -175,7 +166,9 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
     head_weights = ("cls", "lm_predictions", "mask_predictions", "pooler", "classifier", "qa_outputs")
     optional_weights = ()
     only = (
-        *(("relative_attention", True), ("conv_kernel_size", 0), ("type_vocab_size", 0)),
+        ("relative_attention", True),
+        ("conv_kernel_size", 0),
+        ("type_vocab_size", 0),
         ("pooler_hidden_act", "gelu"),
     )
     segments = False
@@ -204,27 +197,31 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
         """The legacy head, or the other, which reads the table of words."""
         if not hasattr(model, "lm_predictions"):
             return super().language_head(model)
-        head, words = model.lm_predictions.lm_head, self.embeddings(self.base_model(model)).words
+        head = model.lm_predictions.lm_head
+        words = self.embeddings(self.base_model(model)).words
         unembedding: Any = nn.Linear(words.shape[1], len(words), device="meta")
         unembedding.weight, unembedding.bias = words, head.bias
         return self.head_of(model, (head.dense, head.transform_act_fn, head.LayerNorm, unembedding))
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """With vectors of relative positions, by maps of their own or those of the text (``share_att_key``)."""
-        encoder, attention = base_model.encoder, base_model.encoder.layer[layer].attention.self
-        table, own = parameter_of(encoder.rel_embeddings, "weight"), "" if attention.share_att_key else "pos_"
+        encoder = base_model.encoder
+        attention = encoder.layer[layer].attention.self
+        table = parameter_of(encoder.rel_embeddings, "weight")
         if "layer_norm" in encoder.norm_rel_ebd:
             table = norm_of(self, base_model.config, encoder.LayerNorm)(table)
+        prefix = "" if attention.share_att_key else "pos_"
         vectors: dict[str, Tensor] = {}
         for kind, name, reads in (("c2p", "content_to_position", "key"), ("p2c", "position_to_content", "query")):
             if kind in attention.pos_att_type:
-                linear = getattr(attention, f"{own}{reads}_proj")
-                weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
-                by_head = projection_of(weight, bias, attention.num_attention_heads)
+                linear = getattr(attention, f"{prefix}{reads}_proj")
+                weight = parameter_of(linear, "weight")
+                by_head = projection_of(weight, parameter_of(linear, "bias"), attention.num_attention_heads)
                 vectors[name] = project(table.to(weight.device), by_head)
         divisor = torch.tensor(float(d_head * (1 + len(vectors)))).sqrt().to(table.dtype)  # as the model rounds it
-        farthest = attention.max_relative_positions if attention.position_buckets > 0 else None
-        relative = RelativePositions(vectors, farthest)
+        relative = RelativePositions(
+            vectors, farthest=attention.max_relative_positions if attention.position_buckets > 0 else None
+        )
         return replace(super().scoring(base_model, layer, d_head), scale=1 / float(divisor), relative=relative)
 
 

@@ -3,10 +3,12 @@
 They differ in windows, biases, and norms of queries and keys.
 """
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -68,7 +70,8 @@ class Llama(Architecture, name="llama", prefix="Llama"):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head``; with what divides its logits, if anything."""
-        head, divisor = super().language_head(model), self.logits_divisor(model.config)
+        head = super().language_head(model)
+        divisor = self.logits_divisor(model.config)
         return head if head is None or divisor == 1 else LogitsHead(head, divisor=divisor)
 
     def logits_divisor(self, config: Any) -> float:
@@ -132,17 +135,6 @@ class GptOss(Qwen2, name="gpt_oss", prefix="GptOss"):
     learned_sinks = True
     softmax_in_float32 = False
 
-    def gated(self, config: Any, activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:  # noqa: ARG002
-        """Both bounded by ``swiglu_limit``; the gate has an activation of its own, with ``swiglu_alpha``."""
-        gate, up = gate.clamp(max=config.swiglu_limit), up.clamp(-config.swiglu_limit, config.swiglu_limit)
-        return (up + 1) * (gate * torch.sigmoid(gate * config.swiglu_alpha))
-
-    def expert_network(self, config: Any, activation: str) -> str:  # noqa: ARG002
-        """As above, of g = x W_gate + b and u = x W_up + b."""
-        limit, alpha = f"{config.swiglu_limit:g}", f"{config.swiglu_alpha:g}"
-        where = f"where g = x W_gate + b is at most {limit} and u = x W_up + b within ±{limit}"
-        return f"(g σ({alpha} g) · (u + 1)) W_down + b, {where}"
-
 
 class Qwen2MoE(Qwen2, name="qwen2_moe", prefix="Qwen2Moe"):
     """Yang et al. 2024: experts, one of which every token takes; dense networks in the layers that the config names."""
@@ -153,7 +145,7 @@ class Qwen3MoE(Mixtral, name="qwen3_moe", prefix="Qwen3Moe"):
 
 
 class PhiMoE(Mixtral, name="phimoe", prefix="Phimoe"):
-    """Abdin et al. 2024: layer norms, biases; two experts one after the other (Liu et al. 2024, "GRIN")."""
+    """Abdin et al. 2024: layer norms, biases; experts (Liu et al. 2024, "GRIN")."""
 
     norm_kind: NormKind = "layer"
 
@@ -163,24 +155,6 @@ class PhiMoE(Mixtral, name="phimoe", prefix="Phimoe"):
         short, long = (config.rope_parameters.get(name) for name in ("short_mscale", "long_mscale"))
         if short != long:
             raise not_reproduced(self.name, "long_mscale", long, f"{short}, as short_mscale")
-
-    def n_taken(self, config: Any) -> int:  # noqa: ARG002 - transformers reads no setting either
-        """Two."""
-        return 2
-
-    def expert_weights(self, config: Any, logits: Tensor, taken: Tensor) -> Tensor:
-        """Of each a softmax over those that are left and near it: by at most twice ``router_jitter_noise``."""
-        weights, left = [], logits
-        for expert in torch.split(taken, 1, dim=-1):
-            highest = left.amax(-1, keepdim=True)
-            far = (highest - logits) / logits.abs().clamp(min=highest) > 2 * config.router_jitter_noise
-            weights.append(left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, expert))
-            left = left.scatter(-1, expert, -torch.inf)
-        return torch.cat(weights, -1)
-
-    def expert_formula(self, config: Any) -> str:
-        """As above."""
-        return f"softmax(r) over those within {2 * config.router_jitter_noise:g} of the highest, then again without it"
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
         """Scaled, with the frequencies of short texts, and a factor of its own."""
@@ -238,6 +212,7 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
     """Capped scores; windows in every other layer; four norms a layer."""
 
     activation_setting = "hidden_activation"
+    cap_setting = "attn_logit_softcapping"
     norm_names = (
         "input_layernorm",
         "post_attention_layernorm",
@@ -247,7 +222,8 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``Gemma2ForCausalLM``, with the softcap that the model applies to its logits."""
-        head, config = super().language_head(model), model.config
+        head = super().language_head(model)
+        config = model.config
         cap = getattr(config, "final_logit_softcapping", None)
         return head if head is None or cap is None else CappedHead(head, cap)
 
@@ -255,27 +231,23 @@ class Gemma2(Gemma, Qwen2, name="gemma2", prefix="Gemma2"):
         """By ``query_pre_attn_scalar``."""
         return float(config.query_pre_attn_scalar**-0.5)
 
-    def cap(self, config: Any) -> float | None:
-        """``attn_logit_softcapping``."""
-        return config.attn_logit_softcapping and float(config.attn_logit_softcapping)
-
 
 class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
     """Queries and keys normed a head at a time instead of capped scores; rotary positions by type of layer."""
 
     language_class = "Gemma3ForCausalLM"
+    cap_setting = ""  # whatever the config says, as in transformers
     only = ()
     heads_first = True
-
-    def cap(self, config: Any) -> None:
-        """None: transformers does not cap, whatever the config says."""
 
     def variant(self, config: Any) -> Architecture:
         """EmbeddingGemma (Vera et al. 2025) attends both ways, also in windows, and predicts no words."""
         if not config.use_bidirectional_attention:
             return self
         both_ways = copy(self)
-        both_ways.causal, both_ways.language_steps, both_ways.class_steps = False, (), ()
+        both_ways.causal = False
+        both_ways.language_steps = ()
+        both_ways.class_steps = ()
         return both_ways
 
 
@@ -340,30 +312,21 @@ def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
-    """The rotary positions of a layer of heads of width ``d_head``, from a checked config.
-
-    ``layer_type`` matters for models whose positions differ between types of layers.
-    """
+    """The rotary positions of a layer, from a checked config, of which some have others for each type of layer."""
     by_type = _rope_by_layer_type(config)
-    settings = by_type.get(layer_type) or by_type[""]
-    truncate = config.rope_parameters.get("truncate", True)  # of all layers, as transformers reads it
-    longest = getattr(config, "max_position_embeddings", 0)
-    of = repr((settings, d_head, longest, truncate))
-    if of not in _MADE:
-        if len(_MADE) >= _MOST_MADE:
-            _MADE.clear()
-        _MADE[of] = _rotary_by(settings, d_head, longest, truncate)
-    return _MADE[of]
+    return _rotary_by(
+        json.dumps(by_type.get(layer_type) or by_type[""]),
+        d_head,
+        getattr(config, "max_position_embeddings", 0),
+        config.rope_parameters.get("truncate", True),  # of all layers, as transformers reads it
+    )
 
 
-_MADE: dict[str, Rotary] = {}
-"""Rotary positions by their settings, so that layers share cos and sin."""
-
-_MOST_MADE = 16
-
-
-def _rotary_by(settings: Mapping[str, Any], d_head: int, longest: int, truncate: bool) -> Rotary:
-    kind, base = settings["rope_type"], float(settings["rope_theta"])
+@lru_cache(maxsize=16)  # layers share cos and sin
+def _rotary_by(settings_json: str, d_head: int, longest: int, truncate: bool) -> Rotary:
+    settings: dict[str, Any] = json.loads(settings_json)
+    kind = settings["rope_type"]
+    base = float(settings["rope_theta"])
     frequencies = default_frequencies(int(d_head * settings.get("partial_rotary_factor", 1.0)), base)
     if kind == "linear":
         return Rotary(frequencies / settings["factor"])
@@ -375,22 +338,26 @@ def _rotary_by(settings: Mapping[str, Any], d_head: int, longest: int, truncate:
         return Rotary(frequencies)  # "dynamic" differs in texts longer than the model's positions alone
     original = settings["original_max_position_embeddings"]
     factor = settings.get("factor") or longest / original
+    stated = settings.get("attention_factor")
     if kind == "longrope":
-        stated = settings.get("attention_factor")
         larger = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
         return Rotary(short, larger if stated is None else stated, original, long)
-    fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
-    slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, truncate)
-    return Rotary(slowed, _yarn_factor(settings, factor))
-
-
-def _yarn_factor(settings: Mapping[str, Any], factor: float) -> float:
-    """Factor of cos and sin: a temperature of the softmax (Peng et al. 2023, section 3.4)."""
-    stated, own, of_all = (settings.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
-    if stated is not None:
-        return float(stated)
-    return temperature(own, factor) / temperature(of_all, factor) if own and of_all else temperature(1, factor)
+    slowed = yarn_frequencies(
+        frequencies,
+        base,
+        factor,
+        fast=settings.get("beta_fast") or 32,
+        slow=settings.get("beta_slow") or 1,
+        original=original,
+        whole=truncate,
+    )
+    if stated is None:  # a temperature of the softmax (Peng et al. 2023, section 3.4)
+        weight, of_all = settings.get("mscale"), settings.get("mscale_all_dim")
+        stated = temperature(1, factor)
+        if weight and of_all:
+            stated = temperature(weight, factor) / temperature(of_all, factor)
+    return Rotary(slowed, float(stated))
 
 
 def temperature(weight: float, factor: float) -> float:

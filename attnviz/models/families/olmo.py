@@ -18,7 +18,8 @@ class Olmo(Llama, name="olmo", prefix="Olmo"):
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """With the bound ``clip_qkv``."""
-        parameters, clip = super().parameters(base_model, layer), base_model.config.clip_qkv
+        parameters = super().parameters(base_model, layer)
+        clip = base_model.config.clip_qkv
         bounded: dict[str, Any] = {name: replace(getattr(parameters, name), clip=clip) for name in self.bounded}
         return replace(parameters, **bounded)
 

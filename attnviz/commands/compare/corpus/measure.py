@@ -20,7 +20,6 @@ from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
@@ -137,7 +136,7 @@ def compare_corpus(
     parser: str | None = None,
     tokenizer: Any = None,
     device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
+    device_map: str | None = None,
     dtype: str | None = None,
     attention: str | None = None,
     unfinished: Path | None = None,
