@@ -93,7 +93,7 @@ def _probed(checkpoint: Checkpoint, layer: int, on_steps: Callable[[Shown], None
             )
         if stage in seen and stage in ("query", "key"):
             return  # DeBERTa's maps read its relative positions after the text
-        seen.setdefault(stage, []).append(value)
+        seen.setdefault(stage, []).append(value if value.ndim > 2 else value[None])  # OPT's network sees no batch
         if stage == last:
             if missing := [place for stage, place in places.items() if stage not in seen]:
                 raise VerificationError(
