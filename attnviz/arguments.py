@@ -135,7 +135,6 @@ def check_kind(name: str, value: object, annotation: object) -> None:
 
 
 def _fits(value: object) -> bool:
-    """Whether it is a whole number that fits into 64 bits."""
     return is_whole(value) and abs(value) < 2**64
 
 

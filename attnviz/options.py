@@ -103,14 +103,12 @@ class Option:
     group: str = MEASUREMENT
 
     def __post_init__(self) -> None:
-        """Fill in the default flag."""
         typed = self.name.replace("_", "-")
         flag = f"--{typed}/--no-{typed}" if self.default is True else f"--{typed}"
         vars(self).update(flags=self.flags or (flag,), metavar=self.metavar or self.name.upper())
 
     @property
     def given_once(self) -> bool:
-        """Whether its flag takes one value."""
         return self.kind in (str, int, float, Path) and not self.positional
 
     def only(self, values: Sequence[Any]) -> Any:
@@ -727,7 +725,6 @@ class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
 
 
 def _refuse_swapped(function: str, first: str, arguments: Mapping[str, object]) -> None:
-    """Raise UsageError for a model in the place of a function's first argument, or a text in that of the model."""
     given, model = arguments.get(first), arguments.get("model")
     is_model = first not in ("model", "models", "first") and hasattr(given, "config")
     is_text = isinstance(model, str) and len(model.split()) > 1 and not is_there(model)

@@ -78,7 +78,6 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 
 
 def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str, Any]) -> Job:
-    """Compare over a corpus, resuming an interrupted run, together with other processes under torchrun."""
     (a, b), process = _sources(run, run.options["adapter"] is not None), this_process()
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
@@ -110,7 +109,6 @@ def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:
 
 
 def _check_form(texts: Sequence[str], n_models: int) -> None:
-    """Raise UsageError unless it is one text and two models, or two texts and one model."""
     if sorted((len(texts), n_models)) != [1, 2]:
         found = f"{counted(len(texts), 'text')} and {counted(n_models, 'model')}"
         quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""

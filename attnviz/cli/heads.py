@@ -76,7 +76,6 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
 
 
 def _contents(chat: Path) -> list[str]:
-    """What the messages of a chat say."""
     from attnviz.texts.reading import chat_of
 
     return [message["content"] for message in chat_of(chat).messages]
@@ -104,10 +103,6 @@ def _texts_of_lines(file: str) -> "Path | list[Text]":
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line, and write one summary; for figures or tensors also a folder for each text.
-
-    A row is printed as soon as a text is done.
-    """
     from attnviz.commands.heads.texts.tables import text_row
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views

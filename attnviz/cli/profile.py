@@ -75,7 +75,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 def _over_training(
     run: Run, models: Sequence[str], revisions: Sequence[str], corpora: Sequence[Path], options: dict[str, Any]
 ) -> Job:
-    """Measure steps of training, one after the other; an interrupted run goes on with the next step."""
     if not options["repeats"]:
         raise UsageError("steps of training (--revisions, several --model) are measured with --repeats: add it.")
     run.refuse(run.spec.of_one, "is about one model; expected --revisions, or several --model, without it")
@@ -99,7 +98,6 @@ def _over_training(
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
-    """Print examples or roles of a stored profile, or of a given profile.json."""
     from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import find_profile, read_profile

@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnviz.options import COMMANDS, GROUPS, OUTPUT
-from attnviz.plugins import PLUGIN_KINDS, declared
 from attnviz.present.report import views_in_words
 from attnviz.printable import one_line
 from attnviz.version import __version__
@@ -79,11 +78,6 @@ class _Command(TyperCommand):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl([(name, views_in_words(text, ctx.command.name)) for name, text in rows])
-        plugins = [each for kind in PLUGIN_KINDS for each in declared(kind)]
-        shown = [each for each in plugins if each.name.partition(".")[0] in (each.name, ctx.command.name)]
-        if shown:
-            with formatter.section("From plug-ins"):
-                formatter.write_dl([(one_line(each.name), one_line(f"{each.kind} of {each.origin}")) for each in shown])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
-from attnviz import plugins
 from attnviz.arguments import is_there
 from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
@@ -26,9 +25,9 @@ from attnviz.errors import (
 )
 from attnviz.memory import out_of_memory_named
 from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
+from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
-from attnviz.signals import delivered, handled, interruption, raise_again
 from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
@@ -52,47 +51,34 @@ _OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_
 
 
 def _nothing(_: BaseException) -> str:
-    """No sentence."""
     return ""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The work of a parsed command line.
+    """The work of a parsed command line."""
 
-    Attributes:
-        work: the function that does it.
-        output: the folder that it writes to, if any.
-        recovery_hint: a sentence on what an error or an interruption leaves; '' for nothing.
-        silent: whether another process prints messages.
-    """
-
-    work: Callable[[], None]
-    output: "OutputFolder | None" = None
+    work: Callable[[], None]  # the function that does it
+    output: "OutputFolder | None" = None  # the folder that it writes to, if any
+    # a sentence on what an error or an interruption leaves; '' for nothing
     recovery_hint: Callable[[BaseException], str] = _nothing
-    silent: bool = False
+    silent: bool = False  # whether another process prints messages
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call of a command.
+    """One call of a command."""
 
-    Attributes:
-        command: its name, or that of a form of it (``heads.texts``), which is also a folder of :mod:`attnviz.commands`.
-        options: by name, those of :data:`attnviz.options.COMMANDS`.
-    """
-
+    # its name, or that of a form of it (``heads.texts``), which is also a folder of :mod:`attnviz.commands`.
     command: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # by name, those of :data:`attnviz.options.COMMANDS`.
 
     @property
     def spec(self) -> Command:
-        """The command's entry in the table of options."""
         return COMMANDS[self.command.partition(".")[0]]
 
     @property
-    def changed(self) -> dict[str, str]:
-        """Options that differ from their defaults, as typed."""
+    def changed(self) -> dict[str, str]:  # options that differ from their defaults, as typed
         values = ((option, self.options[option.name]) for option in self.spec.options)
         return {option.name: option.spelled(value) for option, value in values if value != option.default}
 
@@ -104,19 +90,16 @@ class Run:
 
     @property
     def quiet(self) -> bool:
-        """Whether only errors are printed."""
         return bool(self.options.get("quiet"))
 
     @property
-    def inputs(self) -> list[Path]:
-        """Files and folders that are there and that the options but those of output name."""
+    def inputs(self) -> list[Path]:  # files and folders that are there and that the options but those of output name
         named = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
         each = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in named)
         return [Path(name) for name in each if isinstance(name, str | Path) and is_there(name)]
 
     @property
     def model_names(self) -> list[str]:
-        """Model and adapter as typed, for the name of a folder."""
         return [name for name in (self.options["model"], self.options["adapter"]) if name is not None] or ["minilm"]
 
     def find_model(self, *named: str | None) -> "Source":
@@ -193,7 +176,7 @@ class Run:
         def work() -> None:
             with output, progress(quiet, rate) as tell:
                 tell("loading", 0, 0)
-                result = measure(output, raising(tell), partial(say, quiet=quiet))
+                result = measure(output, tell, partial(say, quiet=quiet))
                 if result is None:
                     return
                 by_default = self.options.get("figures") is None
@@ -212,7 +195,7 @@ class Run:
             say_where_to_look(output, quiet, "; more tables: --verbose" if is_short else "")
 
         def only_measure() -> None:
-            measure(output, raising(lambda *_: None), lambda _: None)
+            measure(output, lambda *_: None, lambda _: None)
 
         return Job(only_measure if silent else work, output, recovery_hint, silent)
 
@@ -234,7 +217,6 @@ class Run:
 
     @property
     def format_names(self) -> list[str]:
-        """The formats of ``--format``."""
         return split_names(self.options.get("formats", ())) or ["png"]
 
     def figure_names(self, implied_figures: Sequence[str] = ()) -> list[str] | None:
@@ -287,16 +269,6 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
     return note
 
 
-def raising(tell: Progress) -> Progress:
-    """Progress that first raises again an interruption that a library has swallowed."""
-
-    def report(what: str, done: int, total: int) -> None:
-        raise_again()
-        tell(what, done, total)
-
-    return report
-
-
 def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
     """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
 
@@ -308,11 +280,10 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
     def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
-            with delivered(), handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
+            with out_of_memory_named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
-                plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 for file in values.get(PLUGIN, ()):
-                    plugins.run_file(file)
+                    run_file(file)
                 if function.__name__ != "heads":
                     _check_ids(values.get("select", ()), function.__name__)
                 elif values["each_line"]:
@@ -364,7 +335,6 @@ def _checked(option: Option, value: Any) -> Any:
 
 
 def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
-    """Print the error, and what is kept, on standard error; returns the exit code."""
     silent = _another_speaks() if job is None else job.silent
     kept = "" if job is None else job.recovery_hint(error)
     if isinstance(error, AttnvizError):
@@ -400,7 +370,6 @@ def _folder(out: str | None) -> str | None:
 
 
 def _check_ids(select: Sequence[str], command: str) -> None:
-    """Raise UsageError where heads are selected by what they do, before anything is measured."""
     if select:
         from attnviz.models.head_ids import check_ids
 

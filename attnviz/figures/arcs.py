@@ -71,23 +71,19 @@ class _Span:
         return max(self.ends)
 
     @property
-    def name(self) -> str:
-        """Name of its relation; a missed arc has a cross instead."""
+    def name(self) -> str:  # name of its relation; a missed arc has a cross instead
         return "" if self.arc.found is False else drawable(self.arc.name)
 
     @property
-    def lacking(self) -> float:
-        """Points by which the arc is too short for its name; 0 without a name."""
+    def lacking(self) -> float:  # points by which the arc is too short for its name; 0 without a name
         return points_of(self.name, _NAME) + 6 - (self.high - self.low) if self.name else 0.0
 
     @property
-    def is_short(self) -> bool:
-        """Whether the name stands above the arc; never for one that continues in another line."""
+    def is_short(self) -> bool:  # whether the name stands above the arc; never for one that continues in another line
         return self.lacking > 0 and all(self.here)
 
     @property
-    def sides(self) -> tuple[float, float]:
-        """Left and right end, with its name."""
+    def sides(self) -> tuple[float, float]:  # left and right end, with its name
         more = max(0.0, self.lacking - 4) / 2 if self.is_short else 0.0
         return self.low - more, self.high + more
 
@@ -114,8 +110,7 @@ def leaves_out_lines(words: Sequence[Piece], blocks: Sequence[Sentence], style: 
     return any(row is None for block in blocks for row in _kept(True, lines, block, room))
 
 
-def _room(words: Sequence[Piece], style: Style) -> float:
-    """Width of a line in points."""
+def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in points
     return (prose_width(words, style, _SPACE) - 2 * MARGIN) * 72
 
 
@@ -151,8 +146,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
     return arcs
 
 
-def _height(plan: ArcsPlan, room: float) -> float:
-    """Height of all sentences on lines of a width, both in points."""
+def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on lines of a width, both in points
     lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
@@ -169,8 +163,7 @@ def _kept(folded: bool, lines: Sequence[_Line], block: Sentence, room: float) ->
         yield from [None] if empty and len(some) > 1 else some
 
 
-def _above(spans: Sequence[_Span]) -> float:
-    """Height in points of the arcs above a line."""
+def _above(spans: Sequence[_Span]) -> float:  # height in points of the arcs above a line
     return _FIRST + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
@@ -209,7 +202,6 @@ def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> N
 def _draw_line(
     ax: Axes, line: _Line, above: _Spans, top: float, room: float, style: Style
 ) -> tuple[PathCollection, float]:
-    """Draw one line of words with arcs above; returns the arcs and the line's lower end."""
     base = top + _above(above)
     foot = base + _LINE
     for placed in line:
@@ -269,7 +261,6 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
 
 
 def _legend(plan: ArcsPlan, style: Style) -> list[Line2D]:
-    """Legend entries for the kinds of arcs drawn."""
     kinds = {arc.found for block in plan.blocks for arc in block.arcs}
     missed = {"color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}
     entries = {

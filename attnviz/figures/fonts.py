@@ -61,7 +61,6 @@ def base_families() -> list[str]:
 
 
 def _known() -> frozenset[str]:
-    """Characters that need no other font."""
     return _characters_of(tuple(base_families()))
 
 
@@ -129,7 +128,6 @@ def without_script(text: str) -> str:
 
 
 def _lacking(text: str) -> set[str]:
-    """The characters that no installed font can draw."""
     have = _known()
     return {character for character in text if character not in have and _family_with(character) is None}
 
@@ -183,7 +181,6 @@ def _cut(
     shown: str, size: float, dpi: float, pixels: float, weight: str = "normal",
     to: Callable[[str, int], str] = shortened,
 ) -> str:  # fmt: skip
-    """The text, cut by ``to``, which takes its length, to a width in pixels."""
     if _fits(shown, size, dpi, pixels, weight):
         return shown
     lengths = range(1, len(shown))

@@ -92,14 +92,11 @@ class HeadGridPlan(ColourScale, PagePlan):
 
     @property
     def named(self) -> Names:
-        """Names of tokens to find room for."""
         return [each.texts for each in (self.labels, self.keys) if each is not None]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Positions of the squares of a grid."""
-
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int  # of a block
     across: int  # squares side by side, in a block
@@ -113,33 +110,27 @@ class _Layout:
     tokens: float = 0  # room for token labels left of each row and below each column
 
     @property
-    def size(self) -> float:
-        """Font size of ids in points."""
+    def size(self) -> float:  # font size of ids in points
         return _id_size(self.pitch)
 
     @property
-    def above(self) -> float:
-        """Room above each square for its texts."""
+    def above(self) -> float:  # room above each square for its texts
         return 4 + 15 * self.named + 14 * self.marked
 
     @property
-    def row(self) -> float:
-        """From one row to the next."""
+    def row(self) -> float:  # from one row to the next
         return self.square + self.above + 6
 
     @property
-    def first(self) -> float:
-        """Where the first row begins."""
+    def first(self) -> float:  # where the first row begins
         return 0 if self.named else _NUMBERS
 
     @property
-    def block(self) -> float:
-        """From one block to the next."""
+    def block(self) -> float:  # from one block to the next
         return self.across * self.pitch + _LAYER_NAMES
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Width and height."""
         width = (self.blocks - 1) * self.block + self.across * self.pitch
         return width + self.tokens, self.first + self.rows * self.row + self.tokens
 
@@ -198,7 +189,6 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
 
 
 def _most_cells(plan: HeadGridPlan) -> int:
-    """Rows or columns of the largest matrix."""
     return max(int(n) for cell in plan.cells for n in cell.values.shape)
 
 
@@ -207,7 +197,6 @@ def _marked(plan: HeadGridPlan) -> bool:
 
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
-    """Add limits, names of layers, marks and legend, before the layout runs. ``width`` is in pixels."""
     height = grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
     ax.set_box_aspect(height / width)
@@ -251,7 +240,6 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
-    """Add the image, at the resolution of the file, and the texts above the squares."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
@@ -316,7 +304,6 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    """The image of all squares with frames, ``pixels`` for one of the grid, and the pixels of a square."""
     m, colours = _most_cells(plan), plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
@@ -339,8 +326,6 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
 
 
 class _Names(NamedTuple):
-    """What stands above the squares."""
-
     full: bool  # whether ids have their layers, which also stand beside the rows
     beside: bool  # whether every text stands beside its id
     right: bool  # whether a mark stands right of every id, or below that
@@ -372,7 +357,6 @@ def _fullest(texts: Sequence[str], size: float, room: float) -> str:
 
 
 def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
-    """Families drawn, and their names, in the order of legends; heads without a role by their texts."""
     right = _names(cells, grid).right
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
@@ -394,7 +378,6 @@ def grid_pooling(
 
 
 def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
-    """Lay out matrices [m, m] on a new page; with ``labels`` a few heads are packed, and their tokens named."""
     ids = list(heads)
     packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
     if style.room is None:
@@ -436,8 +419,7 @@ def _side_by_side(grid: _Layout) -> _Layout:
     return min(blocks, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
 
 
-def _token_names(labels: Names, square: float) -> float:
-    """Pixels of token labels beside and below a square."""
+def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square
     cells = [square / len(texts) * 72 / DPI for texts in labels]
     sizes = (
         label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16
@@ -469,7 +451,6 @@ def _sparse(ids: Sequence[HeadId]) -> bool:
 
 
 def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
-    """Lay out squares as large as the pitch allows."""
     columns = tuple(sorted({head.head for head in ids}))
     layers = tuple(sorted({head.layer for head in ids}))
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
@@ -483,6 +464,5 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)
 
 
-def _id_size(pitch: float) -> float:
-    """Font size of ids in points."""
+def _id_size(pitch: float) -> float:  # font size of ids in points
     return 7.0 if pitch >= _COMFORTABLE else 5.5

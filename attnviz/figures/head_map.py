@@ -64,7 +64,6 @@ def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Fi
 
 
 def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
-    """Draw maps one below the other, each with its extra columns, colour bar and legend."""
     columns = [each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps]
     natural = max(_cell_width(each) * n for each, n in zip(plan.maps, columns, strict=True))
     width = page_width(style, natural + _AXES + 2 * MARGIN)
@@ -112,7 +111,6 @@ def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
 
 
 def _cell_width(each: HeadMap) -> float:
-    """Width in inches of a cell whose content fits."""
     widest = max((text_width(line, _TEXT_SIZES[0], DPI) for line in _lines(each)), default=0) / DPI
     return max(0.3, widest + 0.06) if each.texts else _CELL[0]
 
@@ -130,7 +128,6 @@ def _lines(each: HeadMap) -> set[str]:
 
 
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
-    """Write texts, upright or turned, or else values into the cells if they are readable."""
     if values is not each.values or not each.texts:
         write_numbers(ax, values, cells, written)
         return
@@ -154,7 +151,6 @@ def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
 
 
 def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cells:
-    """Draw cells, rules, and the numbers of layers and heads."""
     n_layers, n_heads = each.values.shape
     cells = draw_matrix(ax, each.values, each.norm, style, colours=each.colours, vector=vector)
     with rc_context({"hatch.linewidth": 0.5}):

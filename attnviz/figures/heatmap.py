@@ -130,7 +130,6 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
 
 
 def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    """Draw cells, labels of positions and names of the axes."""
     cells = draw_matrix(
         ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
         vector=vector, outlines=plan.outlines, cell=points,
@@ -151,15 +150,13 @@ def _lanes(brackets: Sequence[Bracket]) -> int:
     return max(bracket_lanes(brackets), default=-1) + 1
 
 
-def _cell(labels: Sequence[str], m: int, style: Style) -> int:
-    """Pixels of a cell in the file, with m cells a row."""
+def _cell(labels: Sequence[str], m: int, style: Style) -> int:  # pixels of a cell in the file, with m cells a row
     if style.room is None:
         return max(1, min(_LARGEST_CELL, round(_SIDE / m)))
     return max(1, min(2 * _LARGEST_CELL, _room(labels, style) // m))
 
 
-def _room(labels: Sequence[str], style: Style) -> int:
-    """Pixels for the cells in a file of a chosen width."""
+def _room(labels: Sequence[str], style: Style) -> int:  # pixels for the cells in a file of a chosen width
     assert style.room is not None
     beside = label_pixels(labels, label_size(100)) + _TICK + _AXIS_NAME + 2 * MARGIN * DPI
     return round((style.room * DPI - beside) * file_dpi(style) / DPI)

@@ -155,14 +155,12 @@ def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, 
 
 
 def _levels(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[rows, columns], each weight's step of the colour scale."""
     shares = np.ma.filled(plan.norm(plan.values), 0.0)
     levels: NDArray[np.int64] = (np.clip(shares, 0, 1) * (LEVELS - 1)).round().astype(np.int64)
     return levels
 
 
 def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[rows, columns], the weights in hundredths, as written."""
     written: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
     return written
 
@@ -210,7 +208,6 @@ def _inked(level: int, theme: str) -> _Pixels:
 
 
 def _png(picture: _Pixels, style: Style) -> bytes:
-    """Encode palette indices as a PNG; compression releases the GIL."""
     image = Image.fromarray(picture)
     image.putpalette(palette(style.theme).tobytes())
     return png_bytes(image, file_dpi(style), compress_level=2)

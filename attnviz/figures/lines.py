@@ -72,8 +72,7 @@ class LinesPlan(PagePlan):
         return left, right
 
     @property
-    def extent(self) -> float:
-        """Height of all rows, in rows, with the gaps between texts."""
+    def extent(self) -> float:  # height of all rows, in rows, with the gaps between texts
         return max(float(rows[-1]) for rows in self.sides) + 1
 
 
@@ -127,13 +126,11 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     return lines
 
 
-def _pitch(height: float, plan: LinesPlan) -> float:
-    """Points from row to row on Axes of a height in points."""
+def _pitch(height: float, plan: LinesPlan) -> float:  # points from row to row on Axes of a height in points
     return max(height - _HEADING, 1.0) / plan.extent
 
 
-def _letters(pitch: float) -> float:
-    """Font size of labels in points."""
+def _letters(pitch: float) -> float:  # font size of labels in points
     return max(5.5, min(9.0, 0.8 * pitch))
 
 
@@ -150,8 +147,7 @@ def _column(plan: LinesPlan, side: int) -> list[str]:
     return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(labels)]
 
 
-def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
-    """Heading of a side, long and short."""
+def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:  # heading of a side, long and short
     of = "" if plan.keys is None or plan.one_text else (" (target)", " (source)")[side]
     return f"{_COLUMNS[side]}{of}", ("from", "to")[side]
 
@@ -166,7 +162,6 @@ def _strokes(plan: LinesPlan, pitch: float, weights: Array) -> tuple[Array, Arra
 
 
 def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, pitch: float) -> None:
-    """Write the labels of one side that fit, with a heading."""
     labels = plan.keys if side and plan.keys else plan.labels
     rows, size = plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
@@ -196,7 +191,6 @@ def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
 
 
 def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, int]]:
-    """Entries, title and columns of each legend on a width in points: heads, and examples of weights."""
     legends = [(tuple(f"{weight:.3g}" for weight in plan.samples), "attention weight")]
     if len(plan.heads) > 1:
         legends.insert(0, (plan.heads, ""))
@@ -205,7 +199,6 @@ def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, i
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
-    """Add legends: heads by colour above the Axes if there are several, examples of weights below."""
     colours, several = HEAD_COLOURS[style.theme], len(plan.heads) > 1
     strokes = _strokes(plan, _pitch(height, plan), np.array(plan.samples))
     key = style.greys.ink if several else colours[0]

@@ -169,7 +169,6 @@ def draw_matrix(
 
 
 def _draw_outline(ax: Axes, outline: Outline, style: Style, width: float, height: float) -> None:
-    """Draw one frame around cells of a size in points."""
     (left, right), (top, bottom) = outline.columns, outline.rows
     across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
     corner = ((left + right - across) / 2, (top + bottom - down) / 2)
@@ -276,7 +275,6 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
 
 
 def _furthest(smallest: Array, largest: Array) -> Array:
-    """Elementwise value of larger magnitude."""
     return np.where(-smallest > largest, smallest, largest)
 
 

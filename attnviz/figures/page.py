@@ -292,7 +292,6 @@ def power_of_ten(exponent: int) -> str:
 
 
 def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
-    """Ticks of a colour bar of a width in pixels, and their labels: both ends, and others with enough distance."""
     norm = scale.norm
     low, high = _ends(norm)
     logarithmic = isinstance(norm, LogNorm)

@@ -134,7 +134,6 @@ def _placed(
 
 
 def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Reverse words and the gaps before them; the first gap stays first."""
     numbers, (first, *inside) = [number for number, _ in run], [gap for _, gap in run]
     return list(zip(numbers[::-1], [first, *inside[::-1]], strict=True))
 
@@ -147,8 +146,7 @@ def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) ->
     return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
 
 
-def _height(plan: TextPlan, size: float, room: float) -> float:
-    """Height of all blocks in points."""
+def _height(plan: TextPlan, size: float, room: float) -> float:  # height of all blocks in points
     lines = len(text_lines(plan.pieces, size, room))
     return len(plan.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
 

@@ -108,7 +108,6 @@ class Style:
     fills: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Check the style."""
         kinds: dict[str, object] = {"theme": str, "scale": str, "bare": bool, "font": str | None}
         for setting, expected in kinds.items():
             check_kind(setting, getattr(self, setting), expected)
@@ -130,8 +129,7 @@ class Style:
         vars(self).update(inches=inches, font=font)
 
     @property
-    def room(self) -> float | None:
-        """Width in inches that a figure is laid out in; None for that of its content."""
+    def room(self) -> float | None:  # width in inches that a figure is laid out in; None for that of its content
         if self.inches is None or self.fills:
             return None
         return self.inches / self._by_text
@@ -142,7 +140,6 @@ class Style:
 
     @property
     def is_plain(self) -> bool:
-        """Whether texts have the usual font and size."""
         return self.font is None and self.font_size is None and not self.fills
 
     def filling(self) -> "Style":
@@ -160,7 +157,6 @@ class Style:
 
     @property
     def greys(self) -> Theme:
-        """Paper, ink, muted text and frames."""
         return THEMES[self.theme]
 
     def verdict(self, found: bool) -> str:
@@ -227,7 +223,6 @@ def parse_width(text: str) -> float:
 
 
 def _check_size(size: object, width: float | None) -> None:
-    """Raise UsageError for a size of text that is none, or too large for a width in inches."""
     if isinstance(size, bool) or not isinstance(size, int | float):
         raise UsageError(f"expected a font size in points, found {as_found(size)}.")
     if not _SMALLEST <= size <= _LARGEST:

@@ -100,7 +100,6 @@ def _draw(
     vector: bool = False,
     inches: float | None = None,
 ) -> Cells:
-    """Draw one matrix with a name of a size in points; ``inches``: its width until the Axes have their size."""
     rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, style, labels=plan.labels, keys=plan.keys,
@@ -160,6 +159,5 @@ def _geometry(
     return columns, tile, side, _beside(keys or labels, cell)
 
 
-def _beside(labels: Sequence[str], cell: float) -> float:
-    """Inches of labels beside cells of a size in inches."""
+def _beside(labels: Sequence[str], cell: float) -> float:  # inches of labels beside cells of a size in inches
     return label_pixels(labels, label_size(cell * 72)) / DPI + 0.06

@@ -19,7 +19,7 @@ from torch.nn.functional import pad, threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live, named
+from attnviz.plugins import Registry, live
 
 HOST = torch.device("cpu")
 
@@ -247,7 +247,7 @@ REGISTRY = Registry(
 )  # fmt: skip
 """Native patterns and those of plug-ins, by name."""
 
-PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.usable().values()))
+PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.values()))
 """All patterns with masks, in the order of tables and documents; sink, broad and relations have none."""
 
 NAMES = live(REGISTRY, lambda: {spec.statistic: spec.name for spec in PATTERNS})
@@ -322,7 +322,7 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
     """
     masks = {}
     for spec in patterns:
-        with named(REGISTRY.plugins.get(spec.name)):
+        with REGISTRY.errors_named(spec.name):
             masks[spec.statistic] = spec.mask(text)
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():

@@ -205,7 +205,6 @@ def _joined(value: Any) -> Any:
 
 
 def _spreadsheet_cell(value: Any) -> Any:
-    """The value; a text that a spreadsheet would take for a formula after an apostrophe."""
     value = _joined(value)
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
 

@@ -20,33 +20,23 @@ def as_it_is(value: object) -> object:
 
 @dataclass(frozen=True)
 class Field(Generic[Row]):
-    """A fact of a row.
+    """A fact of a row."""
 
-    Attributes:
-        title: of its column in a table.
-        value: from a row to the plain value that JSON has. Defaults to ``row.<name>``.
-        unit: of the values, below the title in brackets.
-        name: its key in the entry of a row in JSON; '' for what tables alone have.
-        csv: CSV column → path into the JSON value; default the value itself, by ``name``.
-        of_stacks: whether it is of encoder-decoders alone; such columns stand last in the CSV file.
-        if_known: whether it is left out where its value is None.
-        write: how a table writes the value; default :func:`attnviz.present.tables.cell`.
-        detail: whether a table that is too wide leaves it out before others.
-    """
-
-    title: str = ""
+    title: str = ""  # of its column in a table
+    # from a row to the plain value that JSON has. Defaults to ``row.<name>``.
     value: Callable[[Row], object] | None = None
-    unit: str = ""
-    name: str = ""
+    unit: str = ""  # of the values, below the title in brackets
+    name: str = ""  # its key in the entry of a row in JSON; '' for what tables alone have
+    # CSV column → path into the JSON value; default the value itself, by ``name``
     csv: Mapping[str, Path] | None = None
-    of_stacks: bool = False
-    if_known: bool = False
+    of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
+    if_known: bool = False  # whether it is left out where its value is None
+    # how a table writes the value; default :func:`attnviz.present.tables.cell`.
     write: Callable[[Any], object] = as_it_is
-    detail: bool = False
+    detail: bool = False  # whether a table that is too wide leaves it out before others
 
     @property
     def header(self) -> str:
-        """Title and unit, a line each."""
         return f"{self.title}\n({self.unit})" if self.unit else self.title
 
     def value_for(self, row: Row) -> Any:
@@ -92,17 +82,11 @@ def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
 
 @dataclass(frozen=True)
 class NamedTable(Generic[Row]):
-    """The rows of a result, stated once: JSON entries, CSV file, frame(), table of a paper and terminal are made of it.
+    """The rows of a result, stated once: JSON entries, CSV file, frame(), table of a paper and terminal are made of it."""
 
-    Attributes:
-        name: key of the document with an entry a row; '' where the document has these rows in another shape.
-        fields: of the rows, in the order of the CSV file.
-        rows: those of the selected heads.
-    """
-
-    name: str
-    fields: Sequence[Field[Row]]
-    rows: Sequence[Row]
+    name: str  # key of the document with an entry a row; '' where the document has these rows in another shape
+    fields: Sequence[Field[Row]]  # of the rows, in the order of the CSV file
+    rows: Sequence[Row]  # those of the selected heads
 
     def entries(self) -> list[dict[str, Any]]:
         """The rows as entries of the document."""
@@ -127,7 +111,6 @@ class NamedTable(Generic[Row]):
 
 
 def _at(value: Any, path: Path) -> Any:
-    """What lies at these keys; None where one of the values on the way is None."""
     for key in path:
         if value is not None:
             value = key(value) if callable(key) else value[key]

@@ -16,33 +16,21 @@ STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (row
 
 @dataclass(frozen=True)
 class FigureContext:
-    """Model, text and unit of a result.
+    """Model, text and unit of a result."""
 
-    Attributes:
-        model: its short name, safe to show.
-        texts: one, or both of a pair; empty for a corpus.
-        n: positions of the patterns; 0 without patterns.
-        unit: ``token`` or ``word``.
-        dropped: note on positions left out of pictures, or ''.
-        sizes: of source and target (the last text) in cross-attention, in words: ``6 tokens``; else empty.
-        generated: text that the model wrote after it, or ''.
-        n_generated: tokens of ``generated``.
-        n_rows: rows of the patterns if only of some positions; 0 for all.
-    """
-
-    model: str
-    texts: tuple[str, ...]
-    n: int
-    unit: str = "token"
-    dropped: str = ""
+    model: str  # its short name, safe to show
+    texts: tuple[str, ...]  # one, or both of a pair; empty for a corpus
+    n: int  # positions of the patterns; 0 without patterns
+    unit: str = "token"  # ``token`` or ``word``
+    dropped: str = ""  # note on positions left out of pictures, or ''
+    # of source and target (the last text) in cross-attention, in words: ``6 tokens``; else empty
     sizes: tuple[str, ...] = ()
-    generated: str = ""
-    n_generated: int = 0
-    n_rows: int = 0
+    generated: str = ""  # text that the model wrote after it, or ''
+    n_generated: int = 0  # tokens of ``generated``
+    n_rows: int = 0  # rows of the patterns if only of some positions; 0 for all
 
     @property
     def quotes(self) -> str:
-        """The texts in quotation marks, cut where they are long."""
         return " / ".join(quoted(text) for text in self.texts) + self._continued
 
     @property
@@ -66,7 +54,6 @@ class FigureContext:
 
     @property
     def without_script(self) -> str:
-        """Hint that no installed font has the script of the texts, or ''."""
         from attnviz.figures.fonts import without_script
 
         return without_script(self.quotes)
@@ -81,8 +68,7 @@ class FigureContext:
         return f"{'a text' if len(self.texts) == 1 else 'two texts'} of {self._size}"
 
     @property
-    def subject(self) -> str:
-        """The end of a caption's first part: ``minilm on “The cat ran away”``."""
+    def subject(self) -> str:  # the end of a caption's first part: ``minilm on “The cat ran away”``
         first = len(self.texts) - bool(self.sizes)
         sides = (self.texts[:first], self.texts[first:])
         return (

@@ -68,7 +68,6 @@ class OutputFolder:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait for other runs that make or replace folders beside."""
         held = lock(self._place.parent, wait=True)
         try:
             yield
@@ -193,7 +192,6 @@ class OutputFolder:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Remove the hidden folder, and new parents that stayed empty."""
         with held_back():
             shutil.rmtree(self._beside("new"), ignore_errors=True)
             unlock(self._lock)
@@ -215,16 +213,12 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One file that the user names, beside the folder of a run.
-
-    Attributes:
-        option: that names it, for messages.
-        mark: what attnviz writes near the beginning of such a file, so that a later run may replace it; without one a
-            file that is there is never replaced.
-    """
+    """One file that the user names, beside the folder of a run."""
 
     path: Path
-    option: str
+    option: str  # that names it, for messages
+    # what attnviz writes near the beginning of such a file, so that a later run may replace it; without one a
+    # file that is there is never replaced
     mark: bytes = b""
 
     def refuse(self, used: Sequence[Path] = ()) -> None:
@@ -294,7 +288,6 @@ def text_folder(
 
 
 def _slug(text: str) -> str:
-    """Words in lower case, joined by hyphens, without what this file system cannot have in a name."""
     writable = text.lower().encode(sys.getfilesystemencoding(), "ignore").decode(sys.getfilesystemencoding())
     words = "".join(character if character.isalnum() else " " for character in writable).split()
     return "-".join(words)[:_LONGEST].strip("-")

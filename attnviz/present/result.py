@@ -49,23 +49,17 @@ class Document(dict[str, Any]):
 
 
 class Result:
-    """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others.
+    """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others."""
 
-    Attributes:
-        command: its folder in :mod:`attnviz.commands`: ``heads``, or ``heads.texts`` of a form of it.
-    """
-
-    command: ClassVar[str]
+    command: ClassVar[str]  # its folder in :mod:`attnviz.commands`: ``heads``, or ``heads.texts`` of a form of it.
 
     @property
     def reading_notes(self) -> list[str]:
-        """Sentences on how model and text were read: a pair, unknown tokens, a tokenizer's dropout."""
         checkpoint = getattr(self, "checkpoint", None)
         return [*(() if checkpoint is None else checkpoint.notes), *self.text_notes]
 
     @property
-    def text_notes(self) -> Sequence[str]:
-        """Of these the sentences on the texts."""
+    def text_notes(self) -> Sequence[str]:  # of these the sentences on the texts
         return ()
 
     @checked
@@ -224,7 +218,6 @@ class Result:
         return Document(written, path)
 
     def _files_read(self, document: dict[str, Any]) -> list[Path]:
-        """The files that were measured, which stay."""
         return [Path(each["path"]) for each in document.get("corpora", ())]
 
     def write(
@@ -406,18 +399,15 @@ class TextResult(Result):
 
     @property
     def figure_context(self) -> FigureContext:
-        """Text, model and unit, for figures, captions and tables."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
         return FigureContext(self.checkpoint.short_name, texts, len(self.tokens))
 
     @property
-    def text_notes(self) -> Sequence[str]:
-        """Sentences on how the text was read."""
+    def text_notes(self) -> Sequence[str]:  # sentences on how the text was read
         return self.tokens.notes
 
     @property
     def sinks(self) -> str:
-        """The sink positions of this text in words, or ''."""
         from attnviz.models.tokens import sinks_in_words
 
         return sinks_in_words(self.tokens, "token")

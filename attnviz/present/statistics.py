@@ -24,20 +24,14 @@ _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 
 class Statistic(NamedTuple):
-    """What a statistic is called.
+    """What a statistic is called."""
 
-    Attributes:
-        title: its name in maps and on the page.
-        meaning: in words; ``{unit}`` stands for token or word, ``{sinks}`` for the sinks of the text, ``{window}`` and
-            ``{far}`` for the two distances.
-        unit: '' of shares, 0-1.
-        column: header of its column in tables; default the title.
-    """
-
-    title: str
+    title: str  # its name in maps and on the page
+    # in words; ``{unit}`` stands for token or word, ``{sinks}`` for the sinks of the text, ``{window}`` and
+    # ``{far}`` for the two distances
     meaning: str
-    unit: str = ""
-    column: str = ""
+    unit: str = ""  # '' of shares, 0-1
+    column: str = ""  # header of its column in tables; default the title
 
 
 STATISTICS = live(REGISTRY, lambda: {

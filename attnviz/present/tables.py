@@ -40,21 +40,15 @@ class RowTable(Generic[Row]):
 
     If it is too wide, in this order: columns stand closer, texts are broken, those marked ``detail`` and then the last
     are left out, and a line below names them. Numbers are never broken.
-
-    Attributes:
-        title: what the rows are and how they are ordered.
-        last: cells of a line below a rule, such as baselines.
-        caption: a line below the table.
     """
 
-    title: str
+    title: str  # what the rows are and how they are ordered
     columns: Sequence[Field[Row]]
     rows: Sequence[Row]
-    last: Sequence[object] = ()
-    caption: str = ""
+    last: Sequence[object] = ()  # cells of a line below a rule, such as baselines
+    caption: str = ""  # a line below the table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield title, table and captions."""
         columns = [_Column(field, self.cells(field, at)) for at, field in enumerate(self.columns)]
         shown = list(columns)
         while sum(column.least + 1 for column in shown) - 1 > options.max_width and len(shown) > 1:
@@ -96,7 +90,6 @@ class _Column:
 
     @cached_property
     def is_number(self) -> bool:
-        """Whether it is aligned right and never broken."""
         return all(_NUMBER.fullmatch(text.plain) for text in self.cells)
 
     @cached_property
@@ -104,8 +97,7 @@ class _Column:
         return max((cell_len(line) for text in self.cells for line in text.plain.split("\n")), default=0)
 
     @cached_property
-    def header(self) -> Text:
-        """Title and unit; above numbers in lines no wider than these, or than the longest word."""
+    def header(self) -> Text:  # title and unit; above numbers in lines no wider than these, or than the longest word
         title, _, unit = self.field.header.partition("\n")
         width = (
             max(self._widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE)
@@ -115,13 +107,11 @@ class _Column:
         return Text("\n".join(line for line in (*textwrap.wrap(title, width), unit) if line))
 
     @cached_property
-    def most(self) -> int:
-        """Columns of the terminal if nothing is broken."""
+    def most(self) -> int:  # columns of the terminal if nothing is broken
         return max([self._widest, *map(cell_len, self.header.plain.split("\n"))])
 
     @cached_property
-    def least(self) -> int:
-        """Columns of the terminal if its texts are broken, but no word of usual length."""
+    def least(self) -> int:  # columns of the terminal if its texts are broken, but no word of usual length
         if self.is_number:
             return self.most
         words = [cell_len(word) for text in self.cells for word in text.plain.split()]
@@ -205,7 +195,6 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
 
 
 def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
-    """Sentence on the errors that half precision hides, or ''."""
     seen, tolerance = verification.scale_seen, verification.tolerance
     if seen is None or tolerance.row is None:
         return ""
@@ -258,7 +247,6 @@ class Printable:
     content: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render them as they are, and then no character that cannot be seen."""
         for segment in console.render(self.content, options):
             text = printable(segment.text.replace(_GLUE, " "))
             yield segment if segment.control else segment._replace(text=text)

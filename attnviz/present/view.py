@@ -25,20 +25,13 @@ File = tuple[str, bytes, str]
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Options of figures and tables, by the names of :data:`attnviz.options.COMMANDS`, and two more.
+    """Options of figures and tables, by the names of :data:`attnviz.options.COMMANDS`, and two more."""
 
-    Attributes:
-        top: rows of a table; None for the command's own number.
-        verbose: whether every table is printed, with what the numbers mean; also where ``top`` is given.
-        style: theme, scale and width of figures.
-        budget: bytes that the patterns of a page may take.
-    """
-
-    style: Style = PLAIN
-    budget: int = BUDGET
+    style: Style = PLAIN  # theme, scale and width of figures
+    budget: int = BUDGET  # bytes that the patterns of a page may take
     select: tuple[str, ...] = ()
-    top: int | None = None
-    verbose: bool = False
+    top: int | None = None  # rows of a table; None for the command's own number
+    verbose: bool = False  # whether every table is printed, with what the numbers mean; also where ``top`` is given
     drop_special: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
@@ -100,22 +93,17 @@ def as_asked(_: object, choices: ViewOptions) -> ViewOptions:
 
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
-    """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`.
+    """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`."""
 
-    Attributes:
-        plans: yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
-        figure: draws a plan as a new figure, for a raster or a vector file.
-        draw: draws a plan on a caller's Axes; None for pictures of several panels.
-        missing: reason why a result has no such picture, or ''.
-        files: writes all pictures of a view in one format, if that is faster than figure by figure.
-        by_default: narrows the options for a view that was not asked for by name, such as to fewer heads.
-    """
-
+    # yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
     plans: Callable[[R, ViewOptions], Iterator[P]]
-    figure: "Callable[[P, Style, bool], Figure]"
+    figure: "Callable[[P, Style, bool], Figure]"  # draws a plan as a new figure, for a raster or a vector file
+    # draws a plan on a caller's Axes; None for pictures of several panels
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
-    missing: Callable[[R], str] = nothing_missing
+    missing: Callable[[R], str] = nothing_missing  # reason why a result has no such picture, or ''
+    # writes all pictures of a view in one format, if that is faster than figure by figure
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
+    # narrows the options for a view that was not asked for by name, such as to fewer heads
     by_default: Callable[[R, ViewOptions], ViewOptions] = as_asked
 
 

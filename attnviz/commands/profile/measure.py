@@ -228,7 +228,7 @@ def profile_heads(
             "corpora": [corpus.identity for corpus in corpora],
             "parser": parse and parse.name,
             "frequencies": listed and listed.name,
-            "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
+            "plug-ins": list(REGISTRY.plugins),
         }
         settings = RunSettings(
             of, tuple(corpora), parse, most, batch_size, seed, process,
