@@ -11,7 +11,6 @@ from attnviz.errors import TextError, UsageError
 from attnviz.memory import bytes_of
 
 _LONGEST = 200  # most characters of a wrong value in a message
-
 _MOST_LISTED = 10  # most names in a message
 
 
@@ -138,10 +137,6 @@ def _fits(value: object) -> bool:
     return is_whole(value) and abs(value) < 2**64
 
 
-def _list_of(is_one: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, Sequence | Set) and not isinstance(value, str) and all(map(is_one, value))
-
-
 def _is_string(value: object) -> bool:
     return isinstance(value, str)
 
@@ -154,16 +149,20 @@ def _is_path(value: object) -> bool:
         return False
 
 
-def _is_text_or_path(value: object) -> bool:
-    return isinstance(value, str | Path)
-
-
 def _is_place(value: object) -> bool:
     return isinstance(value, str) or _fits(value)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _list_of(is_one: Callable[[object], bool], or_one: bool = False) -> Callable[[object], bool]:
+    def holds(value: object) -> bool:
+        is_list = isinstance(value, Sequence | Set) and not isinstance(value, str)
+        return all(map(is_one, value)) if is_list else or_one and is_one(value)  # type: ignore[call-overload]
+
+    return holds
 
 
 _KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
@@ -176,16 +175,13 @@ _KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
     str | Path: ("a path", _is_path),
     Sequence[str]: ("a list of strings", _list_of(_is_string)),
     Sequence[str | Path]: ("a list of paths", _list_of(_is_path)),
-    str | Sequence[str]: (
-        "a string, or a list of strings",
-        lambda value: _is_string(value) or _list_of(_is_string)(value),
-    ),
+    str | Sequence[str]: ("a string, or a list of strings", _list_of(_is_string, or_one=True)),
     str | int | Sequence[str | int]: (
         "a string or a whole number, or a list of these",
-        lambda value: _is_place(value) or _list_of(_is_place)(value),
+        _list_of(_is_place, or_one=True),
     ),
     str | Path | Sequence[str | Path]: (
         "a text or a path, or a list of these",
-        lambda value: _is_text_or_path(value) or _list_of(_is_text_or_path)(value),
+        _list_of(lambda value: isinstance(value, str | Path), or_one=True),
     ),
 }

@@ -9,12 +9,7 @@ from typing import Any
 def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its attributes on first access.
 
-    Args:
-        package: its ``__name__``.
-        modules: from each name to its module; a submodule maps to itself.
-
-    Raises:
-        AttributeError: from ``__getattr__``, on any other name.
+    ``modules`` are by name; a submodule has itself.
     """
 
     def find(name: str) -> Any:

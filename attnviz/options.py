@@ -71,36 +71,21 @@ _LARGEST = 1_000_000  # the most texts that can be asked to be read at once
 
 @dataclass(frozen=True)
 class Option:
-    """An option, or a positional argument.
+    """An option, or a positional argument."""
 
-    Attributes:
-        name: of the argument in Python.
-        kind: its type; ``list[...]`` if it may be repeated.
-        help: what it does, for ``--help``.
-        default: of the command line, and in Python, where some functions have None for it; ``()`` of a list.
-        metavar: placeholder of the value in the help; default the name.
-        flags: of the command line; default ``--name``, or ``--name/--no-name`` of a switch that is on.
-        least, most: range of a whole number.
-        choices: the valid values.
-        check: raises UsageError for the name and a wrong value.
-        any_language: a text or a part of one, in UTF-8 whatever the locale is.
-        positional: an argument, without a flag.
-        group: one of :data:`GROUPS`.
-    """
-
-    name: str
-    kind: Any
+    name: str  # of the argument in Python
+    kind: Any  # ``list[...]`` if it may be repeated
     help: str
-    default: Any = None
-    metavar: str = ""
-    flags: tuple[str, ...] = ()
-    least: int | None = None
+    default: Any = None  # on the command line; Python may use None; ``()`` of a list
+    metavar: str = ""  # default the name
+    flags: tuple[str, ...] = ()  # default ``--name``, or ``--name/--no-name`` of a switch that is on
+    least: int | None = None  # of a whole number
     most: int | None = None
-    choices: tuple[str, ...] = ()
-    check: Callable[[str, object], object] | None = None
-    any_language: bool = False
-    positional: bool = False
-    group: str = MEASUREMENT
+    choices: tuple[str, ...] = ()  # the valid values
+    check: Callable[[str, object], object] | None = None  # raises UsageError for the name and a wrong value
+    any_language: bool = False  # a text or a part of one, in UTF-8 whatever the locale is
+    positional: bool = False  # without a flag
+    group: str = MEASUREMENT  # one of :data:`GROUPS`
 
     def __post_init__(self) -> None:
         typed = self.name.replace("_", "-")
@@ -112,7 +97,7 @@ class Option:
         return self.kind in (str, int, float, Path) and not self.positional
 
     def only(self, values: Sequence[Any]) -> Any:
-        """The only value; UsageError for several, perhaps under several names of the option."""
+        """The only value; UsageError for several."""
         if len(values) > 1:
             found = " and ".join(map(as_found, values))
             raise UsageError(f"expected {' or '.join(self.flags)} once, found {found}.")
@@ -153,14 +138,16 @@ class Command:
         of_many: tuple[str, ...] = (),
     ) -> None:
         groups = zip(GROUPS, (text, measurement, pictures, output), strict=True)
-        self.functions, self.of_one, self.of_many = functions, of_one, of_many
+        self.functions = functions
+        self.of_one = of_one
+        self.of_many = of_many
         self.options = tuple(replace(option, group=group) for group, options in groups for option in options)
 
     @property
     def measuring(self) -> list[str]:
         """Names of the options for text, model and measurement; without ``--plugin``, which Python has no need of."""
-        measuring = [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
-        return [name for name in measuring if name != PLUGIN]
+        groups = (TEXT_AND_MODEL, MEASUREMENT)
+        return [option.name for option in self.options if option.group in groups and option.name != PLUGIN]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
         """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
@@ -724,15 +711,6 @@ class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
     """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
 
 
-def _refuse_swapped(function: str, first: str, arguments: Mapping[str, object]) -> None:
-    given, model = arguments.get(first), arguments.get("model")
-    is_model = first not in ("model", "models", "first") and hasattr(given, "config")
-    is_text = isinstance(model, str) and len(model.split()) > 1 and not is_there(model)
-    if is_model or is_text:
-        found = f"a {type(given).__name__} as {first}" if is_model else f"the model {as_found(model)}"
-        raise UsageError(f"expected {function}({first}, model, ...), in this order, found {found}.")
-
-
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check a function's arguments against its annotations and the table of options.
 
@@ -756,6 +734,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         known |= dict.fromkeys(unpacked.__annotations__)
         kinds |= unpacked.__annotations__ if unpacked in (ModelOptions, CorpusOptions) else {}
 
+    first = next(iter(known))
+
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
@@ -767,7 +747,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
-        _refuse_swapped(function.__name__, next(iter(known)), arguments)
+        given, model = arguments.get(first), arguments.get("model")
+        is_model = first not in ("model", "models", "first") and hasattr(given, "config")
+        if is_model or (isinstance(model, str) and len(model.split()) > 1 and not is_there(model)):
+            found = f"a {type(given).__name__} as {first}" if is_model else f"the model {as_found(model)}"
+            raise UsageError(f"expected {function.__name__}({first}, model, ...), in this order, found {found}.")
         if arguments.get("text", "") is None and signature.parameters["text"].default is None:
             del arguments["text"]
         if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
@@ -776,8 +760,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             if name not in kinds:  # of a result, which checks these itself
                 continue
             several = name in signature.parameters and signature.parameters[name].kind is VAR_POSITIONAL
-            for each in value if several else [value]:
-                check_kind(name, each, kinds[name])
+            for one in value if several else [value]:
+                check_kind(name, one, kinds[name])
             if name in options:
                 options[name].check_value(value)
         with out_of_memory_named():

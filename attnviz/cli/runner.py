@@ -213,7 +213,7 @@ class Run:
             name: self.options[name] for name in ("theme", "width", "bare", "font_size", "font") if name in self.options
         }
         style = Style(scale=scale, **look)
-        return spec_of(self.command).completed(ViewOptions.of(style, drawn))
+        return spec_of(self.command).completed(ViewOptions.from_keywords(style, drawn))
 
     @property
     def format_names(self) -> list[str]:

@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from attnviz.figures.fonts import drawable, put_text
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, fix_axes_height, legend_height, new_page
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
-from attnviz.figures.style import MISSED_DASHES, Style, figure_style, outer_ink
+from attnviz.figures.style import MISSED_DASHES, Style, figure_style, text_colour
 
 # font sizes of words and of relations in points; white space as a multiple of the former
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
@@ -122,7 +122,7 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
         ax = page.add_subplot()
         ax.set_axis_off()
         add_legend(page, legend, style)
-        spread(page, ax, inches)
+        fix_axes_height(page, ax, inches)
         draw_arcs(ax, plan, style)
         return page
 
@@ -206,7 +206,7 @@ def _draw_line(
     foot = base + _LINE
     for placed in line:
         middle = placed.x + placed.width / 2
-        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=outer_ink(style))
+        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=text_colour(style))
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
     verdicts = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]

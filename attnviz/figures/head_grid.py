@@ -39,9 +39,9 @@ from attnviz.figures.page import (
     legend_columns,
     new_page,
     page_width,
-    settled,
+    run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
@@ -163,7 +163,7 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
         ax = page.add_subplot()
         _lay_out(ax, plan, grid, style, room)
         colour_bar(page, ax, plan, style)
-        settled(page)
+        run_layout(page)
         page.set_layout_engine("none")
         box, (width, height) = ax.get_window_extent(), page.bbox.size
         corner = round(box.x0) / width, (round(box.y1) - box.height) / height
@@ -175,7 +175,7 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
 
 def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     """Draw the grid on the caller's Axes, as large as it fits; returns the image, for ``figure.colorbar``."""
-    settled(ax.figure)
+    run_layout(ax.figure)
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
@@ -184,7 +184,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
             break
         room *= box.height / pixel / grid.extent[1]
     _lay_out(ax, plan, grid, style, grid.extent[0])
-    settled(ax.figure)
+    run_layout(ax.figure)
     return _fill(ax, plan, grid, style)
 
 
@@ -209,7 +209,10 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": outer_ink(style, "ytick.color")} | turned
+    written: dict[str, Any] = {
+        "fontsize": 7 if full else 6,
+        "color": text_colour(style, "ytick.color"),
+    } | turned
     ax.set_yticks(middles[:of_block], names[:of_block], **written)
     for at in range(of_block, len(grid.layers)):
         left = at // of_block * grid.block - 4

@@ -21,13 +21,13 @@ from attnviz.figures.page import (
     PagePlan,
     add_legend,
     colour_bar,
+    format_number,
     legend_height,
     new_page,
     page_width,
-    settled,
-    written,
+    run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.models.head_ids import number_of
 
 _CELL = (0.42, 0.25)
@@ -95,7 +95,7 @@ def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
             colour_bar(part, list(axes), each, style)
         if each.legend:
             add_legend(part, each.legend, style)
-    settled(page)
+    run_layout(page)
     for ax, values, cells, each in drawn:
         _write(ax, values, cells, each)
     return page
@@ -105,7 +105,7 @@ def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
     """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
     each = plan.maps[0]
     cells = _draw(ax, each, each.name, style, False)
-    settled(ax.figure)
+    run_layout(ax.figure)
     _write(ax, each.values, cells, each)
     return cells
 
@@ -129,7 +129,7 @@ def _lines(each: HeadMap) -> set[str]:
 
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     if values is not each.values or not each.texts:
-        write_numbers(ax, values, cells, written)
+        write_numbers(ax, values, cells, format_number)
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     most = max(text.count("\n") + 1 for row in each.texts for text in row)
@@ -167,12 +167,15 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
     widest = text_width(str(n_heads - 1), 7, DPI) + 5
     heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
     layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
-    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=outer_ink(style, "xtick.color"))
+    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=text_colour(style, "xtick.color"))
     ax.set_yticks(
-        layers, [str(number_of(each.layers[row])) for row in layers], fontsize=7, color=outer_ink(style, "ytick.color")
+        layers,
+        [str(number_of(each.layers[row])) for row in layers],
+        fontsize=7,
+        color=text_colour(style, "ytick.color"),
     )
     ax.tick_params(length=0, pad=3)
-    ink = outer_ink(style, "axes.labelcolor")
+    ink = text_colour(style, "axes.labelcolor")
     ax.set_xlabel("head", fontsize=8, color=ink, labelpad=2)
     ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
     if name:

@@ -29,8 +29,8 @@ from attnviz.figures.matrix import (
     value_size,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
+from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, run_layout
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
@@ -103,7 +103,7 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     ax = figure.add_subplot()
     cells = _draw(ax, plan, style, vector=vector, points=points)
     colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
-    settled(figure)
+    run_layout(figure)
     figure.set_layout_engine("none")
     box, pixel = ax.get_window_extent(), dpi / DPI
     cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
@@ -122,9 +122,13 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
-    properties: dict[str, Any] = {"color": outer_ink(style), "family": font_families([title]), "parse_math": False}
+    properties: dict[str, Any] = {
+        "color": text_colour(style),
+        "family": font_families([title]),
+        "parse_math": False,
+    }
     ax.set_title(title, loc="left", fontsize=9, pad=6 + LANE * _lanes(plan.column_brackets), **properties)
-    settled(ax.figure)
+    run_layout(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
 
@@ -137,7 +141,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
     width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
-    size, ink = 7.5, outer_ink(style, "axes.labelcolor")
+    size, ink = 7.5, text_colour(style, "axes.labelcolor")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
         side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72

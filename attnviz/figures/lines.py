@@ -17,7 +17,7 @@ from attnviz.figures.fonts import drawable, fitted_token, font_families, put_tex
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 
 HEAD_COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#999933"),
@@ -173,7 +173,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
         # the weight stays whole: only the token is cut
         weight = f"{plan.written[row]} " if side and row in plan.written else ""
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
-        text, ink = weight + fitted_token(labels[row], size, DPI, room / PIXEL), outer_ink(style)
+        text, ink = weight + fitted_token(labels[row], size, DPI, room / PIXEL), text_colour(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
@@ -214,6 +214,6 @@ def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: f
             columnspacing=1.0, labelspacing=0.3, loc="lower left" if above else "upper left", bbox_to_anchor=(0, above),
         )  # fmt: skip
         for text in (*legend.get_texts(), legend.get_title()):
-            text.set(color=outer_ink(style), family=font_families([text.get_text()]), parse_math=False)
+            text.set(color=text_colour(style), family=font_families([text.get_text()]), parse_math=False)
         ax.add_artist(legend)
         legend.set_clip_on(False)  # else the layout leaves no room for it

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
-from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
+from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ LANE = 10.0
 
 def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
-    ax, across, ink = axis.axes, axis.axis_name == "x", outer_ink(style)
+    ax, across, ink = axis.axes, axis.axis_name == "x", text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
     turned: dict[str, Any] = {"ha": "center", "va": "bottom"}
     if not across:
@@ -325,7 +325,7 @@ def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, p
     if labels is None:
         axis.set_ticks([], [])
         return
-    size, ink = label_size(cell), outer_ink(style, f"{axis.axis_name}tick.color")
+    size, ink = label_size(cell), text_colour(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
     texts = [fitted_token(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}

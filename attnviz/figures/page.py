@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.wording import rounded
 
 MARGIN = 0.12
@@ -142,7 +142,7 @@ def _run_on(notes: Sequence[str], room: float) -> list[str]:
     return joined
 
 
-def settled(figure: Figure | SubFigure | None) -> None:
+def run_layout(figure: Figure | SubFigure | None) -> None:
     """Run the layout, so that the sizes of Axes are final; also on a caller's figure."""
     if figure is None:
         return
@@ -155,13 +155,13 @@ def settled(figure: Figure | SubFigure | None) -> None:
             name.set_x(name.get_position()[0] - over / bar.bbox.width)
 
 
-def spread(figure: Figure, ax: Axes, inches: float) -> None:
+def fix_axes_height(figure: Figure, ax: Axes, inches: float) -> None:
     """Run the layout, then set the height of these Axes in inches and align everything with the left margin.
 
     Constrained layout keeps a share of the height free above a colour bar or a legend. A bar whose first number would
     hang over the margin begins after it.
     """
-    frozen(figure)
+    freeze_layout(figure)
     width, height = figure.get_size_inches()
     top = ax.get_position().y1
     ax.set_position((MARGIN / width, top - inches / height, 1 - 2 * MARGIN / width, inches / height))
@@ -174,12 +174,12 @@ def spread(figure: Figure, ax: Axes, inches: float) -> None:
         legend.set_bbox_to_anchor((MARGIN / 2 / width, 0, 1, 1), transform=figure.transFigure)
 
 
-def frozen(figure: Figure) -> None:
+def freeze_layout(figure: Figure) -> None:
     """Run the layout once and fix all positions, rounded.
 
     The solver's last digits differ from run to run, and with them the ids in an SVG.
     """
-    settled(figure)
+    run_layout(figure)
     figure.set_layout_engine("none")
     parts = list(figure.subfigs)
     for part in parts:
@@ -225,7 +225,7 @@ def bar_inches(name: str, across: float) -> float:
 
 def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Style, room: float) -> None:
     low, high = _ends(norm)
-    text = f"{reference.name} {written(reference.value)}"
+    text = f"{reference.name} {format_number(reference.value)}"
     if low <= reference.value <= high:
         ax.plot([reference.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
     else:
@@ -241,7 +241,7 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
     """Style the Axes of a chart: faint guides, small numbers, frames on these sides only."""
     ax.set_axisbelow(True)
     ax.grid(axis=grid, color=style.greys.frame, alpha=0.3, lw=PIXEL)
-    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(style, "xtick.color"))
+    ax.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
     for side, spine in ax.spines.items():
         spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
 
@@ -276,7 +276,7 @@ def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -
     return 1
 
 
-def written(value: float) -> str:
+def format_number(value: float) -> str:
     """A number in about three digits: ``0.07``, ``12.3``, ``128``; a dash for NaN."""
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return rounded(value, digits)

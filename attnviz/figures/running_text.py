@@ -13,8 +13,18 @@ from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
-from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.page import (
+    MARGIN,
+    PIXEL,
+    ColourScale,
+    PagePlan,
+    bar_inches,
+    colour_bar,
+    fix_axes_height,
+    new_page,
+    run_layout,
+)
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.wording import right_to_left
 
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
@@ -75,7 +85,7 @@ def in_points(ax: Axes) -> tuple[float, float]:
     """Set up Axes for drawing in points, settled and without frame; returns width and height."""
     ax.set(facecolor="none")
     ax.set_axis_off()
-    settled(ax.figure)
+    run_layout(ax.figure)
     return cell_points(ax, 1, 1)
 
 
@@ -168,7 +178,7 @@ def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  
         ax = page.add_subplot()
         ax.set_axis_off()
         colour_bar(page, ax, plan, style)
-        spread(page, ax, inches)
+        fix_axes_height(page, ax, inches)
         draw_text(ax, plan, style)
         return page
 
@@ -209,7 +219,7 @@ def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, sty
     name = fitted(name, 8, DPI, room / PIXEL, "bold")
     wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
     after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)
-    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(style)}
+    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": text_colour(style)}
     for x, text, properties in ((0.0, name, bold), (wide, after, {"size": 7, "color": style.greys.muted})):
         if text.strip("…"):
             put_text(ax, x, top + _HEADING / 2, text, **properties)

@@ -234,7 +234,7 @@ def _check_size(size: object, width: float | None) -> None:
         )
 
 
-def outer_ink(style: Style, setting: str = "text.color") -> str:
+def text_colour(style: Style, setting: str = "text.color") -> str:
     """Colour of texts outside the cells, which may stand on the caller's page.
 
     In the light theme, the default, a caller's setting of matplotlib takes precedence, such as that of

@@ -23,7 +23,7 @@ from attnviz.figures.matrix import (
     named_every,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, settled
+from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, run_layout
 from attnviz.figures.style import DPI, Style, figure_style
 
 _NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
@@ -73,7 +73,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
             sides = ("l" if column == 0 else "") + ("b" if row == rows - 1 else "")
             drawn.append((ax, each, _draw(ax, plan, each, style, named, sides=sides, vector=vector, inches=tile)))
         colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
-        settled(page)
+        run_layout(page)
         for ax, each, cells in drawn:
             write_numbers(ax, each.values, cells, hundredths)
         return page
@@ -84,7 +84,7 @@ def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
     tile = plan.tiles[-1]
     (named,) = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
     cells = _draw(ax, plan, tile, style, named)
-    settled(ax.figure)
+    run_layout(ax.figure)
     write_numbers(ax, tile.values, cells, hundredths)
     return cells
 

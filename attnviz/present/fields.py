@@ -82,7 +82,7 @@ def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
 
 @dataclass(frozen=True)
 class NamedTable(Generic[Row]):
-    """The rows of a result, stated once: JSON entries, CSV file, frame(), table of a paper and terminal are made of it."""
+    """The rows of a result, of which JSON entries, CSV file, frame(), table of a paper and terminal are made."""
 
     name: str  # key of the document with an entry a row; '' where the document has these rows in another shape
     fields: Sequence[Field[Row]]  # of the rows, in the order of the CSV file

@@ -80,20 +80,22 @@ class FigureContext:
         dropped = f"{capital(self.dropped)}." if self.dropped else ""
         return tuple(note for note in (capital(self.drawn_line), dropped, *more) if note)
 
-    def caption_and_notes(self, what: str, *facts: str, alone: Sequence[str] = (), first: str = "") -> dict[str, Any]:
+    def caption_and_notes(
+        self, what: str, *facts: str, caption_only: Sequence[str] = (), first_note: str = ""
+    ) -> dict[str, Any]:
         """Caption and notes of a figure, as its plan takes them; facts stand in both, empty ones are left out.
 
         Args:
             what: the caption's first line: what is shown of which model and text.
-            facts: sentences, or parts of one, without a capital and a full stop; in the caption its details.
-            alone: details of the caption alone, such as its colours.
-            first: note in place of :attr:`drawn_line`.
+            facts: sentences, or parts of one, without a capital and a full stop.
+            caption_only: details of the caption alone, such as its colours.
+            first_note: in place of :attr:`drawn_line`.
         """
         noted = self.notes(*(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact))
-        caption = caption_of(what, *facts, *alone, self.dropped, self.without_script)
-        return {"caption": caption, "notes": (first or noted[0], *noted[1:])}
+        caption = caption_of(what, *facts, *caption_only, self.dropped, self.without_script)
+        return {"caption": caption, "notes": (first_note or noted[0], *noted[1:])}
 
-    def named(self, every: int) -> str:
+    def label_interval_note(self, every: int) -> str:
         """What a figure says of labels left out: ``every 4th token is named``, or ''."""
         return "" if every == 1 else f"every {ordinal(every)} {self.unit} is named"
 

@@ -362,7 +362,7 @@ class Result:
             raise UsageError(
                 "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
             )
-        return spec.completed(ViewOptions.of(style, choices))
+        return spec.completed(ViewOptions.from_keywords(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
         from attnviz.measures.patterns import PATTERNS

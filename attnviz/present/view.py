@@ -44,7 +44,7 @@ class ViewOptions:
         return self.top if self.verbose else min(few, self.top or few)
 
     @classmethod
-    def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
+    def from_keywords(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         """Check options from Python, those of the style given as ``style`` or one by one."""
         kinds = ViewOptionNames.__annotations__
         options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}

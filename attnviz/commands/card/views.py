@@ -20,7 +20,7 @@ from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
@@ -224,7 +224,7 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         draw_heatmap(ax, plan.pattern, style)
         ax.clear()  # its labels are chosen for the size that the Axes have, which is known only now
         draw_heatmap(ax, plan.pattern, style)
-        frozen(page)
+        freeze_layout(page)
         return page
 
 

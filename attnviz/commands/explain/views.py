@@ -43,8 +43,8 @@ def _plan_path(result: Explanation, _: ViewOptions) -> Iterator[PathPlan]:
         **about.caption_and_notes(
             f"Layer {result.layer} of {about.model} ({order}) on {about.quotes}, from input to output with its "
             "residual path, one panel of actual numbers per step",
-            first=f"{about.drawn_line}; {order}; head {result.head}; outlined: {token}.",
-            alone=(
+            first_note=f"{about.drawn_line}; {order}; head {result.head}; outlined: {token}.",
+            caption_only=(
                 f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}",
                 "below each panel: the shape of the tensor of all heads, and the numbers that have the two strongest "
                 "colours; 99% lie between them",

@@ -9,7 +9,7 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import ReferenceValue, written
+from attnviz.figures.page import ReferenceValue, format_number
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import described
@@ -33,7 +33,7 @@ def _plan(analysis: Analysis, statistic: str) -> HeadMapPlan:
             f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
             f"{meaning}{f', in {unit}' if unit else ''}",
             *dict.fromkeys(facts),
-            alone=tuple(dict.fromkeys(chain(*alone))),
+            caption_only=tuple(dict.fromkeys(chain(*alone))),
         ),
         title=f"{about.model}: {name}, head by head",
         maps=maps,
@@ -66,10 +66,10 @@ def _map(analysis: Analysis, statistic: str) -> tuple[HeadMap, str, tuple[str, .
     whose = f" ({analysis.stack.name})" if analysis.stack else ""
     reference, alone = None, list[str]()
     if len(measured):
-        alone.append(f"colours from 0 to {written(top)}{whose}")
+        alone.append(f"colours from 0 to {format_number(top)}{whose}")
     if uniform is not None:
         reference = ReferenceValue(uniform, f"uniform attention{mean}")
-        alone.append(f"uniform attention would give {written(uniform)}{whose}{mean}")
+        alone.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
     n_heads = len(analysis.heads)
     lacking, none = n_heads - len(measured), values.size - n_heads
     hatched = f"hatched: not measurable on this text for {lacking} of {n_heads} heads" if lacking else ""

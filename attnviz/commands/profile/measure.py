@@ -26,7 +26,7 @@ from attnviz.models.opening import Model, refuse_words
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
-from attnviz.progress import Progress, named, report_once
+from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpora
 from attnviz.texts.runs import RunSettings, open_for, read_frequencies, text_notes
@@ -233,7 +233,7 @@ def profile_heads(
         settings = RunSettings(
             of, tuple(corpora), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            named(part, progress), tell, listed,
+            with_suffix(part, progress), tell, listed,
         )  # fmt: skip
         run = CorpusRun(settings)
         return run if run.measure(repeats=repeats) else None

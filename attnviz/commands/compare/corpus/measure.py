@@ -24,7 +24,7 @@ from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
-from attnviz.progress import Progress, named, report_once
+from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.texts.batches import Batch, SampledAttention, encode, pieces
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus, ready
@@ -198,7 +198,8 @@ def compare_corpus(
     }  # fmt: skip
     settings = RunSettings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,
-        Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), report_once(warn),
+        Unfinished(unfinished and own_file(unfinished, process), identity), with_suffix("", progress),
+        report_once(warn),
     )  # fmt: skip
     with joined_processes(process):
         return _Run(settings, b.encoder).result()

@@ -13,7 +13,7 @@ from attnviz.commands.profile.training.report import headline, source_line
 from attnviz.figures.fonts import text_width
 from attnviz.figures.lines import HEAD_COLOURS
 from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.measures.estimates import Interval
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -75,7 +75,7 @@ def _draw_scores(ax: Axes, result: Training, style: Style) -> None:
     ax.set_ylim(min(-0.05, *copied, 0) - 0.02, 1.05)
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=_LABEL, borderpad=0.2,
-        labelcolor=outer_ink(style),
+        labelcolor=text_colour(style),
     )  # fmt: skip
     _dress(ax, "score", style)
 
@@ -89,7 +89,7 @@ def _line(ax: Axes, values: Sequence[float], intervals: Sequence[Interval | None
 
 def _dress(ax: Axes, name: str, style: Style) -> None:
     ax.set_facecolor(style.greys.paper)
-    ax.set_ylabel(name, fontsize=_LABEL, color=outer_ink(style, "axes.labelcolor"))
+    ax.set_ylabel(name, fontsize=_LABEL, color=text_colour(style, "axes.labelcolor"))
     dress_chart(ax, style, "y", ("left", "bottom"))
 
 
