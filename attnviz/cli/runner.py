@@ -37,31 +37,24 @@ if TYPE_CHECKING:
     from attnviz.present.view import ViewOptions
 
 Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
-"""Makes a result, from the output folder and callbacks for progress and messages.
-
-None where another process writes it.
+"""Makes a result, from the output folder and callbacks for progress and messages; None where another process writes it.
 """
 
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 """Errors that one of several processes may have alone, and so tells of; all others all have."""
 
 _WRITTEN = "out", "junit"
-
-_OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
-
-
-def _nothing(_: BaseException) -> str:
-    return ""
+_OF_MODEL = "model", "revision", "adapter", "tokenizer"
+_LANGUAGES = "source_language", "target_language"
 
 
 @dataclass(frozen=True)
 class Job:
     """The work of a parsed command line."""
 
-    work: Callable[[], None]  # the function that does it
-    output: "OutputFolder | None" = None  # the folder that it writes to, if any
-    # a sentence on what an error or an interruption leaves; '' for nothing
-    recovery_hint: Callable[[BaseException], str] = _nothing
+    work: Callable[[], None]
+    output: "OutputFolder | None" = None  # that it writes to
+    recovery_hint: Callable[[BaseException], str] = lambda _: ""  # a sentence on what an error leaves
     silent: bool = False  # whether another process prints messages
 
 
@@ -69,9 +62,8 @@ class Job:
 class Run:
     """One call of a command."""
 
-    # its name, or that of a form of it (``heads.texts``), which is also a folder of :mod:`attnviz.commands`.
-    command: str
-    options: Mapping[str, Any]  # by name, those of :data:`attnviz.options.COMMANDS`.
+    command: str  # its name, or that of a form of it (``heads.texts``), which is also a folder of attnviz.commands
+    options: Mapping[str, Any]  # by name, those of :data:`attnviz.options.COMMANDS`
 
     @property
     def spec(self) -> Command:
@@ -94,9 +86,9 @@ class Run:
 
     @property
     def inputs(self) -> list[Path]:  # files and folders that are there and that the options but those of output name
-        named = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
-        each = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in named)
-        return [Path(name) for name in each if isinstance(name, str | Path) and is_there(name)]
+        given = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
+        names = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in given)
+        return [Path(name) for name in names if isinstance(name, str | Path) and is_there(name)]
 
     @property
     def model_names(self) -> list[str]:
@@ -121,56 +113,49 @@ class Run:
 
         A form of a command (``compare.corpus``) goes where the command does.
         """
+        from attnviz.models.sources import BUILT_IN
         from attnviz.present.output_folder import text_folder
 
         if self.options["out"] is not None:
             return Path(self.options["out"])
         command = self.command.partition(".")[0]
-        folders = [_model_folder(model) for model in models]
-        names = [
-            model.replace("/", "--") if folder is None else folder.name or "model"
-            for model, folder in zip(models, folders, strict=True)
-        ]
-        named = "-".join([*([] if command == "heads" else [command]), *names])
+        names, folders = [] if command == "heads" else [command], list[Path]()
+        for model in models:
+            folder = Path(model).expanduser()
+            if model in BUILT_IN or not folder.is_dir():
+                names.append(model.replace("/", "--"))
+            else:
+                folders.append(folder.resolve())
+                names.append(folders[-1].name or "model")
         without = "weights" if command == "circuits" else "repeats"
-        return Path("attnviz-out") / named / text_folder(texts, corpora, list(filter(None, folders)), without)
+        return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
     def job(
         self,
         measure: Measure,
         *,
-        texts: Sequence[str | None] = (),
+        texts: Sequence[str | None] = (),  # that the results are of; they name the folder, as corpora do
         corpora: Sequence[Path] = (),
-        models: Sequence[str] = (),
-        reads: Sequence[Path] = (),
-        implied_figures: Sequence[str] = (),
-        rate: bool = False,
+        models: Sequence[str] = (),  # that name the folder too; default the one of ``--model``
+        reads: Sequence[Path] = (),  # files that the run reads and no option names
+        implied_figures: Sequence[str] = (),  # by other options, such as ``lines`` for ``--token``
+        rate: bool = False,  # show how fast the work goes and how long it will take
+        # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
-        recovery_hint: Callable[[BaseException], str] = _nothing,
-        silent: bool = False,
+        recovery_hint: Callable[[BaseException], str] = lambda _: "",
+        silent: bool = False,  # such a process only measures
     ) -> Job:
         """Make the job that measures, writes and prints; options of figures and output are checked at once.
-
-        Args:
-            measure: returns the result.
-            texts: that the results are of; they name the folder.
-            corpora: likewise.
-            models: that name the folder too; default the one of ``--model``.
-            reads: files that the run reads and no option names.
-            implied_figures: figures implied by other options, such as ``lines`` for ``--token``.
-            rate: show how fast the work goes and how long it will take.
-            finish: called with result and document once everything is written; returns messages.
-            recovery_hint: as for :class:`Job`.
-            silent: likewise; such a process only measures.
 
         Raises:
             UsageError: an unknown figure, format, scale, theme or width.
         """
         from attnviz.present.output_folder import OutputFolder
 
-        choices, figures, quiet = self.choices(), self.figure_names(implied_figures), self.quiet
-        known_texts = [text for text in texts if text is not None]
-        path = self.results_folder(models or self.model_names, known_texts, corpora)
+        choices = self.choices()
+        figures = self.figure_names(implied_figures)
+        quiet = self.quiet
+        path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
         output = OutputFolder(path, self.command, [*self.inputs, *reads])
 
         def work() -> None:
@@ -208,11 +193,8 @@ class Run:
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
-        scale = self.options.get("scale", "auto")
-        look = {
-            name: self.options[name] for name in ("theme", "width", "bare", "font_size", "font") if name in self.options
-        }
-        style = Style(scale=scale, **look)
+        look = ("theme", "scale", "width", "bare", "font_size", "font")
+        style = Style(**{name: self.options[name] for name in look if name in self.options})
         return spec_of(self.command).completed(ViewOptions.from_keywords(style, drawn))
 
     @property
@@ -224,10 +206,10 @@ class Run:
         if "figures" not in self.options:
             return []
         views, typed = views_of(self.command), self.options["figures"]
-        names: list[str] | None
-        if typed is None:
-            names = [*(view.name for view in views if view.default), *implied_figures] if implied_figures else None
-        else:
+        names: list[str] | None = None
+        if typed is None and implied_figures:
+            names = [*(view.name for view in views if view.default), *implied_figures]
+        elif typed is not None:
             names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
                 known = ", ".join(view.name for view in views)
@@ -246,18 +228,19 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
-    """Make ``Job.recovery_hint`` of a run that resumes from ``file``: silent until the file is new or another one.
+    """Make ``Job.recovery_hint`` of a run that resumes from ``file``.
 
-    Likewise where heads did not verify, since they would not again.
+    Empty unless this run wrote the file, and where heads did not verify, since they would not again.
     """
 
     def identity() -> tuple[int, int] | None:
-        """Inode and mtime."""
         try:
             status = file.stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+    before = identity()
 
     def note(error: BaseException) -> str:
         if identity() in (None, before) or isinstance(error, VerificationError):
@@ -265,7 +248,6 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
         first = "mend that, and the" if isinstance(error, AttnvizError) else "the same"  # else it would fail again
         return f"What was measured is kept in {file}: {first} command goes on from there."
 
-    before = identity()
     return note
 
 
@@ -273,7 +255,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
     """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
 
     The function is called with a :class:`Run` and, by name, the options of text and measurement except those that name
-    the model. Nothing is written and little is read before its :class:`Job` works. Errors become exit codes.
+    the model. It validates only; :attr:`Job.work` works. Errors become exit codes.
     """
     known = COMMANDS[function.__name__]
 
@@ -284,10 +266,11 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
                 for file in values.get(PLUGIN, ()):
                     run_file(file)
-                if function.__name__ != "heads":
-                    _check_ids(values.get("select", ()), function.__name__)
-                elif values["each_line"]:
-                    _check_ids(values["select"], "heads --each-line")
+                select = values.get("select", ())
+                if select and (function.__name__ != "heads" or values["each_line"]):  # before anything is measured
+                    from attnviz.models.head_ids import check_ids
+
+                    check_ids(select, "heads --each-line" if function.__name__ == "heads" else function.__name__)
                 if "device" in values:
                     _check_working_folder()
                 arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
@@ -295,9 +278,21 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 job = function(run, **arguments)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:
-            raise typer.Exit(_tell(error, job)) from error
+            silent = _another_speaks() if job is None else job.silent
+            kept = "" if job is None else job.recovery_hint(error)
+            if isinstance(error, AttnvizError):
+                message, code = f"{error} {kept}".rstrip(), error.exit_code
+                silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
+            else:
+                in_place = job is not None and job.output is not None and job.output.in_place
+                how_far = "; all files were written." if in_place else "; nothing was written."
+                message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
+            if not silent:
+                say(message)
+            raise typer.Exit(code) from error
 
-    run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
+    run_command.__name__ = function.__name__
+    run_command.__doc__ = function.__doc__
     parameters = [_parameter(option) for option in known.options]
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     return run_command
@@ -325,28 +320,19 @@ def _checked(option: Option, value: Any) -> Any:
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
     if option.any_language and isinstance(value, tuple):
-        value = tuple(decoded(option.spelled(value), each) for each in value)
+        value = tuple(decoded(option.spelled(value), text) for text in value)
     elif option.any_language and value is not None:
         value = decoded(option.spelled(value), value)
-    if option.name == "out":
-        value = _folder(value)
+    if option.name == "out" and value is not None:
+        from attnviz.present.output_folder import folder_named
+
+        if not value.strip():
+            raise UsageError("-o is empty; expected a folder (. for this one).")
+        if "\0" in value:
+            raise UsageError(f"-o has a null character, {value!r}; expected the name of a folder.")
+        value = str(folder_named(value))  # shells leave ~ alone after =
     option.check_value(value)
     return value
-
-
-def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
-    silent = _another_speaks() if job is None else job.silent
-    kept = "" if job is None else job.recovery_hint(error)
-    if isinstance(error, AttnvizError):
-        message, code = f"{error} {kept}".rstrip(), error.exit_code
-        silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
-    else:
-        written = job is not None and job.output is not None and job.output.in_place
-        how_far = "; all files were written." if written else "; nothing was written."
-        message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
-    if not silent:
-        say(message)
-    return code
 
 
 def _another_speaks() -> bool:
@@ -356,36 +342,9 @@ def _another_speaks() -> bool:
         return False
 
 
-def _folder(out: str | None) -> str | None:
-    """Expand ``~`` in ``--out``, which shells leave alone after ``=``; UsageError for an empty or impossible name."""
-    if out is None:
-        return None
-    if not out.strip():
-        raise UsageError("-o is empty; expected a folder (. for this one).")
-    if "\0" in out:
-        raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
-    from attnviz.present.output_folder import folder_named
-
-    return str(folder_named(out))
-
-
-def _check_ids(select: Sequence[str], command: str) -> None:
-    if select:
-        from attnviz.models.head_ids import check_ids
-
-        check_ids(select, command)
-
-
 def _check_working_folder() -> None:
     """Raise OutputError in a removed working folder, where torch's libraries abort."""
     try:
         Path.cwd()
     except OSError as error:
         raise OutputError(f"the working folder was removed ({error.strerror}); change to one that exists.") from error
-
-
-def _model_folder(model: str) -> Path | None:
-    from attnviz.models.sources import BUILT_IN
-
-    folder = Path(model).expanduser()
-    return folder.resolve() if model not in BUILT_IN and folder.is_dir() else None

@@ -88,9 +88,7 @@ class _Span:
         return self.low - more, self.high + more
 
 
-_Line = Sequence[Placed]
-_Spans = list[_Span]
-_Row = tuple[_Line, _Spans]
+_Row = tuple[Sequence[Placed], list[_Span]]
 
 
 def arcs_inches(plan: ArcsPlan, style: Style) -> float:
@@ -116,7 +114,16 @@ def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in 
 
 def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    width, legend, inches = prose_width(plan.words, style, _SPACE), _legend(plan, style), arcs_inches(plan, style)
+    width = prose_width(plan.words, style, _SPACE)
+    inches = arcs_inches(plan, style)
+    kinds = {arc.found for block in plan.blocks for arc in block.arcs}
+    looks: dict[bool | None, dict[str, Any]] = {
+        True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
+        False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
+        None: {"label": "other relations", "color": style.greys.frame, "linewidth": PIXEL},
+    }
+    looks[False] |= _CROSS
+    legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=inches + legend_height(legend, width) + 0.1)
         ax = page.add_subplot()
@@ -155,7 +162,7 @@ def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on
     return height
 
 
-def _kept(folded: bool, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
+def _kept(folded: bool, lines: Sequence[Sequence[Placed]], block: Sentence, room: float) -> Iterator[_Row | None]:
     """Lines of a sentence with the arcs above; None for a run of lines left out."""
     rows = ((line, _stacked(line, block.arcs, room)) for line in lines)
     for empty, run in groupby(rows, lambda row: folded and not row[1]):
@@ -167,11 +174,12 @@ def _above(spans: Sequence[_Span]) -> float:  # height in points of the arcs abo
     return _FIRST + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
-def _stacked(line: _Line, arcs: Iterable[Arc], room: float) -> _Spans:
+def _stacked(line: Sequence[Placed], arcs: Iterable[Arc], room: float) -> list[_Span]:
     """Arcs that begin or end in a line, muted ones first, each high enough to clear those, and names, below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
-    spans, ends = [], list[tuple[int, int, _Span]]()
+    spans: list[_Span] = []
+    ends: list[tuple[int, int, _Span]] = []
     for arc in sorted(arcs, key=lambda arc: arc.found is not None):
         words = arc.dependent, arc.head
         xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
@@ -179,7 +187,14 @@ def _stacked(line: _Line, arcs: Iterable[Arc], room: float) -> _Spans:
         if any(span.here):
             spans.append(span)
             ends += [(word, end, span) for end, word in enumerate(words) if word in middles]
-    _part(ends, {placed.number: placed.width for placed in line})
+    widths = {placed.number: placed.width for placed in line}
+    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
+    for word, end, span in ends:
+        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
+    for (word, rightwards), several in sides.items():  # at one word, the longest innermost, so that none cross
+        step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
+        for rank, (end, span) in enumerate(sorted(several, key=lambda one: -one[1].reach)):
+            span.ends[end] += step * (rank + 0.6) * (1 if rightwards else -1)
     ranked = sorted(spans, key=lambda span: (span.reach, span.low))
     for rank, span in enumerate(ranked):
         (low, high), others = span.sides, ((other.level, *other.sides) for other in ranked[:rank])
@@ -188,19 +203,8 @@ def _stacked(line: _Line, arcs: Iterable[Arc], room: float) -> _Spans:
     return spans
 
 
-def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> None:
-    """Spread the ends of arcs at one word, the longest innermost, so that none cross."""
-    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
-    for word, end, span in ends:
-        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
-    for (word, rightwards), several in sides.items():
-        step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
-        for rank, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
-            span.ends[end] += step * (rank + 0.6) * (1 if rightwards else -1)
-
-
 def _draw_line(
-    ax: Axes, line: _Line, above: _Spans, top: float, room: float, style: Style
+    ax: Axes, line: Sequence[Placed], above: Sequence[_Span], top: float, room: float, style: Style
 ) -> tuple[PathCollection, float]:
     base = top + _above(above)
     foot = base + _LINE
@@ -258,14 +262,3 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
         ink = style.greys.muted if span.arc.found is None else style.verdict(True)
         box = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.6}
         put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)
-
-
-def _legend(plan: ArcsPlan, style: Style) -> list[Line2D]:
-    kinds = {arc.found for block in plan.blocks for arc in block.arcs}
-    missed = {"color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}
-    entries = {
-        "found": (True in kinds, {"color": style.verdict(True), "linewidth": _BOLD}),
-        "missed": (False in kinds, missed),
-        "other relations": (None in kinds, {"color": style.greys.frame, "linewidth": PIXEL}),
-    }
-    return [Line2D([], [], label=label, **properties) for label, (there, properties) in entries.items() if there]

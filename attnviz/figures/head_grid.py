@@ -206,7 +206,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     of_block = math.ceil(len(grid.layers) / grid.blocks)
     high = grid.rows * grid.row / max(1, of_block)
     middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
-    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
+    full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     written: dict[str, Any] = {
@@ -260,7 +260,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         if grid.named:
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
         if right and not low and cell.right is not None:
-            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
+            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
             role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
@@ -272,7 +272,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     if grid.tokens:
         _name_tokens(ax, plan, grid, style, side / pixels, drawn)
     if not grid.named:
-        every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
+        every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, "bold") + 3) / pitch)
         above = properties | {"fontsize": 5.5, "weight": "bold", "ha": "center", "va": "top"}
         for block in range(grid.blocks):
             for at in range(0, len(grid.columns), every):
@@ -338,10 +338,10 @@ class _Names(NamedTuple):
 def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
     """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
     wide, narrow = (
-        [text_width(name, grid.size, DPI, "bold") for name in names]
+        [text_width(name, grid.size, "bold") for name in names]
         for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
     )
-    texts = [text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells]
+    texts = [text_width(cell.beside, min(6.0, grid.size)) for cell in cells]
     marks, beside = any(cell.right for cell in cells), any(cell.beside for cell in cells)
     for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
         if grid.named and grid.marked and marks and max(ids) + _MARK <= grid.square:
@@ -355,8 +355,8 @@ def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
     """The first text that fits; else the last one cut, or '' if fewer than five characters would remain."""
     forms = [drawable(text) for text in texts]
-    cut = fitted(forms[-1], size, DPI, max(room, 1))
-    return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
+    cut = fitted(forms[-1], size, max(room, 1))
+    return next((form for form in forms if text_width(form, size) <= room), cut if len(cut) > 4 else "")
 
 
 def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
@@ -461,7 +461,7 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     if not packed:
         places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
     cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
-    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), DPI, "bold") + 3 <= pitch
+    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), "bold") + 3 <= pitch
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
     rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
     return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)

@@ -68,7 +68,7 @@ def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     natural = max(_cell_width(each) * n for each, n in zip(plan.maps, columns, strict=True))
     width = page_width(style, natural + _AXES + 2 * MARGIN)
     room = width - _AXES - 2 * MARGIN
-    names = [wrapped(each.name, 8, DPI, room * DPI) if each.name else [] for each in plan.maps]
+    names = [wrapped(each.name, 8, room * DPI) if each.name else [] for each in plan.maps]
     heights = [
         len(each.values) * _cell_height(each, room / max(columns))
         + _AXES
@@ -111,7 +111,7 @@ def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
 
 
 def _cell_width(each: HeadMap) -> float:
-    widest = max((text_width(line, _TEXT_SIZES[0], DPI) for line in _lines(each)), default=0) / DPI
+    widest = max((text_width(line, _TEXT_SIZES[0]) for line in _lines(each)), default=0) / DPI
     return max(0.3, widest + 0.06) if each.texts else _CELL[0]
 
 
@@ -137,13 +137,13 @@ def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     for angle, size in [*ways, (0 if width >= height else 90, _TEXT_SIZES[-1])]:
         along, across = (width, height) if angle == 0 else (height, width)
         room = along / PIXEL - 3
-        if across >= 1.2 * size * most and max(text_width(line, size, DPI) for line in _lines(each)) <= room:
+        if across >= 1.2 * size * most and max(text_width(line, size) for line in _lines(each)) <= room:
             break
     else:
         if across < 1.2 * size or room < 20:
             return
     texts: dict[tuple[int, ...], str] = {
-        cell: "\n".join(fitted(line, size, DPI, room) for line in each.texts[cell[0]][cell[1]].split("\n"))
+        cell: "\n".join(fitted(line, size, room) for line in each.texts[cell[0]][cell[1]].split("\n"))
         for cell in np.ndindex(*values.shape)
     }
     family = font_families(texts.values())
@@ -164,7 +164,7 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
         for edge in range(1, edges):
             line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
     width, height = cell_points(ax, n_heads, n_layers)
-    widest = text_width(str(n_heads - 1), 7, DPI) + 5
+    widest = text_width(str(n_heads - 1), 7) + 5
     heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
     layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
     ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=text_colour(style, "xtick.color"))

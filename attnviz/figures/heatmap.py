@@ -145,7 +145,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
         side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
-        shown = name if text_width(name, size, DPI) <= side * DPI + 20 else name.partition(" ")[0]
+        shown = name if text_width(name, size) <= side * DPI + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)
     return cells
 

@@ -120,7 +120,7 @@ class _Page:
                 area = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
                 ink = ink[:, : area.shape[1]]
                 np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
-                x += text_width(f"{piece}|", size, self.dpi, weight) - text_width("|", size, self.dpi, weight)
+                x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
         cells = self.cells(plan)
         picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
         return picture
@@ -145,7 +145,7 @@ class _Page:
 @lru_cache(4096)
 def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, int]:
     """Coverage of each pixel by a text, 0-255, with a margin at the left, and the row of its baseline."""
-    width = math.ceil(text_width(text, size, dpi, weight)) + 2 * _EDGE
+    width = math.ceil(text_width(text, size, weight, dpi)) + 2 * _EDGE
     above, below = (math.ceil(size * dpi / 72 * part) + _EDGE for part in (1.1, 0.5))
     renderer = RendererAgg(width, above + below, dpi)
     font = FontProperties(family=font_families([text]), size=size, weight=weight)
@@ -189,7 +189,7 @@ def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: st
     tile = np.full((cell, cell), level, dtype=np.uint8)
     if text := hundredths(number / 100):
         ink, baseline = _letters(text, size, "normal", dpi)
-        left = round((cell - text_width(text, size, dpi)) / 2) - _EDGE
+        left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
         top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
         ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
         area = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]

@@ -17,7 +17,7 @@ from attnviz.figures.fonts import drawable, fitted_token, font_families, put_tex
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
-from attnviz.figures.style import DPI, Style, figure_style, text_colour
+from attnviz.figures.style import Style, figure_style, text_colour
 
 HEAD_COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#999933"),
@@ -173,7 +173,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
         # the weight stays whole: only the token is cut
         weight = f"{plan.written[row]} " if side and row in plan.written else ""
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
-        text, ink = weight + fitted_token(labels[row], size, DPI, room / PIXEL), text_colour(style)
+        text, ink = weight + fitted_token(labels[row], size, room / PIXEL), text_colour(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
@@ -206,7 +206,7 @@ def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: f
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
     for handles, (names, title, columns) in zip(lines, _legends(plan, room), strict=True):
-        shown = ["\n".join(wrapped(name, _LETTERS, DPI, (room - _HANDLE) / PIXEL)) for name in names]
+        shown = ["\n".join(wrapped(name, _LETTERS, (room - _HANDLE) / PIXEL)) for name in names]
         above = handles is not lines[-1]
         legend = Legend(
             ax, handles, shown, ncols=columns, frameon=False, title=title, fontsize=_LETTERS,

@@ -114,7 +114,7 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
             line.set_transform(outwards(_FIRST_LANE + LANE * lane))
             ax.add_artist(line)
             room = (last - first + 1) * cell * DPI / 72
-            name = fitted_token(bracket.name, _SMALLEST, DPI, room)
+            name = fitted_token(bracket.name, _SMALLEST, room)
             if run != longest or (name != bracket.name and room < _LEAST_NAME):
                 continue
             middle = (first + last) / 2
@@ -227,7 +227,7 @@ def value_size(texts: Iterable[str], width: float, height: float) -> float | Non
     """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
     longest, room = set(texts), width - _AIR * PIXEL
     for size in (7.0, 6.5, 6.0, 5.5):
-        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= room:
+        if height >= 1.3 * size and max(text_width(text, size) for text in longest) * PIXEL <= room:
             return size
     return None
 
@@ -317,7 +317,7 @@ def label_size(cell: float) -> float:
 
 def label_pixels(labels: Iterable[str], size: float) -> float:
     """Width in pixels of the longest label at a font size in points."""
-    return max(text_width(fitted_token(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
+    return max(text_width(fitted_token(label, size, LONGEST), size) for label in set(labels))
 
 
 def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
@@ -327,7 +327,7 @@ def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, p
         return
     size, ink = label_size(cell), text_colour(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
-    texts = [fitted_token(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
+    texts = [fitted_token(labels.texts[tick * pooled], size, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)

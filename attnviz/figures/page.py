@@ -120,7 +120,7 @@ def heading(
     title, notes = ("", ()) if style.bare else (title, notes)
     notes = _run_on(notes, room) if run_on else notes
     texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
-    lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
+    lines = ((wrapped(text, size, room, weight), size, weight) for text, size, weight in texts if text)
     gap = [] if run_on else [("", _GAP, "normal")]
     spaced = [line for some, size, weight in lines for line in [*gap, *((each, size, weight) for each in some)]]
     return spaced[len(gap) :]
@@ -133,7 +133,7 @@ def _run_on(notes: Sequence[str], room: float) -> list[str]:
         before, one = joined[-1] if joined else "", f"{joined[-1]} {note}" if joined else note
         if before.endswith(".") and note.endswith("."):
             apart, together = (
-                sum(len(wrapped(text, _NOTE, DPI, room)) for text in some) for some in ((before, note), (one,))
+                sum(len(wrapped(text, _NOTE, room)) for text in some) for some in ((before, note), (one,))
             )
             if together < apart > 2:
                 joined[-1] = one
@@ -212,7 +212,7 @@ def colour_bar(
         bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
     bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.greys.frame)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.greys.frame, labelcolor=style.greys.ink)
-    words = "\n".join(wrapped(scale.bar, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
+    words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
         _point_out(bar.ax, scale.norm, scale.reference, style, room)
@@ -220,7 +220,7 @@ def colour_bar(
 
 def bar_inches(name: str, across: float) -> float:
     """Height of a colour bar below Axes of a width in inches, with its numbers and its name."""
-    return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, DPI, max(min(across, _BAR_WIDTH) * DPI, 140)))
+    return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, max(min(across, _BAR_WIDTH) * DPI, 140)))
 
 
 def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Style, room: float) -> None:
@@ -230,7 +230,7 @@ def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Styl
         ax.plot([reference.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
     else:
         text = f"{text} →" if reference.value > high else f"← {text}"
-    text = fitted(text, _BAR_TEXT, DPI, room + 20)
+    text = fitted(text, _BAR_TEXT, room + 20)
     position = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
     side = "left" if position < 0.3 else "right" if position > 0.7 else "center"
     ax.annotate(text, (position, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
@@ -269,7 +269,7 @@ def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -
 
     ``beside``: pixels of a handle with its gaps.
     """
-    widths = [text_width(name, _NOTE, DPI) + beside for name in names]
+    widths = [text_width(name, _NOTE) + beside for name in names]
     for columns in range(len(widths), 1, -1):
         if sum(column.max() for column in np.array_split(widths, columns)) <= room:
             return columns
@@ -315,8 +315,8 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     # what is beyond an end looks the same
     shown = [(low, ("≤ " if logarithmic else "") + number(low)), (high, ("≥ " if scale.cut else "") + number(high))]
     for value in between:
-        half = text_width(number(value), 7, DPI) / 2 + 8
-        apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7, DPI) / 2 for other, words in shown)
+        half = text_width(number(value), 7) / 2 + 8
+        apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2 for other, words in shown)
         if low < value < high and all(apart):
             shown.append((value, number(value)))
     values, labels = zip(*sorted(shown), strict=True)

@@ -24,7 +24,7 @@ from attnviz.figures.page import (
     new_page,
     run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, text_colour
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.wording import right_to_left
 
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
@@ -78,7 +78,7 @@ class TextPlan(ColourScale, PagePlan):
 
 def points_of(text: str, size: float) -> float:
     """Width of a text in points."""
-    return text_width(drawable(text), size, DPI) * PIXEL
+    return text_width(drawable(text), size) * PIXEL
 
 
 def in_points(ax: Axes) -> tuple[float, float]:
@@ -138,7 +138,7 @@ def _placed(
             x += gap
             at = room - x - widths[number] if leftwards else x
             text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
-            text = drawable(text) if widths[number] < room else fitted_token(text, size, DPI, pixels)
+            text = drawable(text) if widths[number] < room else fitted_token(text, size, pixels)
             yield Placed(number, text, at, widths[number])
             x += widths[number]
 
@@ -216,9 +216,9 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
 
 def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, style: Style) -> None:
     """Write the heading of a block: its name, and the rest as far as it fits."""
-    name = fitted(name, 8, DPI, room / PIXEL, "bold")
-    wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
-    after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)
+    name = fitted(name, 8, room / PIXEL, "bold")
+    wide = text_width(name, 8, "bold") * PIXEL + 6
+    after = fitted(beside, 7, max(room - wide, 0) / PIXEL)
     bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": text_colour(style)}
     for x, text, properties in ((0.0, name, bold), (wide, after, {"size": 7, "color": style.greys.muted})):
         if text.strip("…"):

@@ -118,9 +118,9 @@ def _names(tiles: Sequence[Tile], room: float) -> list[tuple[str, float]]:
     forms = [[way[min(form, len(way) - 1)] for way in ways] for form in range(max(map(len, ways)))]
     for names in forms:
         for size in _NAME_SIZES:
-            if all(text_width(name, size, DPI) <= room for name in names):
+            if all(text_width(name, size) <= room for name in names):
                 return [(name, size) for name in names]
-    return [(fitted(name, _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]) for name in forms[-1]]
+    return [(fitted(name, _NAME_SIZES[-1], room), _NAME_SIZES[-1]) for name in forms[-1]]
 
 
 def tile_pooling(

@@ -1,6 +1,6 @@
 """How views are drawn, and the options of figures and tables."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -62,10 +62,8 @@ class ViewOptions:
             raise UsageError(
                 f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
             )
-        maps = options.get("maps", ())
-        check_kind("maps", maps, Sequence[str])
-        options["maps"] = tuple(maps)
-        options |= {"select": tuple(selection_texts(choices.get("select", ())))}
+        options["maps"] = tuple(options.get("maps", ()))
+        options["select"] = tuple(selection_texts(choices.get("select", ())))
         return cls(style=style or Style(**look), **options)
 
 
@@ -81,16 +79,6 @@ class Plan(Protocol):
         """One sentence on model, text and what is shown; on a second line the details."""
 
 
-def nothing_missing(_: object) -> str:
-    """No reason: every result has the picture."""
-    return ""
-
-
-def as_asked(_: object, choices: ViewOptions) -> ViewOptions:
-    """The options as they are."""
-    return choices
-
-
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
     """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`."""
@@ -100,15 +88,15 @@ class Drawing(Generic[R, P]):
     figure: "Callable[[P, Style, bool], Figure]"  # draws a plan as a new figure, for a raster or a vector file
     # draws a plan on a caller's Axes; None for pictures of several panels
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
-    missing: Callable[[R], str] = nothing_missing  # reason why a result has no such picture, or ''
+    missing: Callable[[R], str] = lambda _: ""  # reason why a result has no such picture, or ''
     # writes all pictures of a view in one format, if that is faster than figure by figure
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
     # narrows the options for a view that was not asked for by name, such as to fewer heads
-    by_default: Callable[[R, ViewOptions], ViewOptions] = as_asked
+    by_default: Callable[[R, ViewOptions], ViewOptions] = lambda _, choices: choices
 
 
 def page_drawing(
-    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = nothing_missing
+    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
 ) -> Drawing[R, Any]:
     """Make the drawing of the view ``page``.
 

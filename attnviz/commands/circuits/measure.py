@@ -117,8 +117,9 @@ class Circuits(Result, OfHeads[HeadCopying]):
         ]
         return sorted(found, key=lambda pair: -pair.deviations)
 
-    def __repr__(self) -> str:
-        return f"<Circuits of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}>"
+    @property
+    def in_short(self) -> str:
+        return f"of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}"
 
 
 @checked

@@ -195,11 +195,12 @@ class Comparison(Result, OfHeads[HeadDifference]):
             return quoted_text(self.first), quoted_text(self.second)
         return model_names(self.first.checkpoint, self.second.checkpoint)
 
-    def __repr__(self) -> str:
+    @property
+    def in_short(self) -> str:
         first, second = self.side_names
         most = self.heads[0]
         heads = counted(len(self.heads), "head")
-        return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
+        return f"of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})"
 
 
 @checked

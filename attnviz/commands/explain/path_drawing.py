@@ -169,11 +169,11 @@ def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
 
 def _extent(block: Block, plan: PathPlan, sizes: _Sizes) -> _Extent:
     if not block.panels:
-        length = _OPERATION if block.name == "+" else text_width(block.name, sizes.text, DPI) / DPI + 0.12
+        length = _OPERATION if block.name == "+" else text_width(block.name, sizes.text) / DPI + 0.12
         return _Extent(_OPERATION, 0.0, length / 2, length / 2)
     width, count = sizes.side * block.width, len(block.panels)
-    widths = [text_width(line, sizes.text, DPI) / DPI for line in (block.brief, *block.words)]
-    room = max(width, text_width(block.label, sizes.title, DPI, "bold") / DPI, *widths)
+    widths = [text_width(line, sizes.text) / DPI for line in (block.brief, *block.words)]
+    room = max(width, text_width(block.label, sizes.title, "bold") / DPI, *widths)
     left = (room - width) / 2 + (_names(plan, sizes)[1] if block.name == "input" else 0.0)
     half = (count * sizes.side * block.height + (count - 1) * _BETWEEN) / 2
     above = 1.35 * (sizes.title + (sizes.text if block.brief else 0.0)) + 4

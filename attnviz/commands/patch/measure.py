@@ -150,12 +150,13 @@ class Patching(Result):
             raise UsageError(f"head {wanted} was not patched; {counted(len(patched), 'other head')} were.")
         return patched[wanted]
 
-    def __repr__(self) -> str:
+    @property
+    def in_short(self) -> str:
         most = self.heads[0]
         return (
-            f"<Patching ({self.options['direction']}) of {self.checkpoint.short_name}: "
+            f"({self.options['direction']}) of {self.checkpoint.short_name}: "
             f"{counted(len(self.heads), 'head')} on {counted(len(self.pairs), 'pair')}, {most.id} first "
-            f"({most.effect:.3g})>"
+            f"({most.effect:.3g})"
         )
 
 

@@ -22,7 +22,7 @@ from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
-from attnviz.figures.style import DPI, Style, figure_style, text_colour
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.judge.verdicts import ENOUGH
@@ -104,7 +104,7 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     right = ax.secondary_yaxis("right")
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
-    names = [fitted(visible(row.relation.relation), 7, DPI, 130) for row in plan.rows]
+    names = [fitted(visible(row.relation.relation), 7, 130) for row in plan.rows]
     if (style.room or math.inf) >= _NARROW:
         names = [f"{name} ({row.relation.n:,})" for name, row in zip(names, plan.rows, strict=True)]
     _label(ax.yaxis, names, style)
@@ -192,8 +192,8 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
 def _names(roles: Sequence[Role]) -> str:
     """The name of the first role, short if it must, and on a second line the number of others."""
     name = short_name(roles[0].role) if roles else ""
-    if fitted(name, 6.5, DPI, _NAME_WIDTH) != name:
-        name = fitted(ABBREVIATIONS.get(name, name), 6.5, DPI, _NAME_WIDTH)
+    if fitted(name, 6.5, _NAME_WIDTH) != name:
+        name = fitted(ABBREVIATIONS.get(name, name), 6.5, _NAME_WIDTH)
     return f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name
 
 

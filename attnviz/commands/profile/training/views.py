@@ -95,7 +95,7 @@ def _dress(ax: Axes, name: str, style: Style) -> None:
 
 def _name_steps(ax: Axes, names: Sequence[str], room: float) -> None:
     """Write the names of as many steps as fit into a width in inches, evenly, upright if few fit level."""
-    widest = max(text_width(name, _LABEL, DPI) for name in names) / DPI + 0.1
+    widest = max(text_width(name, _LABEL) for name in names) / DPI + 0.1
     upright = len(names) > 2 and room / widest < min(len(names), 4)
     every = int(np.ceil(len(names) * (0.16 if upright else widest) / room))
     ticks = range(0, len(names), max(1, every))
