@@ -49,17 +49,13 @@ class Document(dict[str, Any]):
 
 
 class Result:
-    """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others."""
+    """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others.
 
-    command: ClassVar[str]  # its folder in :mod:`attnviz.commands`: ``heads``, or ``heads.texts`` of a form of it.
+    Attributes:
+        command: its folder in :mod:`attnviz.commands`: ``heads``, or ``heads.texts`` of a form of it.
+    """
 
-    @property
-    def in_short(self) -> str:
-        """What was measured, after the name of the class: ``of minilm: 72 heads``."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.in_short}>"
+    command: ClassVar[str]
 
     @property
     def reading_notes(self) -> list[str]:
@@ -168,9 +164,8 @@ class Result:
             listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
         if isinstance(self, OfHeads) and len(self.select(choices.select)) < len(self.heads):
             listed = f"; {len(self.select(choices.select))} of {counted(len(self.heads), 'head')} listed"
-        what = re.findall("[A-Z][a-z]+", type(self).__name__)[-1]  # of many texts, too, Analysis
-        command = self.command.partition(".")[0]
-        caption = f"{what} {self.in_short}{listed} (attnviz {command}, version {__version__})."
+        what = re.sub(r"^\w*(?=[A-Z])", "", repr(self)[1:-1])  # the class of many texts, too, by its last word
+        caption = f"{what}{listed} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
 

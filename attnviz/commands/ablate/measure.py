@@ -133,12 +133,11 @@ class Ablation(Result):
             raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         most, metric = self.heads[0], self.metrics[0]
         return (
-            f"({self.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
-            f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})"
+            f"<Ablation ({self.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
+            f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
         )
 
 

@@ -92,10 +92,9 @@ class Card(TextResult):
         """The analysis of its kind of attention; the whole in a model of one kind."""
         return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         roles = counted(len(self.roles), "role") if self.roles else "no role"
-        return f"of {self.head} in {self.checkpoint.short_name}: {roles}"
+        return f"<Card of {self.head} in {self.checkpoint.short_name}: {roles}>"
 
 
 def clarity_key(card: Card) -> tuple[Any, ...]:
@@ -123,9 +122,8 @@ class Cards(Result):
                 return each
         raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
 
-    @property
-    def in_short(self) -> str:
-        return f"of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}"
+    def __repr__(self) -> str:
+        return f"<Cards of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}>"
 
 
 @checked

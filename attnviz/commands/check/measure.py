@@ -84,10 +84,9 @@ class Check(Result):
     def _files_read(self, _: dict[str, Any]) -> list[Path]:
         return [file for each in self.claims for file in (Path(each.claim.place), *each.claim.corpus)]
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
-        return f"of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}"
+        return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
 
 
 @checked

@@ -117,9 +117,8 @@ class Circuits(Result, OfHeads[HeadCopying]):
         ]
         return sorted(found, key=lambda pair: -pair.deviations)
 
-    @property
-    def in_short(self) -> str:
-        return f"of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}"
+    def __repr__(self) -> str:
+        return f"<Circuits of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')}>"
 
 
 @checked

@@ -195,12 +195,11 @@ class Comparison(Result, OfHeads[HeadDifference]):
             return quoted_text(self.first), quoted_text(self.second)
         return model_names(self.first.checkpoint, self.second.checkpoint)
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         first, second = self.side_names
         most = self.heads[0]
         heads = counted(len(self.heads), "head")
-        return f"of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})"
+        return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
 
 
 @checked

@@ -95,11 +95,11 @@ class Explanation(TextResult):
         """A step's tensor on the CPU, in float32 at least (the mask as 0 and 1); UsageError for an unknown step."""
         return self.stages[name].wide
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
+        """One line: which layer, and how closely its output was reproduced."""
         return (
-            f"of layer {self.layer} of {self.checkpoint.short_name} on "
-            f"{counted(len(self.tokens), 'token')}: {len(self.stages)} steps, output within {self.output.error:.1e}"
+            f"<Explanation of layer {self.layer} of {self.checkpoint.short_name} on "
+            f"{counted(len(self.tokens), 'token')}: {len(self.stages)} steps, output within {self.output.error:.1e}>"
         )
 
 

@@ -433,12 +433,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         layers = dict.fromkeys(head.id.layer for head in parts[0].heads)
         return torch.stack([self.layer_patterns(layer) for layer in layers])
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
+        """One line: what was analysed, and what was verified."""
         verified = "verified" if self.verification.level else "not verified"
         return (
-            f"of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
-            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads {verified}"
+            f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
+            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads {verified}>"
         )
 
     def _repr_html_(self) -> str:

@@ -55,12 +55,11 @@ class RawAttention(Analysis):
         known = {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}
         return document | {"model": known}
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         layers = {head.id.layer for head in self.heads}
         shape = f"{counted(len(layers), 'layer')} × {counted(self.shape[1], 'head')}"
         rows = "" if self.context.source is None else f"{len(self.context.units)} × "
-        return f"of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified"
+        return f"<RawAttention of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified>"
 
 
 @checked

@@ -196,12 +196,11 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         """The largest ||A[q, k] f(x_k)|| of any head."""
         return max(head.largest for head in self.heads)
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         id, value = self.heads[0].id, self.heads[0].projection_share
         share = "no share" if value is None else f"{rounded(value)} of its layer's output"
         counts = f"{len(self.heads)} heads verified, {id} first ({share})"
-        return f"of {quoted(self.text)} with {self.figure_context.model}: {counts}"
+        return f"<HeadOutputs of {quoted(self.text)} with {self.figure_context.model}: {counts}>"
 
 
 @checked

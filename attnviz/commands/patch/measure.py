@@ -150,13 +150,12 @@ class Patching(Result):
             raise UsageError(f"head {wanted} was not patched; {counted(len(patched), 'other head')} were.")
         return patched[wanted]
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         most = self.heads[0]
         return (
-            f"({self.options['direction']}) of {self.checkpoint.short_name}: "
+            f"<Patching ({self.options['direction']}) of {self.checkpoint.short_name}: "
             f"{counted(len(self.heads), 'head')} on {counted(len(self.pairs), 'pair')}, {most.id} first "
-            f"({most.effect:.3g})"
+            f"({most.effect:.3g})>"
         )
 
 

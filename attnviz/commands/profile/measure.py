@@ -138,10 +138,9 @@ class Profile(Result):
             read += [f"{n} × {what}" for what, n in self.repeats.sequences(role).items()]
         return " · ".join([self.checkpoint.short_name, *read, *more])
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         having = counted(sum(map(bool, self.roles_by_head().values())), "head")
-        return f"of {self.source()}: {having} with a role"
+        return f"<Profile of {self.source()}: {having} with a role>"
 
 
 @checked

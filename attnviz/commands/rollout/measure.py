@@ -115,10 +115,9 @@ class Rollout(TextResult):
         matrices = (self.means[-1], self.weights[-1], self.norms[-1], self.uniform, self.uniform_rollout)
         return InputShares(*(matrix[rows].mean(0) for matrix in matrices))
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         size = counted(len(self.units), self.units.name)
-        return f"of {self.checkpoint.short_name} through {counted(len(self.layers), 'layer')}, {size}"
+        return f"<Rollout of {self.checkpoint.short_name} through {counted(len(self.layers), 'layer')}, {size}>"
 
 
 @checked

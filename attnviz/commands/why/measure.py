@@ -70,11 +70,10 @@ class Account(TextResult):
         """A token, shortened, with its position: ``‘cat’ #2``."""
         return f"‘{shortened_token(self.tokens.labels[position], 24)}’ #{position}"
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         key = self.keys[0]
         where = f"{self.label(self.query)} → {self.label(key.key)}"
-        return f"of {self.head} in {self.checkpoint.short_name}: {where}, score {rounded(key.score)}"
+        return f"<Account of {self.head} in {self.checkpoint.short_name}: {where}, score {rounded(key.score)}>"
 
 
 @checked

@@ -114,11 +114,10 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         counts = f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}"
         return f"{visible(self.corpus.path.name)} ({counts})"
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         first, second = self.side_names
         most = self.heads[0]
-        return f"of {first} with {second} on {self.source}: {most.id} first ({most.distance:.3f})"
+        return f"<CorpusComparison of {first} with {second} on {self.source}: {most.id} first ({most.distance:.3f})>"
 
 
 @checked

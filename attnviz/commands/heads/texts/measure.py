@@ -217,9 +217,9 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
         return " · ".join([self.checkpoint.short_name, *file, counts])
 
-    @property
-    def in_short(self) -> str:
-        return f"of {self.source}: {counted(len(self.heads), 'head')} verified on each"
+    def __repr__(self) -> str:
+        """One line: what was read, and the verified heads."""
+        return f"<TextsAnalysis of {self.source}: {counted(len(self.heads), 'head')} verified on each>"
 
 
 @checked

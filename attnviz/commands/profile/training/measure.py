@@ -101,10 +101,9 @@ class Training(Result):
         """The first step with an induction head."""
         return next((each for each in self.steps if each.induction), None)
 
-    @property
-    def in_short(self) -> str:
+    def __repr__(self) -> str:
         first = "no induction head" if self.first is None else f"induction heads from {self.first.step} on"
-        return f"of {self.name}, {counted(len(self.steps), 'step')}: {first}"
+        return f"<Training of {self.name}, {counted(len(self.steps), 'step')}: {first}>"
 
 
 @checked
