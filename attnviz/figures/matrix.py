@@ -55,7 +55,7 @@ class Labels:
 
     texts: tuple[str, ...]  # of every position, before pooling
     muted: tuple[bool, ...]  # grey: special tokens and other sinks
-    bold: tuple[bool, ...] = ()  # bold
+    bold: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,11 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
     ax, across, ink = axis.axes, axis.axis_name == "x", text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
-    turned: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    if not across:
-        turned = {"ha": "left", "va": "center", "rotation": 270}
+    turned: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 270}
+    if across:
+        turned = {"ha": "center", "va": "bottom"}
 
-    def outwards(points: float) -> Transform:
-        """Positions along the axis, so far from the cells."""
+    def outwards(points: float) -> Transform:  # positions along the axis, so far from the cells
         x, y = (0.0, points / 72) if across else (points / 72, 0.0)
         return beside + ScaledTranslation(x, y, ax.figure.dpi_scale_trans)
 
@@ -162,22 +161,18 @@ def draw_matrix(
             line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
-        _draw_outline(ax, outline, style, width, height)
+        (left, right), (top, bottom) = outline.columns, outline.rows
+        across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
+        corner = ((left + right - across) / 2, (top + bottom - down) / 2)
+        stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2}
+        if outline.found is not None:
+            halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
+            stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
+            stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
+        ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
     name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, style)
     name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, style)
     return cells
-
-
-def _draw_outline(ax: Axes, outline: Outline, style: Style, width: float, height: float) -> None:
-    (left, right), (top, bottom) = outline.columns, outline.rows
-    across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
-    corner = ((left + right - across) / 2, (top + bottom - down) / 2)
-    stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
-    if outline.found is not None:
-        halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
-        stroke |= {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
-        stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
-    ax.add_patch(Rectangle(corner, across, down, fill=False, **stroke))
 
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
@@ -225,9 +220,10 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
 
 def value_size(texts: Iterable[str], width: float, height: float) -> float | None:
     """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
-    longest, room = set(texts), width - _AIR * PIXEL
+    distinct = set(texts)
     for size in (7.0, 6.5, 6.0, 5.5):
-        if height >= 1.3 * size and max(text_width(text, size) for text in longest) * PIXEL <= room:
+        widest = max(text_width(text, size) for text in distinct) * PIXEL
+        if height >= 1.3 * size and widest <= width - _AIR * PIXEL:
             return size
     return None
 
@@ -263,15 +259,15 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
 
     [rows, columns] becomes [ceil(rows / factor), ceil(columns / across)].
     """
-    factors = (factor, factor if across is None else across)
-    if factors == (1, 1):
+    across = factor if across is None else across
+    if factor == across == 1:
         return values
-    beyond = [(0, -n % each) for n, each in zip(values.shape, factors, strict=True)]
+    beyond = [(0, -values.shape[0] % factor), (0, -values.shape[1] % across)]
     padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
-    largest = _of_blocks(np.maximum, padded, *factors)
+    largest = _of_blocks(np.maximum, padded, factor, across)
     if not (values < 0).any():
         return largest
-    return _furthest(_of_blocks(np.minimum, padded, *factors), largest)
+    return _furthest(_of_blocks(np.minimum, padded, factor, across), largest)
 
 
 def _furthest(smallest: Array, largest: Array) -> Array:
@@ -279,20 +275,17 @@ def _furthest(smallest: Array, largest: Array) -> Array:
 
 
 class PooledPattern:
-    """:func:`max_pool` of a pattern whose rows come in blocks.
-
-    Attributes:
-        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], the value furthest from 0 so far.
-    """
+    """:func:`max_pool` of a pattern whose rows come in chunks."""
 
     def __init__(self, n_queries: int, n_keys: int, factor: int, dtype: type = np.float32) -> None:
         self._factor = factor
+        # the value furthest from 0 so far
         self.cells: Array = np.zeros((math.ceil(n_queries / factor), math.ceil(n_keys / factor)), dtype)
 
     def add(self, first: int, rows: "Tensor") -> None:
         """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
         weights = rows.numpy().astype(self.cells.dtype, copy=False)
-        if before := first % self._factor:  # rows of the first cells that were in the last block
+        if before := first % self._factor:  # rows of the first cells that were in the last chunk
             weights = np.pad(weights, [(before, 0), (0, 0)])
         pooled = max_pool(weights, self._factor)
         cells = self.cells[first // self._factor :][: len(pooled), : pooled.shape[1]]

@@ -28,8 +28,7 @@ PIXEL = 72 / DPI
 
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
-# line height and ascent, as multiples of the font size
-_LINE, _ASCENT = 1.35, 0.93
+_LINE, _ASCENT = 1.35, 0.93  # line height and ascent, as multiples of the font size
 _GAP = 2.5  # between notes that do not share lines, as the size of an empty line
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
@@ -101,9 +100,9 @@ def new_page(
     rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
-    for some, first in ((lines, MARGIN), (below, height - foot)):
-        down = first
-        for line, size, weight in some:
+    for texts, top in ((lines, MARGIN), (below, height - foot)):
+        down = top
+        for line, size, weight in texts:
             corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
             properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
             if line:
@@ -193,10 +192,7 @@ def freeze_layout(figure: Figure) -> None:
 def colour_bar(
     figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, style: Style, across: float | None = None
 ) -> None:
-    """Add a horizontal colour bar below these Axes, both ends numbered.
-
-    The Axes take ``across`` inches from left to right; default the width of the page.
-    """
+    """Add a horizontal colour bar below these Axes, which take ``across`` inches; default the width of the page."""
     width = across or figure.get_figure(root=True).get_figwidth()
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     room = share * width * free * DPI
@@ -233,8 +229,8 @@ def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Styl
     text = fitted(text, _BAR_TEXT, room + 20)
     position = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
     side = "left" if position < 0.3 else "right" if position > 0.7 else "center"
-    ax.annotate(text, (position, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
-                fontsize=_BAR_TEXT, color=style.greys.ink, annotation_clip=False)  # fmt: skip
+    place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 3), "textcoords": "offset points", "ha": side}
+    ax.annotate(text, (position, 1), fontsize=_BAR_TEXT, color=style.greys.ink, annotation_clip=False, **place)
 
 
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
@@ -249,10 +245,9 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
     """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
     width = figure.get_figure(root=True).get_figwidth()
-    figure.legend(
-        handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
-        fontsize=_NOTE, labelcolor=style.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
-    )  # fmt: skip
+    gaps: dict[str, Any] = {"borderpad": 0.2, "handletextpad": 0.5, "columnspacing": 1.2}
+    look: dict[str, Any] = {"frameon": False, "fontsize": _NOTE, "labelcolor": style.greys.ink} | gaps
+    figure.legend(handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), **look)
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:
@@ -265,10 +260,7 @@ def _columns(handles: Sequence[Artist], width: float) -> int:
 
 
 def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -> int:
-    """Columns of a legend that fit into a width in pixels, filled as matplotlib fills them.
-
-    ``beside``: pixels of a handle with its gaps.
-    """
+    """Columns of a legend that fit into a width in pixels; ``beside``: those of a handle with its gaps."""
     widths = [text_width(name, _NOTE) + beside for name in names]
     for columns in range(len(widths), 1, -1):
         if sum(column.max() for column in np.array_split(widths, columns)) <= room:
@@ -319,5 +311,5 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
         apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2 for other, words in shown)
         if low < value < high and all(apart):
             shown.append((value, number(value)))
-    values, labels = zip(*sorted(shown), strict=True)
-    return list(values), list(labels)
+    shown.sort()
+    return [value for value, _ in shown], [label for _, label in shown]

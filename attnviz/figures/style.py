@@ -85,26 +85,17 @@ class Style:
     Everything is laid out at its own size, in a width that is :attr:`room`, and its file is magnified to the chosen
     width or size of text.
 
-    Attributes:
-        theme: ``light`` or ``dark``.
-        scale: one of :data:`SCALES`.
-        width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
-        bare: no title and no notes, for papers with their own captions.
-        font_size: of notes and legends, in points; other texts in proportion. Default 7, or what fills the width.
-        font: an installed family, or a font file; characters that it lacks are drawn in others.
-        inches: the width.
-
     Raises:
         UsageError: an unknown theme, scale or font, or an impossible width or size.
     """
 
-    theme: str = "light"
-    scale: str = "auto"
-    width: float | str | None = None
-    bare: bool = False
-    font_size: float | None = None
-    font: str | None = None
-    inches: float | None = field(init=False, default=None)
+    theme: str = "light"  # or ``dark``
+    scale: str = "auto"  # one of :data:`SCALES`
+    width: float | str | None = None  # on the page, in inches or as ``3.3in``, ``84mm``; None to fit the content
+    bare: bool = False  # no title and no notes, for papers with their own captions
+    font_size: float | None = None  # of notes, in points; others in proportion; default 7, or what fills the width
+    font: str | None = None  # an installed family, or a font file; characters that it lacks are drawn in others
+    inches: float | None = field(init=False, default=None)  # the width
     fills: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -121,12 +112,11 @@ class Style:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {as_found(inches)}.")
         if self.font_size is not None:
             _check_size(self.font_size, inches)
-        font = self.font
-        if font is not None:
+        vars(self).update(inches=inches)
+        if self.font is not None:
             from attnviz.figures.fonts import installed
 
-            font = installed(font)
-        vars(self).update(inches=inches, font=font)
+            vars(self).update(font=installed(self.font))
 
     @property
     def room(self) -> float | None:  # width in inches that a figure is laid out in; None for that of its content
@@ -172,9 +162,9 @@ class Style:
             blues = colormaps["Blues"](np.linspace(0, 1, 256))
             blues[0] = 1.0
             return ListedColormap(blues, name="attnviz")
-        colours = [self.greys.paper, "#12365f", "#08519c", "#3182bd", "#9ecae1", "#f7fbff"]
-        positions = (0, 0.08, 0.25, 0.5, 0.75, 1)  # weights of a few hundredths already differ from the paper
-        stops = list(zip(positions, colours, strict=True))
+        # weights of a few hundredths already differ from the paper
+        stops = [(0, self.greys.paper), (0.08, "#12365f"), (0.25, "#08519c")]
+        stops += [(0.5, "#3182bd"), (0.75, "#9ecae1"), (1, "#f7fbff")]
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> "LinearSegmentedColormap":
@@ -261,7 +251,6 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
     larger = style.magnified(figure.get_figwidth())
     with figure_style():
@@ -274,22 +263,18 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
             return png_bytes(picture, figure.dpi / larger)
         if file_format == "pdf" and abs(larger - 1) > 0.001:
             return _magnified_pdf(figure, larger)
+        buffer = io.BytesIO()
         metadata = _METADATA[file_format]
         figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
-    return _magnified_svg(buffer.getvalue(), larger) if file_format == "svg" else buffer.getvalue()
-
-
-def _magnified_svg(content: bytes, larger: float) -> bytes:
-    """The same drawing, shown larger: its view box stays."""
-    if abs(larger - 1) <= 0.001:
-        return content
+    if file_format == "pdf" or abs(larger - 1) <= 0.001:
+        return buffer.getvalue()
 
     def grown(size: re.Match[bytes]) -> bytes:
         return b'%s="%.6gpt"' % (size[1], float(size[2]) * larger)
 
-    head, mark, rest = content.partition(b"viewBox")
-    first = content.index(b"<svg")
-    return content[:first] + re.sub(rb'(width|height)="([\d.]+)pt"', grown, head[first:]) + mark + rest
+    prolog, tag, drawing = buffer.getvalue().partition(b"<svg")
+    size, box, rest = drawing.partition(b"viewBox")  # which stays, so that the same drawing is shown larger
+    return prolog + tag + re.sub(rb'(width|height)="([\d.]+)pt"', grown, size) + box + rest
 
 
 def _magnified_pdf(figure: "Figure", larger: float) -> bytes:
@@ -330,5 +315,4 @@ def figure_style() -> AbstractContextManager[None]:
     from attnviz.figures.fonts import base_families
 
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
-    ours["font.family"] = base_families()
-    return style.context(["default", ours])
+    return style.context(["default", ours | {"font.family": base_families()}])
