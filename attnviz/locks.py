@@ -16,11 +16,9 @@ except ImportError:  # Windows
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# held where a model is opened, run or recomputed, and where matplotlib draws. Threads share a model's hooks,
+# transformers' registry of attention and matplotlib's settings.
 IN_USE = threading.RLock()
-"""Held where a model is opened, run or recomputed, and where matplotlib draws.
-
-Threads share a model's hooks, transformers' registry of attention and matplotlib's settings.
-"""
 
 
 def alone(function: Callable[P, R]) -> Callable[P, R]:

@@ -9,17 +9,16 @@ from pathlib import Path
 
 from attnviz.errors import OutOfMemoryError
 
+# what helps, whichever command it is
 LESS_MEMORY = (
     'a shorter text, a smaller --batch-size (batch_size=...) or --dtype bfloat16 (dtype="bfloat16") takes less memory'
 )
-"""What helps, whichever command it is."""
 
+# tensors of the size of a block of rows that are in memory at once: scores, masked scores and weights, both sides
 TENSORS_OF_A_BLOCK = 6
-"""Tensors of the size of a block of rows that are in memory at once: scores, masked scores and weights, both sides."""
 
+# what torch says: the first of a GPU, the others of the CPU (Linux and macOS, Windows)
 _OF_TORCH = ("out of memory", "can't allocate memory", "not enough memory")
-"""What torch says: the first of a GPU, the others of the CPU (Linux and macOS, Windows)."""
-
 _SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
 _MEMINFO = Path("/proc/meminfo")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")

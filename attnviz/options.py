@@ -30,42 +30,29 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
 TEXT_AND_MODEL = "Text and model"
 MEASUREMENT = "What to measure"
 PICTURES = "Pictures"
 OUTPUT = "Output"
-
-GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)
-"""The groups of options in the help of a command."""
-
+GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)  # the groups of options in the help of a command
 VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
-REQUIRED = inspect.Parameter.empty
-"""The default of what has none."""
+REQUIRED = inspect.Parameter.empty  # the default of what has none
+PLUGIN = "plugin"  # the option that names files to run first
 
-PLUGIN = "plugin"
-"""The option that names files to run first."""
-
+# what can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`
 METHODS = ("zero", "mean", "uniform")
-"""What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
+# from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`
 PATCH_DIRECTIONS = ("denoise", "noise")
-"""From which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`."""
+PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched prediction is measured
 
-PATCH_METRICS = ("logit_difference", "loss", "kl")
-"""By what a patched prediction is measured."""
-
+# what the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`
 PATH_NETWORKS = ("frozen", "run")
-"""What the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`."""
 
+# by what the effect of removing heads is measured; a model has two or three of them
 ABLATE_METRICS = ("loss", "kl", "margin", "changed", "logit_difference", "cosine", "l2")
-"""By what the effect of removing heads is measured; a model has two or three of them."""
-
-MOST_EXAMPLES = 100
-"""Examples of a kind that can be asked for, of each role of each head: all are in memory."""
-
+MOST_EXAMPLES = 100  # examples of a kind that can be asked for, of each role of each head: all are in memory
 _LARGEST_SEED = 2**63 - 1  # the largest that torch takes
-
 _LARGEST = 1_000_000  # the most texts that can be asked to be read at once
 
 
@@ -273,6 +260,7 @@ _FILES = (
     _switch("verbose", "Print every table, and what the numbers mean.", False, "--verbose", "-v"),
 )
 
+# by name, in the order of ``attnviz --help``
 COMMANDS = {
     "heads": Command(
         ("analyze", "analyze_each"),
@@ -639,7 +627,6 @@ COMMANDS = {
                         "none."), _JSON, _QUIET),
     ),
 }
-"""By name, in the order of ``attnviz --help``."""
 # fmt: on
 
 

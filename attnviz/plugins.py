@@ -13,9 +13,7 @@ from attnviz.errors import AttnvizError, UsageError
 from attnviz.memory import is_out_of_memory
 
 T = TypeVar("T")
-
-ORIGIN = "attnviz.register"
-"""Where a plug-in comes from, as documents say it."""
+ORIGIN = "attnviz.register"  # where a plug-in comes from, as documents say it
 
 
 def _line(error: BaseException) -> str:

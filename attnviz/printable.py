@@ -1,7 +1,7 @@
 """The one door for strings of others, such as names of models and files, that are printed."""
 
+# marks of the Unicode bidirectional algorithm around a text that keeps its own order
 ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
-"""Marks of the Unicode bidirectional algorithm around a text that keeps its own order."""
 
 
 def escaped(text: str) -> str:

@@ -8,7 +8,6 @@ from attnviz.printable import ISOLATES, escaped
 
 _LONGEST_QUOTE = 90
 _ROUNDING = 1e-6
-
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"  # isolates, which no font needs to have
 
 

@@ -17,8 +17,8 @@ from attnviz.texts.long_runs import own_file, remove_kept, this_process
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+# what ``--show`` reads
 _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
-"""What ``--show`` reads."""
 
 
 @command

@@ -36,13 +36,11 @@ if TYPE_CHECKING:
     from attnviz.present.result import Result
     from attnviz.present.view import ViewOptions
 
+# makes a result, from the output folder and callbacks for progress and messages; None where another process writes it
 Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
-"""Makes a result, from the output folder and callbacks for progress and messages; None where another process writes it.
-"""
 
+# errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
-"""Errors that one of several processes may have alone, and so tells of; all others all have."""
-
 _WRITTEN = "out", "junit"
 _OF_MODEL = "model", "revision", "adapter", "tokenizer"
 _LANGUAGES = "source_language", "target_language"

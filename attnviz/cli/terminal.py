@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 _NARROWEST = 60  # columns
-
 _SECONDS = 30.0  # between lines of progress, where no terminal shows a bar
 
+# surrogates that stand for no byte: no command line has them, but a string of Python may
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that stand for no byte: no command line has them, but a string of Python may."""
 
 
 @contextmanager
@@ -74,8 +73,8 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
         yield tell
 
 
+# suffixes of files that hold texts
 _OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parquet")
-"""Suffixes of files that hold texts."""
 
 
 def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
@@ -227,8 +226,8 @@ def say_where_to_look(output: "OutputFolder", quiet: bool = False, more: str = "
     typer.echo(f"Open {one_line(str(output.path / first))} (one of {len(names)} files{more})", err=True)
 
 
+# suffixes of files, those first that are opened first
 _LOOKED_AT = (".html", ".png", ".svg", ".pdf", ".tex", ".md", ".csv", ".json")
-"""Suffixes of files, those first that are opened first."""
 
 
 def split_names(values: Sequence[str]) -> list[str]:

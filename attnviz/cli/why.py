@@ -25,6 +25,5 @@ def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
     """
     text, source = read_text(text), run.find_model()
     return run.job(
-        lambda _, progress, __: attnviz.why(text, source, pair=pair, **options, progress=progress),
-        texts=(text, pair),
+        lambda _, progress, __: attnviz.why(text, source, pair=pair, **options, progress=progress), texts=(text, pair)
     )

@@ -21,14 +21,11 @@ from attnviz.models.libraries import first_line
 from attnviz.printable import ISOLATES
 from attnviz.wording import isolated, right_to_left, shortened, shortened_token
 
-DEFAULT_FAMILY = "DejaVu Sans"
-"""Ships with matplotlib, so figures look the same on every machine."""
+DEFAULT_FAMILY = "DejaVu Sans"  # ships with matplotlib, so figures look the same on every machine
 
+# spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``
 _TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
-"""Spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``."""
-
 _NO_BREAK = "\u00a0"
-
 _END = "\u2069"
 _NOT_FOR_TEXT = ("Last Resort", "Emoji One", "Bitmap", "STIX", "cm")
 

@@ -56,9 +56,7 @@ _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
-
-Names = Sequence[Sequence[str]]
-"""Names of tokens: of rows, and of columns if others; none if they are not drawn."""
+Names = Sequence[Sequence[str]]  # names of tokens: of rows, and of columns if others; none if they are not drawn
 
 
 @dataclass(frozen=True)
@@ -209,10 +207,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    written: dict[str, Any] = {
-        "fontsize": 7 if full else 6,
-        "color": text_colour(style, "ytick.color"),
-    } | turned
+    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": text_colour(style, "ytick.color")} | turned
     ax.set_yticks(middles[:of_block], names[:of_block], **written)
     for at in range(of_block, len(grid.layers)):
         left = at // of_block * grid.block - 4

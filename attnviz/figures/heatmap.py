@@ -35,9 +35,7 @@ from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colou
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
 _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08
-
-OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")
-"""Names of rows and columns of cross-attention."""
+OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")  # names of rows and columns of cross-attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +120,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
-    properties: dict[str, Any] = {
-        "color": text_colour(style),
-        "family": font_families([title]),
-        "parse_math": False,
-    }
+    properties: dict[str, Any] = {"color": text_colour(style), "family": font_families([title]), "parse_math": False}
     ax.set_title(title, loc="left", fontsize=9, pad=6 + LANE * _lanes(plan.column_brackets), **properties)
     run_layout(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)

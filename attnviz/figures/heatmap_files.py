@@ -25,9 +25,7 @@ from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundre
 from attnviz.figures.page import heading
 from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
-LEVELS = 176
-"""Steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256."""
-
+LEVELS = 176  # steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256
 _THREADS, _AHEAD = 2, 16
 _EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters

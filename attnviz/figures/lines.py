@@ -19,12 +19,12 @@ from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_pa
 from attnviz.figures.running_text import in_points, points_of
 from attnviz.figures.style import Style, figure_style, text_colour
 
+# by theme, in order: those of Okabe and Ito (2008), told apart with any colour vision; on light paper the olive of
+# Tol (2021) in place of their yellow, which would not show, and the theme's ink for black
 HEAD_COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#999933"),
     "dark": ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#ececec", "#0072b2"),
 }
-"""By theme, in order: those of Okabe and Ito (2008), told apart with any colour vision; on light paper the
-olive of Tol (2021) in place of their yellow, which would not show, and the theme's ink for black."""
 
 _HIGHEST, _NARROWEST, _LINES_WIDTH = 9.0, 5.0, 2.8
 # points: of all rows together, and from one label to the next

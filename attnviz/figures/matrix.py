@@ -30,23 +30,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[Any]
-
 _COVERED = 0.995  # share of the cells that the linear scale of means covers
-Cells = AxesImage | QuadMesh
-"""The artist of a matrix's cells, for colour bars."""
-
+Cells = AxesImage | QuadMesh  # the artist of a matrix's cells, for colour bars
 _MESH_CELLS = 4096
-MOST_NUMBERED = 24
-"""Rows or columns of the largest matrix with numbers in its cells."""
-
+MOST_NUMBERED = 24  # rows or columns of the largest matrix with numbers in its cells
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
 _AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 _FIRST_LANE = 3.0  # points between cells and brackets
 _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
-LONGEST = 140
-"""Largest width of a label in pixels; longer ones are cut."""
+LONGEST = 140  # largest width of a label in pixels; longer ones are cut
 
 
 @dataclass(frozen=True)
@@ -88,8 +82,7 @@ def bracket_lanes(brackets: Sequence[Bracket]) -> list[int]:
     return lanes
 
 
-LANE = 10.0
-"""Points that a lane of brackets takes."""
+LANE = 10.0  # points that a lane of brackets takes
 
 
 def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:

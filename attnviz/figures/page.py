@@ -20,12 +20,8 @@ from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.wording import rounded
 
-MARGIN = 0.12
-"""Margin of a page in inches."""
-
-PIXEL = 72 / DPI
-"""Width of the thinnest lines, in points."""
-
+MARGIN = 0.12  # margin of a page in inches
+PIXEL = 72 / DPI  # width of the thinnest lines, in points
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
 _LINE, _ASCENT = 1.35, 0.93  # line height and ascent, as multiples of the font size

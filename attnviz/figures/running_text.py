@@ -27,12 +27,9 @@ from attnviz.figures.page import (
 from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.wording import right_to_left
 
+# font sizes in points: the largest with which all blocks fit their page, or else the last
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
-"""Font sizes in points: the largest with which all blocks fit their page, or else the last."""
-
-HIGHEST = 9.0
-"""Height of a page in inches; only a text too long for the smallest font size exceeds it."""
-
+HIGHEST = 9.0  # height of a page in inches; only a text too long for the smallest font size exceeds it
 _WIDEST, _NARROWEST = 7.0, 3.3
 _SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # as multiples of the font size: white space, line pitch, height of a shade
 _AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: padding of a piece, of a block's name, after a block

@@ -23,26 +23,22 @@ if TYPE_CHECKING:  # a run without figures knows the style and does not import m
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
-"""File formats of figures."""
-
-DPI = 150
-"""Resolution of figures, in whose pixels their layout is measured."""
+FORMATS = ("png", "svg", "pdf")  # file formats of figures
+DPI = 150  # resolution of figures, in whose pixels their layout is measured
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "attnviz"},
     "pdf": {"CreationDate": None, "Creator": "attnviz"},
 }
 
-FAINTEST = 1e-4
-"""The weight at the light end of a logarithmic scale; smaller ones look the same."""
+FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same
 
+# ``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the
+# head's own largest weight; or logarithmic, the same for every head
 SCALES = ("auto", "shared", "per-head", "log")
-"""``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
-own largest weight; or logarithmic, the same for every head."""
 
+# tokens, or words, beyond which most weights are too small to be seen on a scale from 0 to 1: their mean is 1/n
 MOSTLY_WHITE = 40
-"""Tokens, or words, beyond which most weights are too small to be seen on a scale from 0 to 1: their mean is 1/n."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +51,20 @@ class Theme:
     frame: str
 
 
+# by name; all greys, as indexed PNGs need
 THEMES = {
     "light": Theme("#ffffff", "#222222", "#8a8a8a", "#9a9a9a"),
     "dark": Theme("#141414", "#ececec", "#9a9a9a", "#6e6e6e"),
 }
-"""By name; all greys, as indexed PNGs need."""
 
+# of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter
 _VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
-"""Of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
-
-MISSED_DASHES = (0, (2.2, 1.4))
-"""Dash pattern of missed pairs; found ones are solid."""
-
-TEXT_SIZE = 7.0
-"""Size of notes and legends in points; titles are larger, labels in cells smaller, all in proportion."""
-
+MISSED_DASHES = (0, (2.2, 1.4))  # dash pattern of missed pairs; found ones are solid
+TEXT_SIZE = 7.0  # size of notes and legends in points; titles are larger, labels in cells smaller, all in proportion
 _SMALLEST, _LARGEST = 4.0, 40.0
-
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
-_LEAST_ROOM = 2.0
-"""Inches that a figure is laid out in, at least."""
+_LEAST_ROOM = 2.0  # inches that a figure is laid out in, at least
 
 
 @dataclass(frozen=True)
@@ -196,8 +185,7 @@ class Style:
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
 
 
-PLAIN = Style()
-"""The default style: light, scale by the text's length, width of the content."""
+PLAIN = Style()  # the default style: light, scale by the text's length, width of the content
 
 
 def parse_width(text: str) -> float:

@@ -28,22 +28,16 @@ from attnviz.figures.style import THEMES, Style
 from attnviz.models.tokens import Positions
 from attnviz.wording import right_to_left, visible
 
-BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
-"""Bytes of all patterns on a page, at most, and on one in a notebook."""
-
-ERROR = 0.004
-"""The largest error of a weight on the page."""
-
+BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000  # bytes of all patterns on a page, at most, and on one in a notebook
+ERROR = 0.004  # the largest error of a weight on the page
 _DENSEST = 8  # least bytes per cell of a packed pattern, by experience, unless it hardly counts at all
-
 K = TypeVar("K", bound=tuple[int, ...])
-
 _SHARED = ("patterns.js", "scene.js", "pictures.js", "dom.js")
+# the script's modules by command, '' of all others; each after those that it imports
 MODULES = {
     "explain": (*_SHARED, "steps.js", "explain.js"),
     "": (*_SHARED, "heads.js", "head.js", "examples.js", "page.js"),
 }
-"""The script's modules by command, '' of all others; each after those that it imports."""
 
 _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)

@@ -29,9 +29,8 @@ _LATEX_HEADER = (
 )
 
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+# Fields of a check on a layer's output; null for given weights
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
-"""Fields of a check on a layer's output; null for given weights."""
-
 _PAGE = 50  # rows of a table that fit a page of a paper
 
 

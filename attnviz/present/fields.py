@@ -9,8 +9,7 @@ from attnviz.models.head_ids import LayerId
 from attnviz.present.documents import csv_text
 
 Row = TypeVar("Row")
-Path = Sequence[str | int | Callable[[Any], object]]
-"""Keys, or functions, one after the other."""
+Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
 
 
 def as_it_is(value: object) -> object:
@@ -54,13 +53,13 @@ def by_name(*names: str) -> tuple[Field[Any], ...]:
     return tuple(Field(value=itemgetter(name), name=name) for name in names)
 
 
+# which head a row is of; within an encoder-decoder its layer is counted within the kind of attention
 HEAD: tuple[Field[Any], ...] = (
     Field("Head", lambda row: str(row.id), name="id"),
     Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
     Field(value=lambda row: row.id.layer.stack.name, name="stack", of_stacks=True),
     Field(value=lambda row: row.id.head, name="head"),
 )
-"""Which head a row is of; within an encoder-decoder its layer is counted within the kind of attention."""
 
 
 def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:

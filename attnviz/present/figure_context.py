@@ -10,8 +10,8 @@ from attnviz.wording import counted, ordinal, quoted
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
 
+# the heads of an encoder-decoder, in the squares of a figure
 STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
-"""The heads of an encoder-decoder, in the squares of a figure."""
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,9 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.locks import lock, unlock
 from attnviz.signals import held_back
 
+# the file that says which command wrote a folder, and which files: ``{"command": "heads", "files": [...]}``
 MARKER = ".attnviz.json"
-"""The file that says which command wrote a folder, and which files: ``{"command": "heads", "files": [...]}``."""
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
 _LONGEST = 40  # characters of a text in the name of its folder
 
 

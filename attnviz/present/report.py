@@ -131,8 +131,8 @@ def _check_name(name: str) -> None:
         raise ValueError("expected COMMAND.NAME, such as heads.my-view, with a name that attnviz has no figure of")
 
 
+# those of plug-ins, by command and name
 FIGURES: "Registry[Drawing[Any, Any]]" = Registry("figure", "attnviz.present.view.Drawing", {}, _check_name)
-"""Those of plug-ins, by command and name."""
 
 
 @checked

@@ -11,11 +11,11 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
 
+# what the lookback ratio is
 LOOKBACK = (
     "mean attention of new tokens (generated, or the answer that ends a chat) to a token before them, over that and "
     "their mean attention to a new token"
 )
-"""What the lookback ratio is."""
 
 _CONTACTS = "share of contacts among the L (or L/5) pairs of L residues that attend most to each other"
 _SHARE = "share of the attention on content that lands on"

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 
 
 _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
-
 _GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
 
+# columns of the terminal that a text and a title keep, and of the longest word that stays whole
 _LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
-"""Columns of the terminal that a text and a title keep, and of the longest word that stays whole."""
 
 
 @dataclass(frozen=True)

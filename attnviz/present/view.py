@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Plan")
-
-File = tuple[str, bytes, str]
-"""Name relative to the folder, content, caption."""
+File = tuple[str, bytes, str]  # name relative to the folder, content, caption
 
 
 @dataclass(frozen=True)
