@@ -381,7 +381,11 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     if style.room is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
+        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        n = len(grid.layers)
+        if n and grid.extent[1] > _PAGE_HEIGHT:  # in as many blocks as bring it nearest to the shape of a page
+            split = [replace(grid, rows=math.ceil(n / k) * grid.rows // n, blocks=k) for k in range(1, n + 1)]
+            grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
         return replace(grid, square=square, tokens=_token_names(labels, square))
     room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
@@ -406,15 +410,6 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = (
     grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
     grid = grid or _wrapped(ids, room, marked, packed=False)
     return grid or _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
-
-
-def _side_by_side(grid: _Layout) -> _Layout:
-    """The grid with its layers in as many blocks as bring it nearest to the shape of a page; a low one as it is."""
-    n = len(grid.layers)
-    if not n or grid.extent[1] <= _PAGE_HEIGHT:
-        return grid
-    blocks = (replace(grid, rows=math.ceil(n / blocks) * grid.rows // n, blocks=blocks) for blocks in range(1, n + 1))
-    return min(blocks, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
 
 
 def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square

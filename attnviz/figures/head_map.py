@@ -57,26 +57,24 @@ class HeadMapPlan(PagePlan):
     maps: tuple[HeadMap, ...]  # from top to bottom
 
 
+@figure_style()
 def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
-    with figure_style():
-        return _stacked(plan, style, vector)
-
-
-def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
     columns = [each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps]
     natural = max(_cell_width(each) * n for each, n in zip(plan.maps, columns, strict=True))
     width = page_width(style, natural + _AXES + 2 * MARGIN)
     room = width - _AXES - 2 * MARGIN
     names = [wrapped(each.name, 8, room * DPI) if each.name else [] for each in plan.maps]
-    heights = [
-        len(each.values) * _cell_height(each, room / max(columns))
-        + _AXES
-        + _NAME * len(lines)
-        + (_BAR + 0.15 * bool(each.reference)) * bool(each.bar)
-        + (legend_height(each.legend, width) if each.legend else 0.0)
-        for each, lines in zip(plan.maps, names, strict=True)
-    ]
+    heights = []
+    for each, lines in zip(plan.maps, names, strict=True):
+        across = room / max(columns)
+        cell = min(_CELL[1], max(across, 0.12))
+        if each.texts:  # those that do not fit are turned
+            fits = across >= _cell_width(each) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
+            cell = _TEXT_HEIGHT if fits else _cell_width(each)
+        bar = _BAR + (0.15 if each.reference else 0.0) if each.bar else 0.0
+        legend = legend_height(each.legend, width) if each.legend else 0.0
+        heights.append(len(each.values) * cell + _AXES + _NAME * len(lines) + bar + legend)
     page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []
@@ -113,14 +111,6 @@ def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
 def _cell_width(each: HeadMap) -> float:
     widest = max((text_width(line, _TEXT_SIZES[0]) for line in _lines(each)), default=0) / DPI
     return max(0.3, widest + 0.06) if each.texts else _CELL[0]
-
-
-def _cell_height(each: HeadMap, across: float) -> float:
-    """Height in inches of a cell of that width; texts that do not fit are turned."""
-    if not each.texts:
-        return min(_CELL[1], max(across, 0.12))
-    fits = across >= _cell_width(each) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
-    return _TEXT_HEIGHT if fits else _cell_width(each)
 
 
 def _lines(each: HeadMap) -> set[str]:

@@ -69,10 +69,14 @@ def _copies(plans: Iterator[HeatmapPlan], style: Style) -> Iterator[tuple[Heatma
             pages[layout] = _Page(plan, style) if pages else first
         return pages[layout].filled(plan)
 
+    def encoded(picture: _Pixels) -> bytes:  # compression releases the GIL
+        image = Image.fromarray(picture)
+        image.putpalette(palette(style.theme).tobytes())
+        return png_bytes(image, file_dpi(style), compress_level=2)
+
     with ThreadPoolExecutor(_THREADS) as pool:
         while some := list(islice(plans, _AHEAD)):  # these are filled here while others are encoded
-            pictures = map(filled, some)
-            yield from zip(some, pool.map(lambda picture: _png(picture, style), pictures), strict=True)
+            yield from zip(some, pool.map(encoded, map(filled, some)), strict=True)
 
 
 class _Page:
@@ -126,7 +130,10 @@ class _Page:
     def cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; each of the few different ones is drawn once."""
         cell, (rows, columns) = self.cell, plan.values.shape
-        levels, numbers, size = _levels(plan), _in_hundredths(plan), None
+        shares = np.clip(np.ma.filled(plan.norm(plan.values), 0.0), 0, 1)
+        levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
+        numbers: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
+        size = None
         texts = {text for number in np.unique(numbers) if (text := hundredths(number / 100))}
         if texts and max(rows, columns) <= MOST_NUMBERED:
             points = cell * 72 / self.dpi
@@ -150,17 +157,6 @@ def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, 
     renderer.draw_text(renderer.new_gc(), _EDGE, above, text, font, 0)
     coverage: _Pixels = np.asarray(renderer.buffer_rgba())[..., 3].copy()
     return coverage, above
-
-
-def _levels(plan: HeatmapPlan) -> NDArray[np.int64]:
-    shares = np.ma.filled(plan.norm(plan.values), 0.0)
-    levels: NDArray[np.int64] = (np.clip(shares, 0, 1) * (LEVELS - 1)).round().astype(np.int64)
-    return levels
-
-
-def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
-    written: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
-    return written
 
 
 @cache
@@ -203,9 +199,3 @@ def _inked(level: int, theme: str) -> _Pixels:
     indices = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
     indices[0] = level  # also where another step has the same colour
     return indices
-
-
-def _png(picture: _Pixels, style: Style) -> bytes:
-    image = Image.fromarray(picture)
-    image.putpalette(palette(style.theme).tobytes())
-    return png_bytes(image, file_dpi(style), compress_level=2)

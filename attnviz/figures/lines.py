@@ -169,25 +169,19 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
     put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
-    for row in _named(plan, side, pitch):
+    sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
+    ranks, heights = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
+    named: list[int] = []  # those that fit, those with more of the drawn attention first, near equals from the top
+    for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
+        if all(abs(heights[row] - heights[other]) >= _LEAST_PITCH for other in named):
+            named.append(row)
+    for row in sorted(named):
         # the weight stays whole: only the token is cut
         weight = f"{plan.written[row]} " if side and row in plan.written else ""
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
         text, ink = weight + fitted_token(labels[row], size, room / PIXEL), text_colour(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
-
-
-def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
-    """Rows whose labels fit, those with more of the drawn attention first, near equals from the top."""
-    rows = plan.sides[side]
-    sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
-    ranks, heights = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
-    chosen: list[int] = []
-    for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
-        if all(abs(heights[row] - heights[other]) >= _LEAST_PITCH for other in chosen):
-            chosen.append(row)
-    return sorted(chosen)
 
 
 def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, int]]:

@@ -112,29 +112,22 @@ def heading(
 ) -> list[tuple[str, float, str]]:
     """Lines of title and notes within a width in inches: text, size in points, weight; empty ones are left out."""
     room = (width - 2 * MARGIN) * DPI
-    title, notes = ("", ()) if style.bare else (title, notes)
-    notes = _run_on(notes, room) if run_on else notes
-    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    if style.bare:
+        return []
+    joined: list[str] = []
+    for note in filter(None, notes):  # sentences too long for a line share lines with neighbours if that saves some
+        if run_on and joined and joined[-1].endswith(".") and note.endswith("."):
+            one = f"{joined[-1]} {note}"
+            apart = sum(len(wrapped(text, _NOTE, room)) for text in (joined[-1], note))
+            if len(wrapped(one, _NOTE, room)) < apart > 2:
+                joined[-1] = one
+                continue
+        joined.append(note)
+    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in joined)]
     lines = ((wrapped(text, size, room, weight), size, weight) for text, size, weight in texts if text)
     gap = [] if run_on else [("", _GAP, "normal")]
     spaced = [line for some, size, weight in lines for line in [*gap, *((each, size, weight) for each in some)]]
     return spaced[len(gap) :]
-
-
-def _run_on(notes: Sequence[str], room: float) -> list[str]:
-    """The notes, of which sentences too long for a line share lines with their neighbours if that saves some."""
-    joined: list[str] = []
-    for note in filter(None, notes):
-        before, one = joined[-1] if joined else "", f"{joined[-1]} {note}" if joined else note
-        if before.endswith(".") and note.endswith("."):
-            apart, together = (
-                sum(len(wrapped(text, _NOTE, room)) for text in some) for some in ((before, note), (one,))
-            )
-            if together < apart > 2:
-                joined[-1] = one
-                continue
-        joined.append(note)
-    return joined
 
 
 def run_layout(figure: Figure | SubFigure | None) -> None:
@@ -207,26 +200,24 @@ def colour_bar(
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
-        _point_out(bar.ax, scale.norm, scale.reference, style, room)
+        reference = scale.reference
+        low, high = _ends(scale.norm)
+        text = f"{reference.name} {format_number(reference.value)}"
+        if low <= reference.value <= high:
+            mark: dict[str, Any] = {"color": _MARK, "lw": 1.6, "clip_on": False}
+            bar.ax.plot([reference.value] * 2, [0, 1], transform=bar.ax.get_xaxis_transform(), **mark)
+        else:
+            text = f"{text} →" if reference.value > high else f"← {text}"
+        position = float(np.clip(scale.norm(np.clip(reference.value, low, high)), 0, 1))
+        place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 3), "textcoords": "offset points"}
+        place["ha"] = "left" if position < 0.3 else "right" if position > 0.7 else "center"
+        look: dict[str, Any] = {"fontsize": _BAR_TEXT, "color": style.greys.ink, "annotation_clip": False}
+        bar.ax.annotate(fitted(text, _BAR_TEXT, room + 20), (position, 1), **place, **look)
 
 
 def bar_inches(name: str, across: float) -> float:
     """Height of a colour bar below Axes of a width in inches, with its numbers and its name."""
     return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, max(min(across, _BAR_WIDTH) * DPI, 140)))
-
-
-def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Style, room: float) -> None:
-    low, high = _ends(norm)
-    text = f"{reference.name} {format_number(reference.value)}"
-    if low <= reference.value <= high:
-        ax.plot([reference.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
-    else:
-        text = f"{text} →" if reference.value > high else f"← {text}"
-    text = fitted(text, _BAR_TEXT, room + 20)
-    position = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
-    side = "left" if position < 0.3 else "right" if position > 0.7 else "center"
-    place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 3), "textcoords": "offset points", "ha": side}
-    ax.annotate(text, (position, 1), fontsize=_BAR_TEXT, color=style.greys.ink, annotation_clip=False, **place)
 
 
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:

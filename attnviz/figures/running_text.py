@@ -97,9 +97,14 @@ def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float =
     ``space``: width of white space as a multiple of the font size.
     """
     widths = [min(_width(piece.text, size), room) for piece in pieces]
+    words: list[list[int]] = []  # runs of pieces between which no line should end
+    for number, piece in enumerate(pieces):
+        if not words or piece.space or piece.breaks or piece.begins:
+            words.append([])
+        words[-1].append(number)
     lines: list[list[int]] = []
     used = 0.0
-    for word in _words(pieces):
+    for word in words:
         wide = sum(widths[number] for number in word)
         for part in [word] if wide <= room else [[number] for number in word]:
             first = pieces[part[0]]
@@ -110,39 +115,29 @@ def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float =
             lines[-1] += part
             used += gap + wide
     leftwards = right_to_left(" ".join(piece.text for piece in pieces))
-    return [list(_placed(line, pieces, widths, size, room, space, leftwards)) for line in lines]
-
-
-def _words(pieces: Sequence[Piece]) -> list[list[int]]:
-    """Runs of pieces between which no line should end."""
-    words: list[list[int]] = []
-    for number, piece in enumerate(pieces):
-        if not words or piece.space or piece.breaks or piece.begins:
-            words.append([])
-        words[-1].append(number)
-    return words
+    return [list(_placed(line, pieces, widths, size, room, space * size, leftwards)) for line in lines]
 
 
 def _placed(
-    line: Sequence[int], pieces: Sequence[Piece], widths: Sequence[float], size: float, room: float, space: float,
+    line: Sequence[int], pieces: Sequence[Piece], widths: Sequence[float], size: float, room: float, blank: float,
     leftwards: bool,
 ) -> Iterator[Placed]:  # fmt: skip
     """Place one line from its margin; runs of the other direction are reversed."""
-    cells = [(number, space * size * (pieces[number].space and index > 0)) for index, number in enumerate(line)]
+    cells = [(number, blank if pieces[number].space and index else 0.0) for index, number in enumerate(line)]
     x = 0.0
     for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
-        for number, gap in _turned(list(run)) if turned else run:
+        cells_of_run = list(run)
+        if turned:  # words and the gaps before them; the first gap stays first
+            gaps = [gap for _, gap in cells_of_run]
+            numbers = [number for number, _ in cells_of_run]
+            cells_of_run = list(zip(numbers[::-1], [gaps[0], *gaps[:0:-1]], strict=True))
+        for number, gap in cells_of_run:
             x += gap
             at = room - x - widths[number] if leftwards else x
             text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
             text = drawable(text) if widths[number] < room else fitted_token(text, size, pixels)
             yield Placed(number, text, at, widths[number])
             x += widths[number]
-
-
-def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    numbers, (first, *inside) = [number for number, _ in run], [gap for _, gap in run]
-    return list(zip(numbers[::-1], [first, *inside[::-1]], strict=True))
 
 
 def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) -> float:

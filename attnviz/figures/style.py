@@ -6,7 +6,8 @@ PNG, SVG and PDF have no dates, so that equal figures are equal files.
 import io
 import math
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from numbers import Real
@@ -100,7 +101,19 @@ class Style:
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {as_found(inches)}.")
         if self.font_size is not None:
-            _check_size(self.font_size, inches)
+            size = self.font_size
+            if isinstance(size, bool) or not isinstance(size, int | float):
+                raise UsageError(f"expected a font size in points, found {as_found(size)}.")
+            if not _SMALLEST <= size <= _LARGEST:
+                raise UsageError(
+                    f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}."
+                )
+            if inches is not None and inches * TEXT_SIZE / size < _LEAST_ROOM:
+                most = math.floor(10 * inches * TEXT_SIZE / _LEAST_ROOM) / 10
+                raise UsageError(
+                    f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a "
+                    "larger width."
+                )
         vars(self).update(inches=inches)
         if self.font is not None:
             from attnviz.figures.fonts import installed
@@ -200,18 +213,6 @@ def parse_width(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _check_size(size: object, width: float | None) -> None:
-    if isinstance(size, bool) or not isinstance(size, int | float):
-        raise UsageError(f"expected a font size in points, found {as_found(size)}.")
-    if not _SMALLEST <= size <= _LARGEST:
-        raise UsageError(f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}.")
-    if width is not None and width * TEXT_SIZE / size < _LEAST_ROOM:
-        most = math.floor(10 * width * TEXT_SIZE / _LEAST_ROOM) / 10
-        raise UsageError(
-            f"a font size of {size:g} does not fit in {width:g} inches: expected at most {most:g}, or a larger width."
-        )
-
-
 def text_colour(style: Style, setting: str = "text.color") -> str:
     """Colour of texts outside the cells, which may stand on the caller's page.
 
@@ -293,7 +294,8 @@ def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def figure_style() -> AbstractContextManager[None]:
+@contextmanager
+def figure_style() -> Iterator[None]:
     """Matplotlib's defaults plus settings for reproducible files, whatever the user's settings.
 
     SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
@@ -303,4 +305,5 @@ def figure_style() -> AbstractContextManager[None]:
     from attnviz.figures.fonts import base_families
 
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
-    return style.context(["default", ours | {"font.family": base_families()}])
+    with style.context(["default", ours | {"font.family": base_families()}]):
+        yield
