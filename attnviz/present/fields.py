@@ -102,15 +102,18 @@ class NamedTable(Generic[Row]):
             if field.name in known
             for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
         }
-        return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
+        rows = []
+        for each in entries:
+            row = dict.fromkeys(columns)
+            for column, keys in columns.items():
+                value: Any = each
+                for key in keys:
+                    if value is not None:
+                        value = key(value) if callable(key) else value[key]
+                row[column] = value
+            rows.append(row)
+        return list(columns), rows
 
     def csv(self) -> str:
         """The CSV file."""
         return csv_text(*self.csv_rows())
-
-
-def _at(value: Any, path: Path) -> Any:
-    for key in path:
-        if value is not None:
-            value = key(value) if callable(key) else value[key]
-    return value

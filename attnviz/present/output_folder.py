@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from glob import escape
 from pathlib import Path
 
@@ -38,14 +37,15 @@ class OutputFolder:
     """
 
     def __init__(self, path: Path, command: str, inputs: Sequence[Path] = ()) -> None:
-        """Touch nothing before the context is entered; ``inputs`` are what the run reads, which stays."""
-        self.path, self.inputs = path, inputs
+        self.path = path
+        self.inputs = inputs  # what the run reads, which stays
         self.written: dict[str, None] = {}  # in order, each once
         self.in_place = False
         self._command = command.partition(".")[0]
         self._place = path  # what a link leads to, once the context is entered
         self._made: list[Path] = []  # parents, the innermost first
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
+        self._token = secrets.token_hex(4)
 
     def __enter__(self) -> "OutputFolder":
         """Make the hidden folder.
@@ -61,7 +61,13 @@ class OutputFolder:
                 self._refuse()
                 self._beside("new").mkdir()
                 self._lock = lock(self._beside("new"))
-                self._clear_stale()
+                name = escape(self._place.name[:_LONGEST])
+                for path in self._place.parent.glob(f".{name}-new-[0-9]*-{'[0-9a-f]' * 8}"):
+                    with suppress(BlockingIOError):  # of runs that were killed; those of living ones are locked
+                        held = lock(path)
+                        if held is not None:
+                            shutil.rmtree(path, ignore_errors=True)
+                            unlock(held)
         return self
 
     @contextmanager
@@ -72,21 +78,8 @@ class OutputFolder:
         finally:
             unlock(held)
 
-    def _clear_stale(self) -> None:
-        """Remove the hidden folders of runs that were killed; those of living ones are locked."""
-        for path in self._place.parent.glob(f".{escape(self._place.name[:_LONGEST])}-new-[0-9]*-{'[0-9a-f]' * 8}"):
-            with suppress(BlockingIOError):
-                held = lock(path)
-                if held is not None:
-                    shutil.rmtree(path, ignore_errors=True)
-                    unlock(held)
-
     def _beside(self, what: str) -> Path:
         return self._place.with_name(f".{self._place.name[:_LONGEST]}-{what}-{os.getpid()}-{self._token}")
-
-    @cached_property
-    def _token(self) -> str:
-        return secrets.token_hex(4)
 
     def _refuse(self) -> None:
         place = self._place
@@ -159,7 +152,16 @@ class OutputFolder:
             old = self._beside("old")
             moves = [(self._place, old)] if self._place.exists() else []
             moves += [(self._beside("new"), self._place), *((old / name, self._place / name) for name in foreign)]
-            self._move(moves)
+            done: list[tuple[Path, Path]] = []
+            try:
+                for source, target in moves:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source.rename(target)
+                    done.append((source, target))
+            except OSError:
+                for source, target in reversed(done):
+                    target.rename(source)
+                raise
             shutil.rmtree(old, ignore_errors=True)
             self._made.clear()
             self.in_place = True
@@ -175,19 +177,6 @@ class OutputFolder:
                 yield from self._foreign(listed, f"{name}/")
             else:
                 yield name
-
-    @staticmethod
-    def _move(moves: Sequence[tuple[Path, Path]]) -> None:
-        done: list[tuple[Path, Path]] = []
-        try:
-            for source, target in moves:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.rename(target)
-                done.append((source, target))
-        except OSError:
-            for source, target in reversed(done):
-                target.rename(source)
-            raise
 
     def __exit__(self, *_: object) -> None:
         with held_back():
@@ -220,10 +209,9 @@ class OutputFile:
     mark: bytes = b""
 
     def refuse(self, used: Sequence[Path] = ()) -> None:
-        """Refuse a place that cannot be written to, or that would lose something; ``used`` are the run's other files.
+        """Raise UsageError for a place that cannot be written to, or where something else is that would be lost.
 
-        Raises:
-            UsageError: it is one of these, or there is something else than what attnviz wrote; or no folder for it.
+        ``used`` are the run's other files.
         """
         named = f"{self.option} {self.path}"
         if self.path in (Path(), Path("-")):
@@ -278,14 +266,11 @@ def text_folder(
 
     The hash is of all texts and all paths, also those of the models' folders, whose names may be alike.
     """
-    words = _slug(" ".join([*texts, *(corpus.stem for corpus in corpora)]))
+    text = " ".join([*texts, *(corpus.stem for corpus in corpora)]).lower()
+    encoding = sys.getfilesystemencoding()  # which may lack letters
+    text = text.encode(encoding, "ignore").decode(encoding)
+    words = "-".join("".join(letter if letter.isalnum() else " " for letter in text).split())[:_LONGEST].strip("-")
     identity = "\0".join([*texts, *(str(path.absolute()) for path in (*corpora, *models))])
     digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     words = words or ("text" if texts or corpora else without)
     return f"{words}-{digest}" if identity else words
-
-
-def _slug(text: str) -> str:
-    writable = text.lower().encode(sys.getfilesystemencoding(), "ignore").decode(sys.getfilesystemencoding())
-    words = "".join(character if character.isalnum() else " " for character in writable).split()
-    return "-".join(words)[:_LONGEST].strip("-")

@@ -5,7 +5,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
 from rich import box
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
+_NARROWEST = 20  # columns of a terminal
 _GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
 
 # columns of the terminal that a text and a title keep, and of the longest word that stays whole
@@ -76,45 +76,26 @@ class RowTable(Generic[Row]):
 
     def cells(self, field: Field[Row], at: int) -> list[Text]:
         """The cells of a column, which is the ``at``-th; the last is that of :attr:`last`."""
-        return [
-            cell(value)
-            for value in (*(field.write(field.value_for(row)) for row in self.rows), *self.last[at : at + 1])
-        ]
+        return [*(cell(field.write(field.value_for(row))) for row in self.rows), *map(cell, self.last[at : at + 1])]
 
 
-@dataclass(frozen=True, eq=False)
 class _Column:
-    field: Field[Any]
-    cells: list[Text]
-
-    @cached_property
-    def is_number(self) -> bool:
-        return all(_NUMBER.fullmatch(text.plain) for text in self.cells)
-
-    @cached_property
-    def _widest(self) -> int:
-        return max((cell_len(line) for text in self.cells for line in text.plain.split("\n")), default=0)
-
-    @cached_property
-    def header(self) -> Text:  # title and unit; above numbers in lines no wider than these, or than the longest word
-        title, _, unit = self.field.header.partition("\n")
-        width = (
-            max(self._widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE)
-            if self.is_number
-            else _UNLIMITED
-        )
-        return Text("\n".join(line for line in (*textwrap.wrap(title, width), unit) if line))
-
-    @cached_property
-    def most(self) -> int:  # columns of the terminal if nothing is broken
-        return max([self._widest, *map(cell_len, self.header.plain.split("\n"))])
-
-    @cached_property
-    def least(self) -> int:  # columns of the terminal if its texts are broken, but no word of usual length
-        if self.is_number:
-            return self.most
-        words = [cell_len(word) for text in self.cells for word in text.plain.split()]
-        return min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
+    def __init__(self, field: Field[Any], cells: list[Text]) -> None:
+        self.field = field
+        self.cells = cells
+        self.is_number = all(_NUMBER.fullmatch(text.plain) for text in cells)
+        widest = max((cell_len(line) for text in cells for line in text.plain.split("\n")), default=0)
+        title, _, unit = field.header.partition("\n")
+        lines = [title] if title else []
+        if self.is_number:  # in lines no wider than the numbers, or than the longest word
+            lines = textwrap.wrap(title, max(widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE))
+        lines += [unit] if unit else []
+        self.header = Text("\n".join(lines))
+        self.most = max([widest, *map(cell_len, lines)])  # columns of the terminal if nothing is broken
+        self.least = self.most  # and if its texts are, but no word of usual length
+        if not self.is_number:
+            words = [cell_len(word) for text in cells for word in text.plain.split()]
+            self.least = min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
 
 
 def glued(groups: Iterable[str]) -> Text:
@@ -232,11 +213,8 @@ def target_note(text: str, generated: bool) -> str:
 
 def spaced(parts: Iterable[RenderableType]) -> Group:
     """Tables and texts, separated by empty lines."""
-    spread = [part for each in parts if not isinstance(each, Text) or each for part in (Text(), each)]
-    return Group(*spread[1:])
-
-
-_NARROWEST, _UNLIMITED = 20, 999  # columns of a terminal: the fewest, and more than any has
+    filled = [part for part in parts if part or not isinstance(part, Text)]
+    return Group(*[line for part in filled for line in (Text(), part)][1:])
 
 
 @dataclass(frozen=True)
