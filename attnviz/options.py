@@ -83,13 +83,6 @@ class Option:
     def given_once(self) -> bool:
         return self.kind in (str, int, float, Path) and not self.positional
 
-    def only(self, values: Sequence[Any]) -> Any:
-        """The only value; UsageError for several."""
-        if len(values) > 1:
-            found = " and ".join(map(as_found, values))
-            raise UsageError(f"expected {' or '.join(self.flags)} once, found {found}.")
-        return values[0]
-
     def spelled(self, value: object) -> str:
         """The flag that gives this value: ``--syntax``, ``--no-syntax``."""
         on, _, off = self.flags[0].partition("/")
@@ -139,15 +132,12 @@ class Command:
     def typed(self, values: Mapping[str, object]) -> list[str]:
         """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
         known = {option.name: option for option in self.options}
-        changed = [
-            (known[name], value) for name, value in values.items() if name in known and value != known[name].default
-        ]
-        return [
-            word
-            for option, given in changed
-            for value in (given if isinstance(given, list) else [given])
-            for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
-        ]
+        words = []
+        for name, given in values.items():
+            if name in known and given != known[name].default:
+                for value in given if isinstance(given, list) else [given]:
+                    words += [known[name].spelled(value), *([] if isinstance(value, bool) else [str(value)])]
+        return words
 
 
 def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:

@@ -31,6 +31,7 @@ class Registry(Mapping[str, T]):
     """Natives, then what the running program has registered, by name."""
 
     every: ClassVar[list["Registry[Any]"]] = []
+    changes: ClassVar[int] = 0  # how often something was registered, or taken back
 
     kind: str
     expected: str  # class of the values, with its module
@@ -38,7 +39,6 @@ class Registry(Mapping[str, T]):
     check_name: Callable[[str], object] = str  # raises ValueError, as ``check`` does
     check: Callable[[T], object] = str
     plugins: dict[str, T] = field(default_factory=dict)
-    version: int = 0  # how often something was registered, or taken back
 
     def __post_init__(self) -> None:
         self.every.append(self)
@@ -66,13 +66,12 @@ class Registry(Mapping[str, T]):
         except (ImportError, TypeError, ValueError) as error:
             raise self._refused(name, error) from error
         self.plugins[name] = made
-        self.version += 1
+        Registry.changes += 1
 
     def unregister(self, name: str) -> bool:
         """Take back what was registered under this name, if anything; return whether there was."""
-        known = self.plugins.pop(name, None) is not None
-        self.version += known
-        return known
+        Registry.changes += 1
+        return self.plugins.pop(name, None) is not None
 
     @contextmanager
     def errors_named(self, name: str) -> Iterator[None]:
@@ -106,7 +105,7 @@ def run_file(path: Path) -> None:
     Raises:
         UsageError: it cannot be read, raises an error, or registers nothing; one line.
     """
-    before = sum(registry.version for registry in Registry.every)
+    before = Registry.changes
     spec = spec_from_file_location(f"attnviz_plugin_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         found = path if path.exists() else f"nothing at {path}"
@@ -119,7 +118,7 @@ def run_file(path: Path) -> None:
         raise
     except BaseException as error:  # whatever somebody else's file raises
         raise UsageError(f"the plug-in {path} cannot be used: {_line(error)}.") from error
-    if before == sum(registry.version for registry in Registry.every):
+    if Registry.changes == before:
         raise UsageError(
             f'the plug-in {path} registers nothing: expected a line such as attnviz.register("two-back", lambda text: '
             "text.distances == -2)."
@@ -140,12 +139,14 @@ def plugins_used(**names: Collection[str]) -> list[dict[str, str]]:
 class _Live:
     """Reads a tuple or a dict that is made anew after something was registered."""
 
-    def __init__(self, registry: Registry[Any], make: Callable[[], Any]) -> None:
-        self._registry, self._make, self._version = registry, make, -1
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._changes = -1
 
     def _now(self) -> Any:
-        if self._version != self._registry.version:
-            self._made, self._version = self._make(), self._registry.version
+        if self._changes != Registry.changes:
+            self._made = self._make()
+            self._changes = Registry.changes
         return self._made
 
     def __getitem__(self, key: Any) -> Any:
@@ -161,6 +162,6 @@ class _Live:
         return getattr(self._now(), name)
 
 
-def live(registry: Registry[Any], make: Callable[[], T]) -> T:
+def live(make: Callable[[], T]) -> T:
     """What ``make`` returns, a tuple or a dict, as of what is registered when it is read."""
-    return cast(T, _Live(registry, make))
+    return cast(T, _Live(make))

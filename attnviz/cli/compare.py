@@ -51,14 +51,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     if len(run.options["model"]) > 1 and adapter:
         raise UsageError("expected --adapter with one --model, which is compared without and with it; found two.")
     if corpus is not None:
-        form = "attnviz compare --corpus FILE --model M1 --model M2"
-        if texts:
-            raise UsageError(f"expected texts or --corpus, found both; write {form}.")
-        if n_models != 2:
-            raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
-        run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
-        reading = {name: options[name] for name in options if name not in run.spec.of_one}
-        return _over_corpus(run, corpus, names, reading)
+        return _over_corpus(run, corpus, texts, names, n_models, options)
     run.refuse(run.spec.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
     if sorted((len(texts), n_models)) != [1, 2]:
         found = f"{counted(len(texts), 'text')} and {counted(n_models, 'model')}"
@@ -92,7 +85,16 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     return run.job(measure, texts=[*sentences, options["pair"], options["target"]], models=names)
 
 
-def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str, Any]) -> Job:
+def _over_corpus(
+    run: Run, corpus: Path, texts: Sequence[str], names: Sequence[str], n_models: int, options: dict[str, Any]
+) -> Job:
+    form = "attnviz compare --corpus FILE --model M1 --model M2"
+    if texts:
+        raise UsageError(f"expected texts or --corpus, found both; write {form}.")
+    if n_models != 2:
+        raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
+    run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
+    options = {name: value for name, value in options.items() if name not in run.spec.of_one}
     a, b = _sources(run, run.options["adapter"] is not None)
     process = this_process()
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))

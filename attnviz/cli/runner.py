@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
-from attnviz.arguments import is_there
+from attnviz.arguments import as_found, is_there
 from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
@@ -314,7 +314,11 @@ def _parameter(option: Option) -> inspect.Parameter:
 def _checked(option: Option, value: Any) -> Any:
     """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
     if option.given_once:
-        value = option.only(value or [option.default])
+        values = value or [option.default]
+        if len(values) > 1:  # perhaps under several names of the option
+            found = " and ".join(map(as_found, values))
+            raise UsageError(f"expected {' or '.join(option.flags)} once, found {found}.")
+        value = values[0]
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
     if option.any_language and isinstance(value, tuple):

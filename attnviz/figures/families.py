@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attnviz.judge.verdicts import BOTH
-from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, REGISTRY, RETRIEVAL, WRITTEN
+from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, RETRIEVAL, WRITTEN
 from attnviz.plugins import live
 
 
@@ -37,14 +37,16 @@ OTHER, UNNAMED = FAMILIES[-2:]
 _NAMED = {family.name: family for family in FAMILIES}
 
 
-_FAMILY_OF = live(REGISTRY, lambda: (
-    _NAMED
-    | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
-    | {RETRIEVAL: _NAMED["repeats"]}
-    | dict.fromkeys(WRITTEN, _NAMED["output"])
-    | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
-    | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
-))  # fmt: skip
+_FAMILY_OF = live(
+    lambda: (
+        _NAMED
+        | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
+        | {RETRIEVAL: _NAMED["repeats"]}
+        | dict.fromkeys(WRITTEN, _NAMED["output"])
+        | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
+        | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
+    )
+)
 
 
 def family_of_label(label: str) -> Family:
@@ -60,10 +62,21 @@ def families_of_label(label: str) -> list[Family]:
 
 # names of labels and roles where a picture has no room for the whole name
 ABBREVIATIONS = {
-    "previous-token": "prev", "current-token": "curr", "next-token": "next", "duplicate-token": "dupl",
-    "long-range": "long", "semantic": "sem", "coreference": "coref", "parataxis": "parat", "induction": "induc",
-    "retrieval": "retr", "copying": "copy", COPY_SUPPRESSION: "supp", "inactive": "inact", "rare-word": "rare",
-}  # fmt: skip
+    "previous-token": "prev",
+    "current-token": "curr",
+    "next-token": "next",
+    "duplicate-token": "dupl",
+    "long-range": "long",
+    "semantic": "sem",
+    "coreference": "coref",
+    "parataxis": "parat",
+    "induction": "induc",
+    "retrieval": "retr",
+    "copying": "copy",
+    COPY_SUPPRESSION: "supp",
+    "inactive": "inact",
+    "rare-word": "rare",
+}
 
 
 def brief_name(label: str) -> str:

@@ -63,7 +63,7 @@ Names = Sequence[Sequence[str]]  # names of tokens: of rows, and of columns if o
 class HeadCell:
     """One head's small matrix."""
 
-    id: HeadId  # of the head
+    id: HeadId
     # [rows, columns], pooled by grid_pooling and stretched to a square, NaN for no value; on each head's own
     # scale the share of its largest
     values: Array
@@ -101,15 +101,12 @@ class _Layout:
     layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
     columns: tuple[int, ...]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
+    size: float  # font size of ids in points
     square: float  # side of a square
     marked: bool  # whether a mark, and a text, stand on a line of their own above each square
     named: bool  # whether an id stands above each square, and not only the number above each column
     blocks: int = 1  # side by side, of as many layers each but for the last
     tokens: float = 0  # room for token labels left of each row and below each column
-
-    @property
-    def size(self) -> float:  # font size of ids in points
-        return _id_size(self.pitch)
 
     @property
     def above(self) -> float:  # room above each square for its texts
@@ -451,11 +448,18 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     if not packed:
         places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
     cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
-    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), "bold") + 3 <= pitch
+    size = 7.0 if pitch >= _COMFORTABLE else 5.5
+    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", size, "bold") + 3 <= pitch
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
-    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
-    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)
-
-
-def _id_size(pitch: float) -> float:  # font size of ids in points
-    return 7.0 if pitch >= _COMFORTABLE else 5.5
+    return _Layout(
+        cells=cells,
+        rows=of_layer if packed else of_layer * len(layers),
+        across=across,
+        layers=() if packed else layers,
+        columns=columns,
+        pitch=pitch,
+        size=size,
+        square=square,
+        marked=marked,
+        named=named,
+    )

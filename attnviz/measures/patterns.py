@@ -247,16 +247,16 @@ REGISTRY = Registry(
 )  # fmt: skip
 """Native patterns and those of plug-ins, by name."""
 
-PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.values()))
+PATTERNS = live(lambda: tuple(REGISTRY.values()))
 """All patterns with masks, in the order of tables and documents; sink, broad and relations have none."""
 
-NAMES = live(REGISTRY, lambda: {spec.statistic: spec.name for spec in PATTERNS})
+NAMES = live(lambda: {spec.statistic: spec.name for spec in PATTERNS})
 """Name of the pattern, by its statistic."""
 
-GENERAL = live(REGISTRY, lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
+GENERAL = live(lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
 """Labels of heads that show no specific pattern."""
 
-SHARES = live(REGISTRY, lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
+SHARES = live(lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
 """Statistics of patterns that need no repeated tokens, in the order of the documents."""
 
 CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)

@@ -27,7 +27,6 @@ from attnviz.measures.patterns import (
     NAMES,
     ON_REPEATS,
     PATTERNS,
-    REGISTRY,
     REPEATS,
     SHARES,
     SHUFFLED,
@@ -46,7 +45,7 @@ from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
 from attnviz.trace.recorder import MOST_MASKS, row_blocks
 from attnviz.trace.verify import VerifiedRows
 
-SCALARS = live(REGISTRY, lambda: (
+SCALARS = live(lambda: (
     "entropy", "entropy_non_sink", "distance", "distance_non_sink", "confidence", "confidence_non_sink", "sink",
     *SHARES, *REPEATS, *ON_REPEATS.values(),
 ))  # fmt: skip

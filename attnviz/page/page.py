@@ -46,12 +46,12 @@ _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
 class PackedPattern:
     """One pattern in the page's format, deflated block by block.
 
-    Args:
-        triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
+    Of a ``triangle`` only the keys up to each query are kept; of a causal model no others have a weight.
     """
 
     def __init__(self, triangle: bool) -> None:
-        self._triangle, self._done = triangle, list[bytes]()
+        self._triangle = triangle
+        self._done: list[bytes] = []
         self._deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: 6 × as fast, smaller
 
     def add(self, first: int, rows: Tensor) -> None:
@@ -84,23 +84,21 @@ def pack(
     """
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
     filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head)))
-    of_each = {head: [side.text() for side in sides] for head, sides in filled}
+    packed = {head: [side.text() for side in sides] for head, sides in filled}
     kept: dict[K, list[str]] = {}
     for head in tried:
-        budget -= sum(map(len, of_each[head]))
+        budget -= sum(map(len, packed[head]))
         if budget < 0 and kept:
             break
-        kept[head] = of_each[head]
+        kept[head] = packed[head]
     return kept
 
 
 def axis_entry(units: Positions, segments: Sequence[int | None], words: Positions | None = None) -> dict[str, Any]:
     """The positions that rows or columns of patterns are named by.
 
-    Args:
-        units: tokens, or words.
-        segments: [n], which text of a pair each is of; None for special tokens.
-        words: the words that tokens merge into; None where units are words already.
+    ``segments`` say which text of a pair each is of, None of special tokens; ``words`` are those that tokens merge
+    into, None where units are words already.
     """
     entry = {
         "unit": units.name,
@@ -144,19 +142,18 @@ def label_entry(shown: str, label: str, *, mark: str = "", seen: bool | None = T
 
 def colours_entry() -> dict[str, dict[str, str]]:
     """The figures' 256 colours of weights and of differences in hexadecimal, by theme."""
-    steps = np.arange(256)
+
+    def hexadecimal(colours: Any) -> str:
+        values: NDArray[np.uint8] = np.rint(255 * colours(np.arange(256))[:, :3]).astype(np.uint8)
+        return values.tobytes().hex()
+
     return {
         theme: {
-            "weights": _hexadecimal(Style(theme).colour_map()(steps)),
-            "differences": _hexadecimal(Style(theme).diverging_map()(steps)),
+            "weights": hexadecimal(Style(theme).colour_map()),
+            "differences": hexadecimal(Style(theme).diverging_map()),
         }
         for theme in THEMES
     }
-
-
-def _hexadecimal(colours: Any) -> str:
-    values: NDArray[np.uint8] = np.rint(255 * np.asarray(colours)[:, :3]).astype(np.uint8)
-    return values.tobytes().hex()
 
 
 def packed_numbers(numbers: Tensor) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from attnviz.measures.alignments import ROWS
 from attnviz.measures.contacts import CONTACTS
-from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY, MaskInput
+from attnviz.measures.patterns import ON_REPEATS, PATTERNS, MaskInput
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
@@ -34,7 +34,7 @@ class Statistic(NamedTuple):
     column: str = ""  # header of its column in tables; default the title
 
 
-STATISTICS = live(REGISTRY, lambda: {
+STATISTICS = live(lambda: {
     "entropy": Statistic("entropy", "mean entropy of the rows", "nats", "Entropy"),
     "entropy_non_sink": Statistic("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": Statistic(
