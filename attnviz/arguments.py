@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from attnviz.errors import TextError, UsageError
+from attnviz.errors import UsageError
 from attnviz.memory import bytes_of
 
 _LONGEST = 200  # most characters of a wrong value in a message
@@ -21,10 +21,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_of(name: str, known: Collection[str], all_of_them: str) -> str:
-    """What was expected of a name: the known ones, or of more than ten the nearest and ``all_of_them``, where they are.
-
-    It ends with a full stop.
-    """
+    """A sentence on what was expected: the known names, or of more than ten the nearest and ``all_of_them``."""
     listed = ", ".join(known) if len(known) <= _MOST_LISTED else f"{len(known)} names; {all_of_them}"
     return f"expected one of {listed}.{did_you_mean(name, known)}"
 
@@ -35,10 +32,7 @@ def relation_named(name: str) -> str:
 
 
 def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bool:
-    """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``.
-
-    A text may be too long for a name, or empty, or have a null character, which none can have.
-    """
+    """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``; a text may be too long."""
     try:
         return name != "" and kind(Path(name))
     except (OSError, ValueError):
@@ -46,10 +40,7 @@ def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bo
 
 
 def as_found(value: object) -> str:
-    """A wrong value for a message, on one line and shortened; by its type where Python cannot write it.
-
-    That is so of whole numbers of more than 4,300 digits.
-    """
+    """A wrong value for a message, on one line and shortened; by its type where Python cannot write it."""
     try:
         written = repr(str(value)) if isinstance(value, Path) else repr(value)
         text = " ".join(map(str.strip, written.splitlines()))
@@ -59,11 +50,7 @@ def as_found(value: object) -> str:
 
 
 def as_list(given: object, what: str = "a list of texts, or the path of a file of texts") -> list[Any]:
-    """A list, from a list, or an array or column of NumPy, pandas, datasets.
-
-    Raises:
-        UsageError: anything else, or an empty one; with ``what`` was expected.
-    """
+    """A list, from a list, or an array or column of NumPy, pandas, datasets; UsageError unless it has entries."""
     try:
         items = given.tolist() if hasattr(given, "tolist") else given
     except RuntimeError:  # of torch: a tensor that is sparse, or on the device meta
@@ -100,8 +87,7 @@ _LEAST_BARE = 1_000_000  # the smallest number of bytes that is taken without a 
 def n_bytes(name: str, value: object) -> int:
     """A size in bytes, from a whole number of them or a text such as ``64M`` or ``1.5 GiB`` (units of 1,024).
 
-    Raises:
-        UsageError: it is no size, below one byte, or a small number without a unit.
+    UsageError for no size, one below a byte, or a small number without a unit.
     """
     size = bytes_of(value) if isinstance(value, str) else int(value) if is_whole(value) else None
     without_unit = str(value).strip()[-1:].isdigit()
@@ -111,13 +97,6 @@ def n_bytes(name: str, value: object) -> int:
             f"{_LEAST_BARE:,} on, found {as_found(value)}."
         )
     return size
-
-
-def check_texts(text: object, pair: object = None) -> None:
-    """Raise TextError unless it is a text, and the pair a text or None."""
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        found = type(text if not isinstance(text, str) else pair).__name__
-        raise TextError(f"expected text (and pair) as a string, found {found}; give one text at a time.")
 
 
 def check_kind(name: str, value: object, annotation: object) -> None:

@@ -15,13 +15,12 @@ from attnviz.arguments import (
     as_found,
     check_kind,
     check_share,
-    check_texts,
     check_whole,
     is_there,
     n_bytes,
     one_of,
 )
-from attnviz.errors import UsageError
+from attnviz.errors import TextError, UsageError
 from attnviz.locks import alone
 from attnviz.memory import out_of_memory_named
 
@@ -732,7 +731,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         if arguments.get("text", "") is None and signature.parameters["text"].default is None:
             del arguments["text"]
         if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
-            check_texts(arguments.pop("text"), arguments.pop("pair", None))
+            text, pair = arguments.pop("text"), arguments.pop("pair", None)
+            if not isinstance(text, str) or not isinstance(pair, str | None):
+                found = type(pair if isinstance(text, str) else text).__name__
+                raise TextError(f"expected text (and pair) as a string, found {found}; give one text at a time.")
         for name, value in arguments.items():
             if name not in kinds:  # of a result, which checks these itself
                 continue

@@ -78,12 +78,9 @@ _OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parq
 
 
 def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
-    """The text of an argument, or of standard input where it is ``-``.
+    """The text of an argument, or of standard input where it is ``-``; TextError if it is blank or not UTF-8.
 
     ``each_of_file`` is the command that reads each text of a file, for the message where TEXT is one.
-
-    Raises:
-        TextError: it is empty, blank or not UTF-8.
     """
     if text != "-":
         text = decoded("TEXT", text)
@@ -159,8 +156,7 @@ def print_results(
 ) -> None:
     """Print the document as JSON, or else tables, a text as it is; with ``quiet`` nothing.
 
-    Raises:
-        OutputError: the disk is full (``folder``: where the files are); a closed pipe is no error.
+    OutputError where the disk is full (``folder``: where the files are); a closed pipe is no error.
     """
     try:
         if sys.stdout is None and (as_json or not quiet):
@@ -217,12 +213,8 @@ def say_where_to_look(output: "OutputFolder", quiet: bool = False, more: str = "
     if quiet:
         return
     names = [name for name in output.written if not name.startswith(".")]
-
-    def rank(name: str) -> tuple[int, int]:
-        suffix = Path(name).suffix
-        return [*_LOOKED_AT, suffix].index(suffix), name.count("/")
-
-    first = min(names, key=rank)
+    suffixes = (*_LOOKED_AT, *(Path(name).suffix for name in names))
+    first = min(names, key=lambda name: (suffixes.index(Path(name).suffix), name.count("/")))
     typer.echo(f"Open {one_line(str(output.path / first))} (one of {len(names)} files{more})", err=True)
 
 

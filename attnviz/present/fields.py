@@ -12,11 +12,6 @@ Row = TypeVar("Row")
 Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
 
 
-def as_it_is(value: object) -> object:
-    """The value itself."""
-    return value
-
-
 @dataclass(frozen=True)
 class Field(Generic[Row]):
     """A fact of a row."""
@@ -31,7 +26,7 @@ class Field(Generic[Row]):
     of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
     if_known: bool = False  # whether it is left out where its value is None
     # how a table writes the value; default :func:`attnviz.present.tables.cell`.
-    write: Callable[[Any], object] = as_it_is
+    write: Callable[[Any], object] = lambda value: value
     detail: bool = False  # whether a table that is too wide leaves it out before others
 
     @property

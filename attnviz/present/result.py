@@ -83,7 +83,8 @@ class Result:
         """
         from attnviz.figures.fonts import using
 
-        wanted, view = self._choices(style, choices), self._view(name)
+        wanted = self._choices(style, choices)
+        view = self._view(name)
         with using(wanted.style.font):
             wanted = view.fitted(self, wanted)
             return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
@@ -111,7 +112,8 @@ class Result:
 
         from attnviz.figures.fonts import using
 
-        view, wanted = self._view(name), self._choices(style, choices)
+        view = self._view(name)
+        wanted = self._choices(style, choices)
         if not isinstance(ax, Axes):
             raise UsageError(
                 f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {as_found(ax)}."
@@ -309,18 +311,15 @@ class Result:
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
-    def _repr_html_(self) -> str:
-        return f"{self.picture_html()}<pre>{html.escape(self.report())}</pre>"
-
     @alone
-    def picture_html(self) -> str:
-        """The main figure as an image in HTML, or ''."""
+    def _repr_html_(self) -> str:
+        image = ""
         main = next((view for view in self.wanted_views(None) if not view.suffix), None)
-        if main is None:
-            return ""
-        _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
-        source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
-        return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        if main is not None:
+            _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
+            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+            image = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        return f"{image}<pre>{html.escape(self.report())}</pre>"
 
     @checked
     @alone
