@@ -7,10 +7,7 @@ from typing import Any
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its attributes on first access.
-
-    ``modules`` are by name; a submodule has itself.
-    """
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports names, or submodules, on first access."""
 
     def find(name: str) -> Any:
         if name not in modules:

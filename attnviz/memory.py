@@ -31,10 +31,7 @@ def memory_size(n_bytes: float) -> str:
 
 
 def bytes_of(text: str) -> int | None:
-    """Bytes of a size such as ``64M``, ``1.5 GiB`` or ``20 bytes``; None for another text.
-
-    All units are of 1,024, also GB: so torch writes them, too.
-    """
+    """Bytes of a size such as ``64M`` or ``1.5 GiB``, all units of 1,024, as torch's; None for another text."""
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     return None if match is None else int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
 

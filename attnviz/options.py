@@ -102,8 +102,8 @@ class Option:
 class Command:
     """A command: its options by the groups of its help, and the functions of :mod:`attnviz` that it calls.
 
-    The options of the first two groups are arguments of these functions; those of the others are about what is drawn,
-    printed and written. Some are of one form of the command alone: ``of_one`` for single texts, ``of_many`` for a file.
+    The options of the first two groups are arguments of these functions. ``of_one`` are for single texts alone,
+    ``of_many`` for a file.
     """
 
     def __init__(

@@ -75,10 +75,9 @@ class Registry(Mapping[str, T]):
 
     @contextmanager
     def errors_named(self, name: str) -> Iterator[None]:
-        """Turn whatever the plug-in of this name raises in the block, ``SystemExit`` too, into one line that names it.
+        """Turn whatever the plug-in of this name raises in the block, ``SystemExit`` too, into one UsageError.
 
-        Raises:
-            UsageError: in its place. Interruptions, errors of attnviz and a lack of memory stay what they are.
+        Interruptions, errors of attnviz and a lack of memory stay what they are.
         """
         try:
             yield
@@ -100,11 +99,7 @@ class Registry(Mapping[str, T]):
 
 
 def run_file(path: Path) -> None:
-    """Run a Python file that registers what it declares.
-
-    Raises:
-        UsageError: it cannot be read, raises an error, or registers nothing; one line.
-    """
+    """Run a Python file that registers what it declares; UsageError where it cannot, or registers nothing."""
     before = Registry.changes
     spec = spec_from_file_location(f"attnviz_plugin_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():

@@ -70,7 +70,8 @@ class _Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
-        for parameter in sorted(self.get_params(ctx), key=lambda parameter: parameter.param_type_name):
+        parameters: list[Any] = self.get_params(ctx)
+        for parameter in sorted(parameters, key=lambda parameter: parameter.param_type_name):
             if record := parameter.get_help_record(ctx):
                 name, text = _TYPE.sub("", record[0]), _RANGE.sub("", record[1]).removesuffix("  []")
                 group = OUTPUT if parameter.name == "help" else parameter.rich_help_panel

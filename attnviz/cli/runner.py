@@ -143,11 +143,7 @@ class Run:
         recovery_hint: Callable[[BaseException], str] = lambda _: "",
         silent: bool = False,  # such a process only measures
     ) -> Job:
-        """Make the job that measures, writes and prints; options of figures and output are checked at once.
-
-        Raises:
-            UsageError: an unknown figure, format, scale, theme or width.
-        """
+        """The job that measures, writes and prints; UsageError at once for wrong options of figures and output."""
         from attnviz.present.output_folder import OutputFolder
 
         choices = self.choices()
@@ -226,10 +222,7 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
-    """Make ``Job.recovery_hint`` of a run that resumes from ``file``.
-
-    Empty unless this run wrote the file, and where heads did not verify, since they would not again.
-    """
+    """Make ``Job.recovery_hint``: empty unless this run wrote ``file``, or where heads did not verify."""
 
     def identity() -> tuple[int, int] | None:
         try:

@@ -93,10 +93,7 @@ _MOST_NAMED = 3
 
 
 def fonts_to_install() -> str:
-    """Hint which fonts to install for characters drawn as code points since the last call, or ''.
-
-    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw.
-    """
+    """Hint which fonts to install for characters drawn as code points since the last call, or ''."""
     lacking = sorted(character for character in _missing if unicodedata.name(character, ""))
     _missing.clear()
     if not lacking:
@@ -162,9 +159,9 @@ def fitted(text: str, size: float, pixels: float, weight: str = "normal") -> str
     return _balanced([_cut(drawable(text), size, pixels, weight)])[0]
 
 
-def fitted_token(token: str, size: float, pixels: float) -> str:
+def fitted_token(token: str, size: float, pixels: float, weight: str = "normal") -> str:
     """As :func:`fitted`, cut in the middle: tokens often begin alike."""
-    return _balanced([_cut(drawable(token), size, pixels, "normal", shortened_token)])[0]
+    return _balanced([_cut(drawable(token), size, pixels, weight, shortened_token)])[0]
 
 
 def _fits(shown: str, size: float, pixels: float, weight: str) -> bool:
@@ -182,10 +179,7 @@ def _cut(shown: str, size: float, pixels: float, weight: str, shorten: Callable[
 
 
 def wrapped(text: str, size: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` and ``3 of 7`` are one word.
-
-    A word that is too wide is cut with an ellipsis.
-    """
+    """Wrap into lines of whole words, to a width in pixels; ``n = 12`` is one word; one that is too wide is cut."""
     shown = drawable(text)
     if _fits(shown, size, pixels, weight):
         return _balanced([shown])

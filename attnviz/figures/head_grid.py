@@ -138,11 +138,7 @@ class _Layout:
 
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
-
-    Raises:
-        UsageError: the width is too small for so many heads.
-    """
+    """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
     grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), style, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
@@ -361,12 +357,9 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 def grid_pooling(
     n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Names = ()
 ) -> int:
-    """Positions per cell of a small matrix, so that every cell has a pixel.
+    """Positions per cell of a small matrix, so that every cell has a pixel; UsageError if the page is too narrow.
 
     ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
-
-    Raises:
-        UsageError: the width is too small for so many heads.
     """
     square = _planned(heads, 1, style, marked, labels).square * file_dpi(style) / DPI
     return math.ceil(n_positions / int(square))

@@ -84,10 +84,7 @@ def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Fig
 
 
 def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
-    """A new page without the numbers in the cells; its first texts are the lines of title and evidence.
-
-    Cells begin at whole pixels of the file, and each is a whole number of them wide.
-    """
+    """A new page without numbers; cells are whole pixels, and its first texts are the lines of title and evidence."""
     texts, dpi, (rows, columns) = plan.labels.texts, file_dpi(style), plan.values.shape
     cell = _cell(texts, max(rows, columns), style)
     points = cell * 72 / dpi

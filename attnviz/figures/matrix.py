@@ -1,7 +1,4 @@
-"""Renderer of a matrix of positions: cells, numbers, labels, rules between blocks, outlines.
-
-Everything adapts to the size of the Axes, so that the same function serves a column, a page and the caller's own Axes.
-"""
+"""A matrix of positions: cells, numbers, labels, rules between blocks, outlines; fitted to the size of the Axes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -169,10 +166,7 @@ def draw_matrix(
 
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
-    """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
-
-    ``write`` formats a value, '' for none. Returns whether they were written.
-    """
+    """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}

@@ -1,7 +1,4 @@
-"""Style of figures: theme, scale and width; and their files.
-
-PNG, SVG and PDF have no dates, so that equal figures are equal files.
-"""
+"""Style of figures: theme, scale and width; and their files, without dates, so that equal figures are equal files."""
 
 import io
 import math
@@ -177,11 +174,7 @@ class Style:
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
     def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":
-        """Resolve the scale ``auto`` for weights between a number of positions.
-
-        It becomes logarithmic above :data:`MOSTLY_WHITE`, else ``linear``; without a number, for values that are no
-        weights, always the latter.
-        """
+        """Resolve the scale ``auto``: logarithmic above :data:`MOSTLY_WHITE` positions, else ``linear``."""
         return self._with(scale="log" if n > MOSTLY_WHITE else linear) if self.scale == "auto" else self
 
     def why_log(self, n: int) -> str:
@@ -202,11 +195,7 @@ PLAIN = Style()  # the default style: light, scale by the text's length, width o
 
 
 def parse_width(text: str) -> float:
-    """Inches from ``3.3in``, ``8.4cm``, ``84mm``, ``240pt`` or a bare number of inches.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Inches from ``3.3in``, ``8.4cm``, ``84mm``, ``240pt`` or a number of inches; UsageError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
     if match is None:
         raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {as_found(text)}.")
@@ -234,10 +223,7 @@ def file_dpi(style: Style) -> int:
 
 
 def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
-    """A figure as a file of one of :data:`FORMATS`, magnified as the style says.
-
-    PNGs are drawn at :func:`file_dpi`, magnified ones at a whole multiple, for at least two times :data:`DPI`.
-    """
+    """A figure as a file, magnified as the style says; a PNG by a whole multiple, to twice :data:`DPI` or more."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
@@ -296,10 +282,7 @@ def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Matplotlib's defaults plus settings for reproducible files, whatever the user's settings.
-
-    SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
-    """
+    """Matplotlib's defaults, whatever the user's settings; text stays text, and ids in SVG come from a fixed salt."""
     from matplotlib import style
 
     from attnviz.figures.fonts import base_families

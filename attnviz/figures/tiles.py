@@ -1,7 +1,4 @@
-"""Several matrices over the same positions in one figure, on one scale.
-
-Columns may be other positions than rows; cells are squares.
-"""
+"""Several matrices over the same positions in one figure, on one scale; columns may be other positions than rows."""
 
 import math
 from collections.abc import Sequence

@@ -44,10 +44,7 @@ _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
 
 
 class PackedPattern:
-    """One pattern in the page's format, deflated block by block.
-
-    Of a ``triangle`` only the keys up to each query are kept; of a causal model no others have a weight.
-    """
+    """One pattern in the page's format, deflated chunk by chunk; of a ``triangle`` only the keys up to each query."""
 
     def __init__(self, triangle: bool) -> None:
         self._triangle = triangle
@@ -72,15 +69,10 @@ def pack(
     triangle: Callable[[K], bool],
     budget: int = BUDGET,
 ) -> dict[K, list[str]]:
-    """Pack the patterns of as many heads as the budget has room for, at least of one.
+    """Pack the patterns of as many heads as the budget of bytes has room for, at least of one.
 
-    Args:
-        ranked: ids of the heads, the most important first.
-        patterns: from ids in their own order, and what makes an empty pattern of one, to each with its patterns,
-            filled, one a side.
-        cells: weights of a head, over all its sides, at most.
-        triangle: as for :class:`PackedPattern`, of each head.
-        budget: bytes.
+    ``ranked`` are ids, the most important first. ``patterns`` gets ids in their own order, and what makes an empty
+    pattern of one; it yields each with its patterns, filled, one a side. ``cells``: weights of a head, at most.
     """
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
     filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head)))
@@ -122,13 +114,9 @@ def families_entry() -> dict[str, dict[str, str]]:
 
 
 def label_entry(shown: str, label: str, *, mark: str = "", seen: bool | None = True) -> dict[str, Any]:
-    """How a label or role stands on the page, as in the figures.
+    """How a label or role stands on the page, as in the figures: ``shown`` whole, and short with a ``mark``.
 
-    Args:
-        shown: its whole name.
-        label: by which it has its short name, its mark and the families that it is counted under.
-        mark: ``?`` after the short name, or ''.
-        seen: whether its mark is filled; None for half.
+    ``seen``: whether its mark is filled; None for half.
     """
     families = families_of_label(label)
     return {
@@ -176,12 +164,7 @@ def statistic_entry(
 
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:
-    """The page.
-
-    Args:
-        data: what it shows; see ``PageData`` in ``patterns.js``, of ``explain`` ``LayerData`` in ``steps.js``.
-        theme: ``dark``, or ``light`` for what the reader's system prefers.
-    """
+    """The page of ``PageData`` in ``patterns.js`` (``explain``: ``LayerData``); ``light`` is what the system prefers."""
     style, script = _source("page.css"), script_text(data["command"] if data["command"] in MODULES else "")
     parts = {
         "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "

@@ -1,7 +1,4 @@
-"""Files beside the figures: the JSON document and its parts, the CSV table, the captions.
-
-What cannot be measured is None.
-"""
+"""Files beside the figures: JSON document, CSV table, captions. What cannot be measured is None."""
 
 import csv
 import io
@@ -199,10 +196,7 @@ def _joined(value: Any) -> Any:
 
 
 def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The Markdown and the LaTeX file of captions, from the name and the caption of each figure in plain text.
-
-    The details of a caption are a paragraph, or a line, of their own.
-    """
+    """The Markdown and the LaTeX file of captions, from name and caption of each figure."""
     figures: dict[tuple[str, str], list[str]] = {}
     for name, caption in captions:
         figures.setdefault((name.rpartition(".")[0], caption), []).append(name)
@@ -215,11 +209,7 @@ def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
-    """The document as ASCII JSON, so that no text can steer a terminal; without ``indent`` on one line.
-
-    Raises:
-        OutputError: a number is not finite; the message names it.
-    """
+    """The document as ASCII JSON, which steers no terminal; OutputError for a number that is not finite."""
     try:
         return json.dumps(content, indent=indent, allow_nan=False) + "\n"
     except ValueError as error:

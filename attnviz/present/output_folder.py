@@ -1,7 +1,4 @@
-"""What a run writes: its folder, and files that the user names. Each is written beside its place, then put there whole.
-
-Files that attnviz did not write, and those that a run has read, stay.
-"""
+"""What a run writes, beside its place and then put there whole. Files of others, and those that it has read, stay."""
 
 import errno
 import hashlib
@@ -48,11 +45,7 @@ class OutputFolder:
         self._token = secrets.token_hex(4)
 
     def __enter__(self) -> "OutputFolder":
-        """Make the hidden folder.
-
-        Raises:
-            OutputError: the folder is a file, cannot be written to, or is not of this command.
-        """
+        """Make the hidden folder; OutputError where it cannot be written to, or is not of this command."""
         with self._as_output_error("write to"):
             self._place = self.path.resolve()
             self._made = [folder for folder in self._place.parents if not folder.exists()]
@@ -133,11 +126,7 @@ class OutputFolder:
         return self._beside("new") / name
 
     def put_in_place(self) -> None:
-        """Replace the folder by what was written; files of the user's move to the new one.
-
-        Raises:
-            OutputError: one of these has the name of a file or folder of this run; nothing is changed then.
-        """
+        """Replace the folder by what was written; the user's files move to it, or OutputError where a name is taken."""
         self.write(MARKER, json.dumps({"command": self._command, "files": [*self.written, MARKER]}) + "\n")
         with held_back(), self._as_output_error("write to"), self._alone():
             self._refuse()
@@ -230,12 +219,7 @@ class OutputFile:
             return self.mark in file.read(1000)
 
     def write(self, content: bytes | str) -> None:
-        """Write the whole file, or nothing.
-
-        Raises:
-            UsageError: as of :meth:`refuse`.
-            OutputError: it cannot be written.
-        """
+        """Write the whole file, or nothing: UsageError as of :meth:`refuse`, OutputError where it cannot be written."""
         place = self.path.resolve()
         staged = place.with_name(f".attnviz-{os.getpid()}-{secrets.token_hex(4)}")
         try:
@@ -262,10 +246,7 @@ def folder_named(folder: object) -> Path:
 def text_folder(
     texts: Sequence[str], corpora: Sequence[Path] = (), models: Sequence[Path] = (), without: str = "repeats"
 ) -> str:
-    """``TEXT-HASH``: the beginning of the texts and of the corpora's names, or what is written ``without`` any.
-
-    The hash is of all texts and all paths, also those of the models' folders, whose names may be alike.
-    """
+    """``TEXT-HASH``: the beginning of texts and names of corpora, or ``without`` any; a hash of all texts and paths."""
     text = " ".join([*texts, *(corpus.stem for corpus in corpora)]).lower()
     encoding = sys.getfilesystemencoding()  # which may lack letters
     text = text.encode(encoding, "ignore").decode(encoding)

@@ -100,14 +100,7 @@ class Result:
     def draw(
         self, name: str, ax: "Axes", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]
     ) -> "Artist":
-        """Draw a view of one panel on matplotlib Axes of your own, otherwise as :meth:`figure`.
-
-        Returns:
-            the artist for ``figure.colorbar``.
-
-        Raises:
-            UsageError: also for a figure of several panels.
-        """
+        """Draw a view of one panel on your own Axes, as :meth:`figure`; returns the artist for a colour bar."""
         from matplotlib.axes import Axes
 
         from attnviz.figures.fonts import using
@@ -300,7 +293,7 @@ class Result:
                     done += 1
                     tell(progress, "drawing", done, total)
 
-    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> Sequence[View]:
         """The requested views; None for the default ones. UsageError for one that this result has no picture for."""
         views = checked_views(self.command, figures, formats)
         if figures is None or "all" in figures:

@@ -96,10 +96,7 @@ class Drawing(Generic[R, P]):
 def page_drawing(
     stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
 ) -> Drawing[R, Any]:
-    """Make the drawing of the view ``page``.
-
-    ``content`` returns ``PageData`` as in ``attnviz/page/patterns.js``, with ``caption``.
-    """
+    """Make the drawing of the view ``page``; ``content`` gives ``PageData`` as in ``patterns.js``, and ``caption``."""
 
     def render_page(result: R, choices: ViewOptions, _: str) -> Iterator[File]:
         data = content(result, choices)
