@@ -11,15 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import (
-    as_found,
-    check_kind,
-    check_share,
-    check_whole,
-    is_there,
-    n_bytes,
-    one_of,
-)
+from attnviz.arguments import as_found, check_kind, check_share, check_whole, is_there, n_bytes, one_of
 from attnviz.errors import TextError, UsageError
 from attnviz.locks import alone
 from attnviz.memory import out_of_memory_named
@@ -227,7 +219,7 @@ _SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one 
                  "HEADS")
 _LOOK = (
     Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
-           ("--format",)),
+           flags=("--format",)),
     Option("theme", str, "light or dark.", "light"),
     Option("width", str, "Width of every figure, which fills it: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. "
            "Default: what the content needs."),
@@ -237,7 +229,7 @@ _LOOK = (
     _switch("bare", "Leave out title and notes, for a paper with captions of its own."),
 )
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
-              None, "FOLDER", ("--out", "-o"))
+              None, "FOLDER", flags=("--out", "-o"))
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
 _TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.",
                 None, "FORMAT", choices=("tex", "md"))
@@ -280,7 +272,7 @@ COMMANDS = {
                    "its second occurrence as doc=cat#2, or positions doc=#10-#40; last, rest (what no other span "
                    "has) and special tokens such as [CLS] are known by name. May be given more than once. The messages "
                    "of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
-                   (), "NAME=TEXT", ("--span",), any_language=True),
+                   (), "NAME=TEXT", flags=("--span",), any_language=True),
             Option("contacts", Path, "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances "
                    "in ångström, below 8), or a text with two residues a line, counted from 1. Scores each head by its "
                    "precision.", None, "FILE"),
@@ -303,7 +295,8 @@ COMMANDS = {
             Option("relation", str, "Outline in heatmaps the pairs of a relation such as obj, or of each head's own "
                    "(own), and draw them as arcs (adds the figure relations). Needs a parse.", None, "NAME|own"),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
-                   "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
+                   "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC",
+                   flags=("--map",)),
             *_figures("heads"),
         ),
         output=(
@@ -495,7 +488,8 @@ COMMANDS = {
                    any_language=True),
             Option("spans", list[str], "Patch at a stretch of both prompts alone, of as many tokens in each, as "
                    "place=\" in Paris\"; the prompts may then differ in length. Given twice with one NAME, first for "
-                   "the clean, then for the corrupt prompt. May be given more than once.", (), "NAME=TEXT", ("--span",),
+                   "the clean, then for the corrupt prompt. May be given more than once.", (), "NAME=TEXT",
+                   flags=("--span",),
                    any_language=True),
             Option("metric", str, "logit_difference, loss of the answer, or kl: divergence from the prediction after "
                    "the clean prompt. Default: the first with a foil, the second with an answer alone, else kl.",
@@ -503,9 +497,9 @@ COMMANDS = {
             replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
                     "given more than once. Default: all heads."),
             Option("receiver", str, "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or "
-                   "values of a head), or logits; all heads between are frozen.", None, "END", ("--to",)),
+                   "values of a head), or logits; all heads between are frozen.", None, "END", flags=("--to",)),
             Option("sender", list[str], "With --to: heads that paths begin at, as for --select. Default: all of "
-                   "earlier layers.", (), "HEADS", ("--from",)),
+                   "earlier layers.", (), "HEADS", flags=("--from",)),
             Option("networks", str, "With --to: whether feed-forward networks between are frozen, too, or run on what "
                    "the head writes, so that a path may go through them. Default: frozen.", choices=PATH_NETWORKS),
             _switch("self_repair", "Also measure how much of each head's direct effect later heads and networks make "

@@ -55,7 +55,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         run.refuse(
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )
-    source, process = run.find_model(), this_process()
+    source = run.find_model()
+    process = this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
@@ -147,7 +148,8 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     if document["model"].get("stacks"):
         yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
         return
-    damaged, kept = list[str](), of_enough_texts(document)
+    damaged = list[str]()
+    kept = of_enough_texts(document)
     few = [name for name in PARTS if document[name] is not None and kept[name] is None]
     if few:
         yield f"not kept for attnviz heads, of too few texts for a verdict: {', '.join(few)}"

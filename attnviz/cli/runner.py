@@ -117,7 +117,8 @@ class Run:
         if self.options["out"] is not None:
             return Path(self.options["out"])
         command = self.command.partition(".")[0]
-        names, folders = [] if command == "heads" else [command], list[Path]()
+        names = [] if command == "heads" else [command]
+        folders = list[Path]()
         for model in models:
             folder = Path(model).expanduser()
             if model in BUILT_IN or not folder.is_dir():
@@ -199,7 +200,8 @@ class Run:
         """Checked names of ``--figures``; None for the command's defaults."""
         if "figures" not in self.options:
             return []
-        views, typed = views_of(self.command), self.options["figures"]
+        views = views_of(self.command)
+        typed = self.options["figures"]
         names: list[str] | None = None
         if typed is None and implied_figures:
             names = [*(view.name for view in views if view.default), *implied_figures]
@@ -296,7 +298,8 @@ def _parameter(option: Option) -> inspect.Parameter:
     default = None if option.default == () else option.default
     kind: Any = option.kind
     if option.given_once:  # all that is typed is taken, so that no value takes the place of another
-        kind, default = list[kind], None if default is None else [default]
+        kind = list[kind]
+        default = None if default is None else [default]
     if default is None:
         kind = kind | None
     return inspect.Parameter(

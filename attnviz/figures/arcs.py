@@ -138,7 +138,8 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
     """Draw sentences with arcs on the caller's Axes; returns the arcs of the last sentence."""
     room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
-    top, arcs = 0.0, PathCollection([])
+    top = 0.0
+    arcs = PathCollection([])
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)
@@ -154,7 +155,8 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
 
 
 def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on lines of a width, both in points
-    lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
+    lines = text_lines(plan.words, _LETTERS, room, _SPACE)
+    height = 0.0
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
         for row in _kept(plan.folded, lines, block, room):
@@ -197,7 +199,8 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[Arc], room: float) -> list[_
             span.ends[end] += step * (rank + 0.6) * (1 if rightwards else -1)
     ranked = sorted(spans, key=lambda span: (span.reach, span.low))
     for rank, span in enumerate(ranked):
-        (low, high), others = span.sides, ((other.level, *other.sides) for other in ranked[:rank])
+        low, high = span.sides
+        others = ((other.level, *other.sides) for other in ranked[:rank])
         below = (level for level, left, right in others if left < high and low < right)
         span.level = 1 + span.is_short + max(below, default=0)
     return spans
@@ -224,7 +227,8 @@ def _draw_line(
         linestyles=[MISSED_DASHES if value is False else "-" for value in verdicts],
     )
     arrives = [span.here[1] for span in above]
-    heads, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
+    heads = [span.ends[1] for span in compress(above, arrives)]
+    back = base - 2 * _TIP
     tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]
     arrows = PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2)
     for collection in (arcs, arrows):
@@ -250,11 +254,13 @@ def _bow(span: _Span, base: float, height: float) -> Path:
 
 def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: Style) -> None:
     """Write the relation's name on its arc, or above a short one; a cross on a missed one."""
-    middle, name = (span.low + span.high) / 2, span.name
+    middle = (span.low + span.high) / 2
+    name = span.name
     if span.is_short:
         half = points_of(name, _NAME) / 2 + 0.6
         left, right = max(x for x in legs if x <= middle) + half, min(x for x in legs if x >= middle) - half
-        middle, height = min(max(middle, left), right), height - 0.6 * _STEP
+        middle = min(max(middle, left), right)
+        height = height - 0.6 * _STEP
         name = name if left <= right else ""
     if span.arc.found is False:
         ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)

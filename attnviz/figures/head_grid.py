@@ -156,7 +156,8 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
         colour_bar(page, ax, plan, style)
         run_layout(page)
         page.set_layout_engine("none")
-        box, (width, height) = ax.get_window_extent(), page.bbox.size
+        box = ax.get_window_extent()
+        width, height = page.bbox.size
         corner = round(box.x0) / width, (round(box.y1) - box.height) / height
         ax.set_box_aspect(None)
         ax.set_position((*corner, box.width / width, box.height / height))
@@ -167,7 +168,8 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
 def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     """Draw the grid on the caller's Axes, as large as it fits; returns the image, for ``figure.colorbar``."""
     run_layout(ax.figure)
-    box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
+    box = ax.get_window_extent()
+    pixel = ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
         grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
@@ -206,7 +208,8 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
         left = at // of_block * grid.block - 4
         ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
     ax.tick_params(length=0, pad=2)
-    families, above = _families(plan.cells, grid), _names(plan.cells, grid)
+    families = _families(plan.cells, grid)
+    above = _names(plan.cells, grid)
     markers: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
@@ -220,7 +223,8 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5, "markerfacecoloralt": style.greys.paper}
     for (family, filled), positions in markers.items():
         face = style.greys.paper if filled is False or family is UNNAMED else family.colour
-        name, marks["fillstyle"] = families[family] if filled else "", "left" if filled is None else "full"
+        name = families[family] if filled else ""
+        marks["fillstyle"] = "left" if filled is None else "full"
         ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(
@@ -239,7 +243,8 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
-    pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
+    pitch = grid.pitch * shown * DPI / ax.figure.dpi
+    small = min(6.0, grid.size)
     properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
     full, beside, right, low = _names(plan.cells, grid)
     for cell in plan.cells:
@@ -249,7 +254,8 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
         if right and not low and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
-            role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
+            role = _fullest(cell.right[1], small, room)
+            paler = properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None and not low:
@@ -295,7 +301,8 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    m, colours = _most_cells(plan), plan.colours or style.colour_map()
+    m = _most_cells(plan)
+    colours = plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
     if (style.room is not None and side < _EVEN * room) or side > 1.1 * room:
@@ -330,7 +337,8 @@ def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
         for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
     )
     texts = [text_width(cell.beside, min(6.0, grid.size)) for cell in cells]
-    marks, beside = any(cell.right for cell in cells), any(cell.beside for cell in cells)
+    marks = any(cell.right for cell in cells)
+    beside = any(cell.beside for cell in cells)
     for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
         if grid.named and grid.marked and marks and max(ids) + _MARK <= grid.square:
             return _Names(full, beside=False, right=True)
@@ -367,7 +375,8 @@ def grid_pooling(
 
 def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
     ids = list(heads)
-    packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
+    packed = bool(labels) or _sparse(ids)
+    columns = len({head.head for head in ids})
     if style.room is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
@@ -389,7 +398,8 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
 
 def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = ()) -> _Layout:
     """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
-    tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
+    tokens = 0.0
+    grid = _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
     for _ in range(3):  # which tokens are named, and how large, depends on the squares
         if grid:
             tokens = max(tokens, _token_names(labels, grid.square))

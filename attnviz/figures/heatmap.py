@@ -60,7 +60,8 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 
     ``labels`` are those of the rows; ``n_keys``: columns, if another number.
     """
-    n, most = max(len(labels), n_keys), _MOST_CELLS if style.room is None else min(_MOST_CELLS, _room(labels, style))
+    n = max(len(labels), n_keys)
+    most = _MOST_CELLS if style.room is None else min(_MOST_CELLS, _room(labels, style))
     pooled = math.ceil(n / most)
     return pooled, named_every(_cell(labels, math.ceil(n / pooled), style) * 72 / file_dpi(style), pooled)
 
@@ -85,7 +86,9 @@ def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Fig
 
 def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
     """A new page without numbers; cells are whole pixels, and its first texts are the lines of title and evidence."""
-    texts, dpi, (rows, columns) = plan.labels.texts, file_dpi(style), plan.values.shape
+    texts = plan.labels.texts
+    dpi = file_dpi(style)
+    rows, columns = plan.values.shape
     cell = _cell(texts, max(rows, columns), style)
     points = cell * 72 / dpi
     size = label_size(points)
@@ -100,7 +103,8 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
     run_layout(figure)
     figure.set_layout_engine("none")
-    box, pixel = ax.get_window_extent(), dpi / DPI
+    box = ax.get_window_extent()
+    pixel = dpi / DPI
     cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
     whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
     left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
@@ -132,7 +136,8 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
     width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
-    size, ink = 7.5, text_colour(style, "axes.labelcolor")
+    size = 7.5
+    ink = text_colour(style, "axes.labelcolor")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
         side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72

@@ -83,13 +83,15 @@ class _Page:
     """A page drawn once, as palette indices without what differs between heads: cells, title and evidence."""
 
     def __init__(self, plan: HeatmapPlan, style: Style) -> None:
-        self.style, self.dpi = style, file_dpi(style)
+        self.style = style
+        self.dpi = file_dpi(style)
         with figure_style():
             figure, axes, cells = heatmap_page(plan, style)
         self.width = figure.get_figwidth()
         texts = figure.texts[: len(self.lines(plan))]
         self.corners = [text.get_position() for text in texts]
-        box, pixel = axes.get_window_extent(), self.dpi / DPI
+        box = axes.get_window_extent()
+        pixel = self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((figure.bbox.height - box.y1) * pixel)
         self.cell = round(box.width * pixel / plan.values.shape[1])
         for artist in (*texts, cells):
@@ -99,7 +101,8 @@ class _Page:
         with figure_style():
             canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        line, (down, across) = round(pixel), (self.cell * n for n in plan.values.shape)
+        line = round(pixel)
+        down, across = (self.cell * n for n in plan.values.shape)
         around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
         around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
@@ -129,7 +132,8 @@ class _Page:
 
     def cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; each of the few different ones is drawn once."""
-        cell, (rows, columns) = self.cell, plan.values.shape
+        cell = self.cell
+        rows, columns = plan.values.shape
         shares = np.clip(np.ma.filled(plan.norm(plan.values), 0.0), 0, 1)
         levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
         numbers: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)

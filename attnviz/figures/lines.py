@@ -105,12 +105,14 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
     left, right = room + _PAD, width - room - _PAD
-    (rows, key_rows), n_heads = plan.sides, len(plan.heads)
+    rows, key_rows = plan.sides
+    n_heads = len(plan.heads)
     shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
     starts, ends = rows[plan.query] + shifts, key_rows[plan.key] + shifts
     opacities, widths = _strokes(plan, pitch, plan.weights)
     colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[style.theme]])[plan.head]
-    bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    bend = _BEND * (right - left)
+    codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
     curves = [  # level at both ends
         Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
         for start, end in zip(starts, ends, strict=True)
@@ -163,14 +165,16 @@ def _strokes(plan: LinesPlan, pitch: float, weights: Array) -> tuple[Array, Arra
 
 def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, pitch: float) -> None:
     labels = plan.keys if side and plan.keys else plan.labels
-    rows, size = plan.sides[side], _letters(pitch)
+    rows = plan.sides[side]
+    size = _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
     put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
     sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
-    ranks, heights = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
+    ranks = np.round(np.log2(np.maximum(sums, 1e-9)))
+    heights = rows * pitch
     named: list[int] = []  # those that fit, those with more of the drawn attention first, near equals from the top
     for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
         if all(abs(heights[row] - heights[other]) >= _LEAST_PITCH for other in named):
@@ -179,7 +183,8 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
         # the weight stays whole: only the token is cut
         weight = f"{plan.written[row]} " if side and row in plan.written else ""
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
-        text, ink = weight + fitted_token(labels[row], size, room / PIXEL), text_colour(style)
+        text = weight + fitted_token(labels[row], size, room / PIXEL)
+        ink = text_colour(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
@@ -193,7 +198,8 @@ def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, i
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
-    colours, several = HEAD_COLOURS[style.theme], len(plan.heads) > 1
+    colours = HEAD_COLOURS[style.theme]
+    several = len(plan.heads) > 1
     strokes = _strokes(plan, _pitch(height, plan), np.array(plan.samples))
     key = style.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]

@@ -84,7 +84,9 @@ LANE = 10.0  # points that a lane of brackets takes
 
 def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
-    ax, across, ink = axis.axes, axis.axis_name == "x", text_colour(style)
+    ax = axis.axes
+    across = axis.axis_name == "x"
+    ink = text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
     turned: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 270}
     if across:
@@ -305,7 +307,8 @@ def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, p
     if labels is None:
         axis.set_ticks([], [])
         return
-    size, ink = label_size(cell), text_colour(style, f"{axis.axis_name}tick.color")
+    size = label_size(cell)
+    ink = text_colour(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
     texts = [fitted_token(labels.texts[tick * pooled], size, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}

@@ -155,7 +155,8 @@ def fix_axes_height(figure: Figure, ax: Axes, inches: float) -> None:
     ax.set_position((MARGIN / width, top - inches / height, 1 - 2 * MARGIN / width, inches / height))
     for bar in figure.axes:
         if bar is not ax:
-            box, number = bar.get_position(original=True), bar.xaxis.get_ticklabels()[0].get_window_extent()
+            box = bar.get_position(original=True)
+            number = bar.xaxis.get_ticklabels()[0].get_window_extent()
             left = max(MARGIN, MARGIN / 2 + (bar.bbox.x0 - number.x0) / figure.dpi) / width
             bar.set_position((left, box.y0, box.width, box.height))
     for legend in figure.legends:

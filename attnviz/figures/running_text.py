@@ -108,7 +108,8 @@ def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float =
         wide = sum(widths[number] for number in word)
         for part in [word] if wide <= room else [[number] for number in word]:
             first = pieces[part[0]]
-            gap, wide = space * size * first.space, sum(widths[number] for number in part)
+            gap = space * size * first.space
+            wide = sum(widths[number] for number in part)
             if not lines or first.begins or used + gap + wide > room:
                 lines.append([])
                 used = gap = 0.0
@@ -134,7 +135,8 @@ def _placed(
         for number, gap in cells_of_run:
             x += gap
             at = room - x - widths[number] if leftwards else x
-            text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
+            text = pieces[number].text
+            pixels = (widths[number] - 2 * _AIR) / PIXEL
             text = drawable(text) if widths[number] < room else fitted_token(text, size, pixels)
             yield Placed(number, text, at, widths[number])
             x += widths[number]
@@ -180,7 +182,8 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
     room, height = in_points(ax)
     size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
-    lines, top = text_lines(plan.pieces, size, room), 0.0
+    lines = text_lines(plan.pieces, size, room)
+    top = 0.0
     boxes: list[Rectangle] = []
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)

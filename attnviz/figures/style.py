@@ -274,7 +274,8 @@ def _magnified_pdf(figure: "Figure", larger: float) -> bytes:
 
 def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
     """A picture as a PNG with resolution and software in its metadata; ``options`` are Pillow's."""
-    buffer, maker = io.BytesIO(), PngInfo()
+    buffer = io.BytesIO()
+    maker = PngInfo()
     maker.add_text("Software", "attnviz")
     picture.save(buffer, "png", dpi=(dpi, dpi), pnginfo=maker, **options)
     return buffer.getvalue()

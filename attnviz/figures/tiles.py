@@ -58,7 +58,8 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
     keys = plan.keys or plan.labels
     columns, tile, side, below = _geometry(plan.labels.texts, len(plan.tiles), plan.target, style, keys.texts)
     high = tile * len(plan.labels.texts) / len(keys.texts)
-    width, rows = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN), math.ceil(len(plan.tiles) / columns)
+    width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
+    rows = math.ceil(len(plan.tiles) / columns)
     body = 0.8 * below + rows * (high + _NAME + _GAP) + _BAR
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
@@ -140,7 +141,8 @@ def _geometry(
     n = len(keys or labels)
     tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)
-    wanted, side = cell * n, _beside(labels, cell)
+    wanted = cell * n
+    side = _beside(labels, cell)
     room = (style.room or _PAGE) - side - 2 * MARGIN
     columns = count
     if count * (_SHRUNK * wanted + _GAP) > room:

@@ -165,7 +165,8 @@ def statistic_entry(
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:
     """The page of ``PageData`` in ``patterns.js`` (or ``LayerData``); ``light`` is as the system prefers."""
-    style, script = _source("page.css"), script_text(data["command"] if data["command"] in MODULES else "")
+    style = _source("page.css")
+    script = script_text(data["command"] if data["command"] in MODULES else "")
     parts = {
         "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
         "base-uri 'none'; form-action 'none'",

@@ -202,7 +202,8 @@ def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
         figures.setdefault((name.rpartition(".")[0], caption), []).append(name)
     markdown, tex = ["# Captions"], [_LATEX_HEADER]
     for (_, caption), formats in figures.items():
-        names, lines = ", ".join(formats), caption.split("\n")
+        names = ", ".join(formats)
+        lines = caption.split("\n")
         markdown.append(f"**{names}**: " + "\n\n".join(_MARKUP.sub(r"\\\1", line) for line in lines))
         tex.append(f"% {names}\n\\caption{{" + "\n".join(map(latex, lines)) + "\n}")
     return {CAPTIONS: "\n\n".join(markdown) + "\n", LATEX_CAPTIONS: "\n\n".join(tex) + "\n"}

@@ -41,7 +41,8 @@ class FigureContext:
     def text_line(self) -> str:
         """The first note of a figure: ``“The cat ran away” (6 tokens)``; of source and target ``… → …``."""
         if self.sizes:
-            (source, target), last = self.sizes, quoted(self.texts[-1])
+            source, target = self.sizes
+            last = quoted(self.texts[-1])
             return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
         return f"{self.quotes} ({self._size})"
 
