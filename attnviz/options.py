@@ -7,7 +7,7 @@ Python functions, which :func:`checked` holds against the table.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
@@ -91,6 +91,7 @@ class Option:
             self.check(self.name, value)
 
 
+@dataclass(frozen=True, eq=False)
 class Command:
     """A command: its options by the groups of its help, and the functions of :mod:`attnviz` that it calls.
 
@@ -98,21 +99,18 @@ class Command:
     ``of_many`` for a file.
     """
 
-    def __init__(
-        self,
-        functions: tuple[str, ...],
-        text: tuple[Option, ...],
-        measurement: tuple[Option, ...] = (),
-        pictures: tuple[Option, ...] = (),
-        output: tuple[Option, ...] = (),
-        of_one: tuple[str, ...] = (),
-        of_many: tuple[str, ...] = (),
-    ) -> None:
-        groups = zip(GROUPS, (text, measurement, pictures, output), strict=True)
-        self.functions = functions
-        self.of_one = of_one
-        self.of_many = of_many
-        self.options = tuple(replace(option, group=group) for group, options in groups for option in options)
+    functions: tuple[str, ...]
+    text: tuple[Option, ...]
+    measurement: tuple[Option, ...] = ()
+    pictures: tuple[Option, ...] = ()
+    output: tuple[Option, ...] = ()
+    of_one: tuple[str, ...] = ()
+    of_many: tuple[str, ...] = ()
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        groups = zip(GROUPS, (self.text, self.measurement, self.pictures, self.output), strict=True)
+        return tuple(replace(option, group=group) for group, options in groups for option in options)
 
     @property
     def measuring(self) -> list[str]:
@@ -666,8 +664,8 @@ class ViewOptionNames(TypedDict, total=False):
     table: str | None
 
 
-class StyleOptionNames(TypedDict, total=False):
-    """The arguments of :class:`attnviz.figures.Style`, which may also stand beside the others."""
+class DrawingOptionNames(ViewOptionNames, total=False):
+    """With the arguments of :class:`attnviz.figures.Style` the keywords of ``figure``, ``draw``, ``save``, ``page``."""
 
     theme: str
     scale: str
@@ -675,10 +673,6 @@ class StyleOptionNames(TypedDict, total=False):
     bare: bool
     font_size: float | None
     font: str | None
-
-
-class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
-    """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -90,7 +90,7 @@ class HeadGridPlan(ColourScale, PagePlan):
 
     @property
     def named(self) -> Names:
-        return [each.texts for each in (self.labels, self.keys) if each is not None]
+        return [labels.texts for labels in (self.labels, self.keys) if labels is not None]
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,10 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     cell = _cell(texts, max(rows, columns), style)
     points = cell * 72 / dpi
     size = label_size(points)
-    beside, below = ((label_pixels(each.texts, size) + _TICK) / DPI for each in (plan.labels, plan.keys or plan.labels))
-    right, above = (_lanes(each) * LANE / 72 for each in (plan.row_brackets, plan.column_brackets))
+    beside, below = (
+        (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
+    )
+    right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
     width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
     across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
     body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK

@@ -146,8 +146,8 @@ class _Page:
             return levels.astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         n_numbers = int(numbers.max()) + 1
         kinds, kind_of_cell = np.unique(levels * n_numbers + numbers, return_inverse=True)
-        made = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
-        cells: _Pixels = np.stack(made)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
+        tiles = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
+        cells: _Pixels = np.stack(tiles)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
         return cells.reshape(rows * cell, columns * cell)
 
 

@@ -238,7 +238,7 @@ def scale_of_means(values: Sequence[Array], style: Style, n: int) -> tuple[Norma
     scaled = style.scaled_for(n)
     if scaled.scale == "log":
         return scaled.norm(), False
-    every = np.concatenate([each.ravel() for each in values])
+    every = np.concatenate([matrix.ravel() for matrix in values])
     top = scale_end(float(np.quantile(every, _COVERED)))
     return Normalize(0, top, clip=True), float(every.max()) > 1.001 * top
 

@@ -126,7 +126,7 @@ def heading(
     texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in joined)]
     lines = ((wrapped(text, size, room, weight), size, weight) for text, size, weight in texts if text)
     gap = [] if run_on else [("", _GAP, "normal")]
-    spaced = [line for some, size, weight in lines for line in [*gap, *((each, size, weight) for each in some)]]
+    spaced = [line for texts, size, weight in lines for line in [*gap, *((text, size, weight) for text in texts)]]
     return spaced[len(gap) :]
 
 

@@ -189,7 +189,7 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
         write_heading(ax, block.name, block.beside, top, room, style)
         for row, line in enumerate(lines):
             middle = top + _HEADING + (row + 0.5) * _LEADING * size
-            boxes += [Rectangle((each.x, middle - _BOX * size / 2), each.width, _BOX * size) for each in line]
+            boxes += [Rectangle((placed.x, middle - _BOX * size / 2), placed.width, _BOX * size) for placed in line]
         top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
     order = [placed for line in lines for placed in line]
     numbers = [placed.number for placed in order]

@@ -211,7 +211,7 @@ def text_colour(style: Style, setting: str = "text.color") -> str:
     from matplotlib import rcParams, rcParamsDefault
 
     known: tuple[Any, Any] = rcParams, rcParamsDefault
-    theirs, default = (str(each[setting]) for each in known)
+    theirs, default = (str(settings[setting]) for settings in known)
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
         return style.greys.ink
     return theirs

@@ -89,7 +89,7 @@ class NamedTable(Generic[Row]):
     def csv_rows(self) -> tuple[list[str], list[dict[str, Any]]]:
         """Columns and rows of the CSV file, with the values of the entries; columns that no entry has are left out."""
         entries = self.entries()
-        known = {name for each in entries for name in each}
+        known = {name for row_entry in entries for name in row_entry}
         known |= {field.name for field in self.fields if field.name and not (entries or field.of_stacks)}
         columns = {
             column: (field.name, *keys)
@@ -98,10 +98,10 @@ class NamedTable(Generic[Row]):
             for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
         }
         rows = []
-        for each in entries:
+        for row_entry in entries:
             row = dict.fromkeys(columns)
             for column, keys in columns.items():
-                value: Any = each
+                value: Any = row_entry
                 for key in keys:
                     if value is not None:
                         value = key(value) if callable(key) else value[key]

@@ -162,7 +162,7 @@ class OutputFolder:
             if path.is_symlink() or not path.is_dir():
                 if name not in listed:
                     yield name
-            elif self.staged(name).is_dir() or any(each.startswith(f"{name}/") for each in listed):
+            elif self.staged(name).is_dir() or any(other.startswith(f"{name}/") for other in listed):
                 yield from self._foreign(listed, f"{name}/")
             else:
                 yield name
