@@ -227,11 +227,10 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
         marks["fillstyle"] = "left" if filled is None else "full"
         ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
-        ax.legend(
-            loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
-            labelcolor=style.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
-            columnspacing=1.0,
-        )  # fmt: skip
+        gaps: dict[str, Any] = {"borderaxespad": 0.2, "borderpad": 0, "handletextpad": 0.1, "columnspacing": 1.0}
+        look: dict[str, Any] = {"frameon": False, "fontsize": 7, "labelcolor": style.greys.ink}
+        ncols = legend_columns(families.values(), width)
+        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=ncols, **gaps, **look)
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:

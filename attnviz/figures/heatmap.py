@@ -131,10 +131,9 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
 
 
 def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    cells = draw_matrix(
-        ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
-        vector=vector, outlines=plan.outlines, cell=points,
-    )  # fmt: skip
+    named: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "pooled": plan.pooled}
+    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "outlines": plan.outlines, "cell": points}
+    cells = draw_matrix(ax, plan.values, plan.norm, style, **named, **look)
     width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)

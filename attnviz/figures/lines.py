@@ -101,7 +101,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     """Draw lines between labels on the caller's Axes, with legends above and below; returns the lines."""
     _add_legends(ax, plan, style, *in_points(ax))
     width, height = in_points(ax)
-    pitch = _pitch(height, plan)
+    pitch = max(height - _HEADING, 1.0) / plan.extent  # points from row to row
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
     left, right = room + _PAD, width - room - _PAD
@@ -126,10 +126,6 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     _write_column(ax, plan, style, 0, left - _PAD, pitch)
     _write_column(ax, plan, style, 1, right + _PAD, pitch)
     return lines
-
-
-def _pitch(height: float, plan: LinesPlan) -> float:  # points from row to row on Axes of a height in points
-    return max(height - _HEADING, 1.0) / plan.extent
 
 
 def _letters(pitch: float) -> float:  # font size of labels in points
@@ -198,9 +194,10 @@ def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, i
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
+    pitch = max(height - _HEADING, 1.0) / plan.extent
     colours = HEAD_COLOURS[style.theme]
     several = len(plan.heads) > 1
-    strokes = _strokes(plan, _pitch(height, plan), np.array(plan.samples))
+    strokes = _strokes(plan, pitch, np.array(plan.samples))
     key = style.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:

@@ -256,10 +256,7 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
     largest = _of_blocks(np.maximum, padded, factor, across)
     if not (values < 0).any():
         return largest
-    return _furthest(_of_blocks(np.minimum, padded, factor, across), largest)
-
-
-def _furthest(smallest: Array, largest: Array) -> Array:
+    smallest = _of_blocks(np.minimum, padded, factor, across)
     return np.where(-smallest > largest, smallest, largest)
 
 
@@ -278,7 +275,8 @@ class PooledPattern:
             weights = np.pad(weights, [(before, 0), (0, 0)])
         pooled = max_pool(weights, self._factor)
         cells = self.cells[first // self._factor :][: len(pooled), : pooled.shape[1]]
-        cells[:] = _furthest(np.minimum(cells, pooled), np.maximum(cells, pooled))
+        smallest, largest = np.minimum(cells, pooled), np.maximum(cells, pooled)
+        cells[:] = np.where(-smallest > largest, smallest, largest)
 
 
 def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:

@@ -123,11 +123,13 @@ def heading(
                 joined[-1] = one
                 continue
         joined.append(note)
-    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in joined)]
-    lines = ((wrapped(text, size, room, weight), size, weight) for text, size, weight in texts if text)
-    gap = [] if run_on else [("", _GAP, "normal")]
-    spaced = [line for texts, size, weight in lines for line in [*gap, *((text, size, weight) for text in texts)]]
-    return spaced[len(gap) :]
+    lines: list[tuple[str, float, str]] = []
+    for text, size, weight in [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in joined)]:
+        if text:
+            if lines and not run_on:
+                lines.append(("", _GAP, "normal"))
+            lines += [(line, size, weight) for line in wrapped(text, size, room, weight)]
+    return lines
 
 
 def run_layout(figure: Figure | SubFigure | None) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
@@ -99,11 +100,10 @@ def _draw(
     inches: float | None = None,
 ) -> Cells:
     rows, columns = tile.values.shape
-    cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, style, labels=plan.labels, keys=plan.keys,
-        sides=sides, pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
-        cell=inches and inches * 72 / columns,
-    )  # fmt: skip
+    labels: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "sides": sides, "pooled": plan.pooled}
+    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "rules": plan.rules}
+    cell = inches and inches * 72 / columns
+    cells = draw_matrix(ax, tile.values, tile.norm or plan.norm, style, cell=cell, **labels, **look)
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
     name, size = named
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)

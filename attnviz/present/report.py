@@ -198,10 +198,7 @@ def spec_of(command: str) -> "CommandSpec[Any]":
     return spec
 
 
-_ALL_OR_NONE = (("figure", "all"), ("figure", "none"))
-
-
-def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> Sequence[View]:
+def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
     """The views of these names, in the order of the command's list; without names the default ones."""
     from attnviz.figures.style import FORMATS
 
@@ -214,13 +211,11 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else as_found(name) for name in requested]
-        unknown = [name for name in names if name not in valid and (kind, *names) not in _ALL_OR_NONE]
-        if unknown:
+        unknown = [name for name in names if name not in valid]
+        if unknown and not (kind == "figure" and names in (["all"], ["none"])):
             alone = ", all, or none" if kind == "figure" else ""
             meant = did_you_mean(unknown[0], valid)
             raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.{meant}")
     if figures is None:
         return [view for view in views if view.default]
-    if "all" in figures:
-        return views
-    return [view for view in views if view.name in figures]
+    return [view for view in views if view.name in figures or "all" in figures]

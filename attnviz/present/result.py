@@ -293,7 +293,7 @@ class Result:
                     done += 1
                     tell(progress, "drawing", done, total)
 
-    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> Sequence[View]:
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views; None for the default ones. UsageError for one that this result has no picture for."""
         views = checked_views(self.command, figures, formats)
         if figures is None or "all" in figures:
