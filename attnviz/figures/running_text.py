@@ -116,30 +116,23 @@ def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float =
             lines[-1] += part
             used += gap + wide
     leftwards = right_to_left(" ".join(piece.text for piece in pieces))
-    return [list(_placed(line, pieces, widths, size, room, space * size, leftwards)) for line in lines]
 
+    def placed(line: Sequence[int]) -> Iterator[Placed]:
+        """One line from its margin; runs of the other direction are reversed."""
+        cells = [(number, space * size * (pieces[number].space and index > 0)) for index, number in enumerate(line)]
+        x = 0.0
+        for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
+            numbers, gaps = map(list, zip(*run, strict=True))
+            if turned:  # words and the gaps before them; the first gap stays first
+                numbers, gaps = numbers[::-1], [gaps[0], *gaps[:0:-1]]
+            for number, gap in zip(numbers, gaps, strict=True):
+                x += gap
+                text, wide = pieces[number].text, widths[number]
+                text = drawable(text) if wide < room else fitted_token(text, size, (wide - 2 * _AIR) / PIXEL)
+                yield Placed(number, text, room - x - wide if leftwards else x, wide)
+                x += wide
 
-def _placed(
-    line: Sequence[int], pieces: Sequence[Piece], widths: Sequence[float], size: float, room: float, blank: float,
-    leftwards: bool,
-) -> Iterator[Placed]:  # fmt: skip
-    """Place one line from its margin; runs of the other direction are reversed."""
-    cells = [(number, blank if pieces[number].space and index else 0.0) for index, number in enumerate(line)]
-    x = 0.0
-    for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
-        cells_of_run = list(run)
-        if turned:  # words and the gaps before them; the first gap stays first
-            gaps = [gap for _, gap in cells_of_run]
-            numbers = [number for number, _ in cells_of_run]
-            cells_of_run = list(zip(numbers[::-1], [gaps[0], *gaps[:0:-1]], strict=True))
-        for number, gap in cells_of_run:
-            x += gap
-            at = room - x - widths[number] if leftwards else x
-            text = pieces[number].text
-            pixels = (widths[number] - 2 * _AIR) / PIXEL
-            text = drawable(text) if widths[number] < room else fitted_token(text, size, pixels)
-            yield Placed(number, text, at, widths[number])
-            x += widths[number]
+    return [list(placed(line)) for line in lines]
 
 
 def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) -> float:
