@@ -24,7 +24,7 @@ from attnviz.figures.matrix import (
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, run_layout
 from attnviz.figures.style import DPI, Style, figure_style
 
-_NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
+_NAME, _GAP, _BAR = 0.2, 0.13, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
 _LARGEST_CELL = 0.3
 _HIGHEST = 6.5
