@@ -2,13 +2,13 @@
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from attnviz.errors import UsageError
-from attnviz.memory import bytes_of
 
 _LONGEST = 200  # most characters of a wrong value in a message
 _MOST_LISTED = 10  # most names in a message
@@ -81,6 +81,7 @@ def check_share(name: str, value: object) -> None:
         raise UsageError(f"expected --{flag} ({name}=...) as a number from 0 to 1, found {as_found(value)}.")
 
 
+_SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
 _LEAST_BARE = 1_000_000  # the smallest number of bytes that is taken without a unit: whoever writes 24 means gigabytes
 
 
@@ -89,7 +90,10 @@ def n_bytes(name: str, value: object) -> int:
 
     UsageError for no size, one below a byte, or a small number without a unit.
     """
-    size = bytes_of(value) if isinstance(value, str) else int(value) if is_whole(value) else None
+    size = int(value) if is_whole(value) else None
+    match = re.fullmatch(_SIZE, value.strip(), re.IGNORECASE) if isinstance(value, str) else None
+    if match is not None:
+        size = int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
     without_unit = str(value).strip()[-1:].isdigit()
     if size is None or size < (_LEAST_BARE if without_unit else 1):
         raise UsageError(

@@ -19,7 +19,6 @@ TENSORS_OF_A_BLOCK = 6
 
 # what torch says: the first of a GPU, the others of the CPU (Linux and macOS, Windows)
 _OF_TORCH = ("out of memory", "can't allocate memory", "not enough memory")
-_SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
 _MEMINFO = Path("/proc/meminfo")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -28,12 +27,6 @@ def memory_size(n_bytes: float) -> str:
     """Bytes with a unit: ``6.4 GB``."""
     power = next((power for power in range(len(_UNITS)) if n_bytes / 1000**power < 999.5), len(_UNITS) - 1)
     return f"{n_bytes / 1000**power:.3g} {_UNITS[power]}"
-
-
-def bytes_of(text: str) -> int | None:
-    """Bytes of a size such as ``64M`` or ``1.5 GiB``, all units of 1,024, as torch's; None for another text."""
-    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
-    return None if match is None else int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
