@@ -94,7 +94,7 @@ else:
         "version": ("__version__",),
     }
     _MODULES = {name: f"attnviz.{module}" for module, names in _NAMES.items() for name in names}
-    __all__ = [*sorted(_MODULES)]
+    __all__ = list(_MODULES)
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
@@ -104,4 +104,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        return __all__
+        return sorted(_MODULES)
