@@ -285,8 +285,10 @@ class Result:
                 wanted = view.fitted(self, view.drawing.by_default(self, choices) if by_default else choices)
                 plans = view.planned(self, wanted)
                 planned.append((view, wanted, plans))
-                n = len(self.select(wanted.select)) if plans is None and isinstance(self, OfHeads) else 1
-                total += 1 if view.suffix else len(formats) * (n if plans is None else len(plans))
+                n = len(plans) if plans is not None else 1
+                if plans is None and isinstance(self, OfHeads) and not view.suffix:
+                    n = len(self.select(wanted.select))
+                total += 1 if view.suffix else len(formats) * n
             for view, wanted, plans in planned:
                 for file in view.render_files(self, wanted, formats, plans):
                     yield file
