@@ -18,7 +18,7 @@ from torch.nn.functional import pad, threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live, named
+from attnviz.plugins import Registry, live
 
 HOST = torch.device("cpu")
 
@@ -227,16 +227,16 @@ def _check(spec: PatternSpec) -> None:
 REGISTRY = Registry("pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check)
 """Native patterns and those of plug-ins, by name."""
 
-PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.usable().values()))
+PATTERNS = live(lambda: tuple(REGISTRY.values()))
 """All patterns with masks, in the order of tables and documents; sink, broad and relations have none."""
 
-NAMES = live(REGISTRY, lambda: {spec.statistic: spec.name for spec in PATTERNS})
+NAMES = live(lambda: {spec.statistic: spec.name for spec in PATTERNS})
 """Name of the pattern, by its statistic."""
 
-GENERAL = live(REGISTRY, lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
+GENERAL = live(lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
 """Labels of heads that show no specific pattern."""
 
-SHARES = live(REGISTRY, lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
+SHARES = live(lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
 """Statistics of patterns that need no repeated tokens, in the order of the documents."""
 
 CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
@@ -300,7 +300,7 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
     """
     masks = {}
     for spec in patterns:
-        with named(REGISTRY.plugins.get(spec.name)):
+        with REGISTRY.errors_named(spec.name):
             masks[spec.statistic] = spec.mask(text)
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():

@@ -26,7 +26,6 @@ from attnviz.measures.patterns import (
     NAMES,
     ON_REPEATS,
     PATTERNS,
-    REGISTRY,
     REPEATS,
     SHARES,
     SHUFFLED,
@@ -47,7 +46,7 @@ from attnviz.trace.verify import VerifiedRows
 
 _OF_ROWS = "entropy entropy_non_sink distance distance_non_sink confidence confidence_non_sink sink".split()
 
-SCALARS = live(REGISTRY, lambda: (*_OF_ROWS, *SHARES, *REPEATS, *ON_REPEATS.values()))
+SCALARS = live(lambda: (*_OF_ROWS, *SHARES, *REPEATS, *ON_REPEATS.values()))
 """All statistics of every head but :data:`TYPES` and :data:`SHUFFLED`, which only labels need."""
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this

@@ -20,7 +20,7 @@ from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
@@ -49,7 +49,7 @@ def draw_sentences(ax: Axes, heading: str, strips: Sequence[NamedExample], width
     ax.axis("off")
     columns = _columns(width)
     room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
-    shown = fitted(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
+    shown = fitted(heading, _TITLE, (width - 2 * MARGIN) * DPI, "bold")
     _write(ax, MARGIN / 2, _HEADING * 0.7, shown, style.greys.ink, _TITLE, weight="bold")
     for number, strip in enumerate(strips):
         row, column = divmod(number, columns)
@@ -83,7 +83,7 @@ def _draw_strip(ax: Axes, strip: NamedExample, corner: tuple[float, float], room
     baseline, x = top + _STRIP - 0.1, left
     centres: dict[str, float] = {}
     for part, shown, wide in _fitting(example, room):
-        x += 0 if part.joined or x == left else text_width(" ", _WORD, DPI) / DPI
+        x += 0 if part.joined or x == left else text_width(" ", _WORD) / DPI
         ink = colour if "key" in part.ends else greys.ink
         _write(ax, x, baseline, shown, ink, _WORD, weight="bold" if part.ends else "normal")
         centres |= dict.fromkeys(part.ends, x + wide / 2)
@@ -109,7 +109,7 @@ def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
     for most in range(whole, 0, -1):
         parts = parts_of_text(example, most)
         laid = [_laid(part, room / 2) for part in parts]
-        if sum(wide for _, _, wide in laid) + text_width(" ", _WORD, DPI) / DPI * len(laid) <= room:
+        if sum(wide for _, _, wide in laid) + text_width(" ", _WORD) / DPI * len(laid) <= room:
             break
     else:
         laid = [_laid(part, room / (len(laid) + 1)) for part, *_ in laid]
@@ -119,8 +119,8 @@ def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
 def _laid(part: Part, room: float) -> tuple[Part, str, float]:
     weight = "bold" if part.ends else "normal"
     text = part.text if part.text.isprintable() and part.text.strip() else visible(part.text)
-    shown = fitted_token(text, _WORD, DPI, room * DPI, weight)
-    return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
+    shown = fitted_token(text, _WORD, room * DPI, weight)
+    return part, shown, text_width(shown, _WORD, weight) / DPI
 
 
 def _arc(ax: Axes, start: float, end: float, foot: float, **properties: Any) -> None:
@@ -224,7 +224,7 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         draw_heatmap(ax, plan.pattern, style)
         ax.clear()  # its labels are chosen for the size that the Axes have, which is known only now
         draw_heatmap(ax, plan.pattern, style)
-        frozen(page)
+        freeze_layout(page)
         return page
 
 
@@ -254,10 +254,10 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
     """Draw a table within ``room`` inches, without the last columns that do not fit."""
     left, greys = MARGIN / 2, style.greys
     on_page: dict[str, Any] = {"va": "baseline", "clip_on": False, "in_layout": False}
-    title = fitted(table.title, _TITLE, DPI, room * DPI, "bold")
+    title = fitted(table.title, _TITLE, room * DPI, "bold")
     put_text(ax, left, top + _ROW * 0.75, title, size=_TITLE, weight="bold", color=greys.ink, **on_page)
     columns = [list(map(drawable, column)) for column in zip(table.columns, *table.texts, strict=True)]
-    widths = [max(text_width(text, _WORD, DPI) for text in column) / DPI for column in columns]
+    widths = [max(text_width(text, _WORD) for text in column) / DPI for column in columns]
     least = [min(width, _NARROWEST) if table.is_text(number) else width for number, width in enumerate(widths)]
     while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
         least.pop()
@@ -271,7 +271,7 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
         is_text = table.is_text(number)
         for row, text in enumerate(columns[number]):
             put_text(
-                ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _WORD, DPI, inches * DPI + 1),
+                ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _WORD, inches * DPI + 1),
                 size=_WORD, color=greys.ink if row else greys.muted, ha="left" if is_text else "right", **on_page,
             )  # fmt: skip
         x += inches + _COLUMN_GAP

@@ -95,7 +95,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         part = result.part_of(head)
         labels, keys = Labels(*part.rows), None if part.first.context.source is None else Labels(*part.columns)
         pooled, every = _pooling(part, style)
-        named = FigureContext("", (), len(labels.texts), result.unit).named(every)
+        named = FigureContext("", (), len(labels.texts), result.unit).label_interval_note(every)
         named_note = f"{capital(named)}." if named else ""
         largest = head.largest
         query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head))

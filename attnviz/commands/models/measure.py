@@ -294,7 +294,7 @@ def read_configuration(file: Source) -> Configuration:
             "transformers' save_pretrained writes it."
         )
     model = Configuration(file.name, file.kind, file.revision, model_type)
-    family = ARCHITECTURES.usable([model_type]).get(model_type)
+    family = ARCHITECTURES.get(model_type)
     if family is None:
         known = f": {REFUSED[model_type]}" if model_type in REFUSED else ""
         return replace(model, reason=f"architecture {model_type!r}{known}")

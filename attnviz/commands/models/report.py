@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.models.measure import Configuration, paper_titles
+from attnviz.plugins import ORIGIN
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, notes, spaced
@@ -152,12 +153,11 @@ def families_document(version: str) -> dict[str, Any]:
     from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
     from attnviz.trace.checks import Verification
 
-    plugins = ARCHITECTURES.plugins
     families = [
-        {"architecture": name, "level": None if name in plugins else Verification.level}
+        {"architecture": name, "level": None if name in ARCHITECTURES.plugins else Verification.level}
         | {"commands": commands_of(architecture)}
-        | ({"plugin": plugins[name].origin} if name in plugins else {})
-        for name, architecture in sorted(ARCHITECTURES.usable().items())
+        | ({"plugin": ORIGIN} if name in ARCHITECTURES.plugins else {})
+        for name, architecture in sorted(ARCHITECTURES.items())
     ]
     return {"attnviz": version, "families": families, "refused": dict(sorted(REFUSED.items()))}
 

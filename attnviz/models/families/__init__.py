@@ -41,16 +41,9 @@ def _check(family: Architecture) -> None:
 
 
 ARCHITECTURES: Registry[Architecture] = Registry(
-    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, check=_check, error=ArchitectureError
+    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, check=_check
 )
 """By model_type, with those of plug-ins."""
-
-
-def plugin_hint(architecture: Architecture) -> str:
-    """A sentence on what to do where a plug-in's declaration does not reproduce a model; empty for native ones."""
-    plugin = ARCHITECTURES.plugins.get(architecture.name)
-    where = "compare its window, positions, scale and norms with the model's code in transformers"
-    return "" if plugin is None else f" This family is declared by {plugin.origin}: {where}."
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -132,7 +125,9 @@ COMMANDS = tuple("heads compare outputs ablate patch rollout profile explain why
 
 def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
-    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if plugin_hint(architecture) else "model")
+    parts: dict[str, str | None] = dict.fromkeys(
+        COMMANDS, "untried" if architecture.name in ARCHITECTURES.plugins else "model"
+    )
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     if architecture.reads_sound:
         return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}

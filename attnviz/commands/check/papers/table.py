@@ -20,7 +20,7 @@ from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.progress import named, report_once
+from attnviz.progress import report_once, with_suffix
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
@@ -116,7 +116,7 @@ class PaperRun:
             part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS) if prepared is None else most
         settings = RunSettings(
             checkpoint, self.opened(), None, most, options["batch_size"],
-            options["seed"], Process(), Unfinished(None, {}), named(part, options["progress"]),
+            options["seed"], Process(), Unfinished(None, {}), with_suffix(part, options["progress"]),
             report_once(options["warn"]),
         )  # fmt: skip
         attention = SampledAttention(checkpoint, options["seed"])

@@ -23,7 +23,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
-from attnviz.progress import Progress, named, report_once
+from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.texts.batches import Batch, SampledAttention, encode, split_batch
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus, ready
@@ -199,7 +199,8 @@ def compare_corpus(
     }  # fmt: skip
     settings = RunSettings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,
-        Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), report_once(warn),
+        Unfinished(unfinished and own_file(unfinished, process), identity), with_suffix("", progress),
+        report_once(warn),
     )  # fmt: skip
     with joined_processes(process):
         return _Run(settings, b.encoder).result()

@@ -15,7 +15,7 @@ from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import headline
 from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
-from attnviz.figures.style import Style, figure_style, outer_ink
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -72,8 +72,8 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     every = next((step for step in (1, 5, 10) if step >= least), 10 * math.ceil(least / 10))
     ticks = [1, *range(max(every, 2), len(x) + 1, every)]
     ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
-    ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
-    ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
+    ax.set_xlabel("heads by rank", fontsize=8, color=text_colour(style, "axes.labelcolor"))
+    ax.set_ylabel("mean distance (root nats)", fontsize=8, color=text_colour(style, "axes.labelcolor"))
     ax.grid(visible=False, axis="x")
     dress_chart(ax, style, "y", ("left", "bottom"))
     return dots
