@@ -8,7 +8,7 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import ReferenceValue
+from attnviz.figures.page import ReferenceValue, format_number
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import described
