@@ -16,17 +16,21 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             f"gould-2023 cannot be measured: {trained.why_none}; expected a language model with such tokens."
         )
     untrained = successors(run.untrained).scores
-    scores, n_heads = trained.scores, trained.scores.numel()
-    layer, head = divmod(int(scores.argmax()), scores.shape[1])
-    best = run.head(layer, head)
+    place = divmod(int(trained.scores.argmax()), trained.scores.shape[1])
+    best = run.head(*place)
     yield run.claimed(
-        "successors, the best head", float(scores[layer, head]), trained.n, head=best, at_least=MAJORITY,
-        baseline=float(trained.shuffled[layer, head]), untrained=float(untrained.max()),
-    )  # fmt: skip
+        "successors, the best head",
+        trained.scores[place],
+        trained.n,
+        head=best,
+        at_least=MAJORITY,
+        baseline=trained.shuffled[place],
+        untrained=untrained.max(),
+    )
     for name, (right, n) in trained.right.items():
-        yield run.reported(f"of {name}", float(right[layer, head]) / n, n, head=best)
-    found, control = (int((each >= MAJORITY).sum()) for each in (scores, untrained))
-    yield run.reported("successor heads", found, n_heads, untrained=control)
+        yield run.reported(f"of {name}", float(right[place]) / n, n, head=best)
+    found, control = (int((scores >= MAJORITY).sum()) for scores in (trained.scores, untrained))
+    yield run.reported("successor heads", found, trained.scores.numel(), untrained=control)
 
 
 GOULD_2023 = PaperTable(

@@ -19,10 +19,7 @@ LENGTH, EPSILON = 64, 0.3
 
 
 class FirstTokenTally(TextTally):
-    """In how many texts each head's mean attention to the first token is above :data:`EPSILON`.
-
-    The mean is over all queries, the first token itself included, as in the paper's code.
-    """
+    """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         super().__init__(replicates, sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads))
@@ -43,16 +40,18 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
         return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
 
-    tallies = []
-    for checkpoint in (run.checkpoint, run.untrained):
-        tallies.append(FirstTokenTally(checkpoint))
-        run.over_texts(checkpoint, tallies[-1], prepared=first_tokens)
-    trained, untrained = tallies
+    trained, untrained = (FirstTokenTally(checkpoint) for checkpoint in run.models)
+    for checkpoint, tally in zip(run.models, (trained, untrained), strict=True):
+        run.over_texts(checkpoint, tally, prepared=first_tokens)
+    rates = trained.rates()
     yield run.claimed(
-        "sink rate", float(trained.rates()[0]), trained.n_texts, untrained=float(untrained.rates()[0]),
+        "sink rate",
+        rates[0],
+        trained.n_texts,
+        untrained=untrained.rates()[0],
         published="0.18 in their model of 60M, 0.45 in that of 1B",
-        **over_texts_evidence(trained.rates(), trained.n_texts),
-    )  # fmt: skip
+        **over_texts_evidence(rates, trained.n_texts),
+    )
 
 
 GU_2024 = PaperTable(

@@ -3,7 +3,7 @@
 The distance of a head is the mean over texts, with an interval from a bootstrap over them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,6 @@ from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import DeviceMap
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
@@ -37,16 +36,13 @@ from attnviz.wording import counted, visible
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
 
-Visit = Callable[[int, Tensor], None]
-"""Takes a layer and its patterns."""
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeadChange(Difference):
-    """Difference of one head over a corpus; ``before`` and ``after``: its clearest role in A and in B, None if none."""
+    """Difference of one head over a corpus."""
 
-    before: Role | None
-    after: Role | None
+    before: Role | None  # its clearest role in A; None if it has none
+    after: Role | None  # likewise in B
 
     @property
     def role_changed(self) -> bool:
@@ -56,51 +52,36 @@ class HeadChange(Difference):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class CorpusComparison(Result, OfHeads[HeadChange]):
-    """What :func:`compare_corpus` measured; both models are verified on a sample of the texts.
-
-    Attributes:
-        first, second: the models, A and B.
-        corpus: the file.
-        texts, tokens, left_out: how many were compared, and how many texts were not.
-        seed: of everything random.
-        verifications: of A and of B.
-        texts_verified: on how many texts.
-        parser: the parser of a corpus without trees; None without one.
-        heads: one entry a head, the most different first.
-        largest: mean over texts of the largest possible distance: in a causal model the first token of a
-            text sees itself alone and cannot differ.
-        text_notes: sentences on how A reads the corpus.
-    """
+    """What :func:`compare_corpus` measured; both models are verified on a sample of the texts."""
 
     command: ClassVar[str] = "compare.corpus"
 
-    first: Checkpoint
-    second: Checkpoint
+    first: Checkpoint  # A
+    second: Checkpoint  # B
     corpus: Corpus
-    texts: int
+    texts: int  # that were compared
     tokens: int
-    left_out: int
+    left_out: int  # texts
     seed: int
-    verifications: tuple[Verification, Verification]
+    verifications: tuple[Verification, Verification]  # of A and of B
     texts_verified: int
-    parser: str | None
-    heads: tuple[HeadChange, ...]
+    parser: str | None  # of a corpus without trees; None without one
+    heads: tuple[HeadChange, ...]  # one entry a head, the most different first
+    # mean over texts of the largest possible distance: in a causal model the first token of a text sees itself alone
+    # and cannot differ
     largest: float
-    text_notes: tuple[str, ...] = ()
+    text_notes: tuple[str, ...] = ()  # on how A reads the corpus
 
     @property
     def reading_notes(self) -> list[str]:
-        """Those of both models, and of the corpus."""
         return list(dict.fromkeys([*self.first.notes, *self.second.notes, *self.text_notes]))
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
-        """A, which has as many layers and heads as B."""
         return self.first
 
     @property
     def side_names(self) -> tuple[str, str]:
-        """Names of A and B."""
         return model_names(self.first, self.second)
 
     @property
@@ -135,7 +116,7 @@ def compare_corpus(
     parser: str | None = None,
     tokenizer: Any = None,
     device: str | None = None,
-    device_map: DeviceMap | Path | None = None,
+    device_map: DeviceMap | None = None,
     dtype: str | None = None,
     attention: str | None = None,
     unfinished: Path | None = None,
@@ -181,40 +162,49 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser, syntax)
     process = this_process()
-    first, second = (
-        named_source(each, None) if isinstance(each, str | Path | None) else each for each in (first, second)
-    )
-    if not (isinstance(first, nn.Module) or isinstance(second, nn.Module)):
-        check_shapes(first, second)
+    models = [named_source(model, None) if isinstance(model, str | Path | None) else model for model in (first, second)]
+    if not any(isinstance(model, nn.Module) for model in models):
+        check_shapes(*models)
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
-    a, b = (open_for(process, *each) for each in _with_openings((first, second), tokenizer, options))
+    # a tokenizer is for models of transformers, if there are any; other options are for those by name
+    of_transformers = [isinstance(model, nn.Module) for model in models]
+    by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
+    opened = []
+    for model, has_no_tokenizer, is_name in zip(models, of_transformers, by_name, strict=True):
+        opening = options.copy() if is_name or not any(by_name) else ModelOptions()
+        if has_no_tokenizer or not any(of_transformers):
+            opening["tokenizer"] = tokenizer
+        opened.append(open_for(process, model, opening))
+    a, b = opened
     check_shapes(a, b)
     refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     parse = parse if a.architecture.has_words else None
     identity = {
-        "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
-        "weights of B": b.weights_sha256, "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit,
-        "corpus": file.identity, "parser": parse and parse.name,
-    }  # fmt: skip
+        "attnviz": __version__,
+        "A": a.name,
+        "B": b.name,
+        "weights of A": a.weights_sha256,
+        "weights of B": b.weights_sha256,
+        "dtypes": [str(a.dtype), str(b.dtype)],
+        "seed": seed,
+        "limit": limit,
+        "corpus": file.identity,
+        "parser": parse and parse.name,
+    }
     settings = RunSettings(
-        a.encoder, (file,), parse, limit, batch_size, seed, process,
-        Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), report_once(warn),
-    )  # fmt: skip
+        checkpoint=a.encoder,
+        corpora=(file,),
+        parse=parse,
+        limit=limit,
+        batch_size=batch_size,
+        seed=seed,
+        process=process,
+        unfinished=Unfinished(unfinished and own_file(unfinished, process), identity),
+        progress=named("", progress),
+        warn=report_once(warn),
+    )
     with joined_processes(process):
         return _Run(settings, b.encoder).result()
-
-
-def _with_openings(
-    models: Sequence[Model], tokenizer: Any, options: ModelOptions
-) -> Iterator[tuple[Model, ModelOptions]]:
-    """How each model is opened: a tokenizer is of those of transformers, if any; other options of those by name."""
-    of_transformers = [isinstance(model, nn.Module) for model in models]
-    by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
-    for number, model in enumerate(models):
-        opening = options.copy() if by_name[number] or not any(by_name) else ModelOptions()
-        if of_transformers[number] or not any(of_transformers):
-            opening["tokenizer"] = tokenizer
-        yield model, opening
 
 
 class _Run:
@@ -254,13 +244,13 @@ class _Run:
 
             self._read(part, weights, 1, compare)
 
-    def _read(self, batch: Batch, weights: Tensor, side: int, visit: Visit) -> None:
+    def _read(self, batch: Batch, weights: Tensor, side: int, on_pattern: Callable[[int, Tensor], None]) -> None:
         """Run a batch through A or B, whose patterns the tallies of its roles read, too."""
         with counting(self.roles[side], batch, weights) as count:
 
             def read(layer: int, pattern: Tensor) -> None:
                 count(layer, pattern)
-                visit(layer, pattern)
+                on_pattern(layer, pattern)
 
             self.attention[side].run(batch, read)
 
@@ -270,24 +260,27 @@ class _Run:
         if not self.run.gather():
             return None
         settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
-        parser = None if settings.parse is None else settings.parse.name
         ranked = self.tally.ranked()
-        before, after = (_clearest_roles(*tallies, [head.id for head in ranked]) for tallies in self.roles)
+        ids, roles = [head.id for head in ranked], []
+        for statistics, relations in self.roles:  # judged without an untrained copy, the largest error reduction first
+            candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
+            passed = roles_by_head(judged_roles(candidates, {}), ids)
+            roles.append({id: next(iter(of_head), None) for id, of_head in passed.items()})
         return CorpusComparison(
-            *self.models, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed,
-            (first.verification, second.verification), first.texts_verified, parser,
-            tuple(HeadChange(**vars(head), before=before[head.id], after=after[head.id]) for head in ranked),
-            self.tally.largest, text_notes(settings, self.run.measured),
-        )  # fmt: skip
-
-
-def _clearest_roles(
-    statistics: StatisticsTally, relations: RelationTally, heads: Sequence[HeadId]
-) -> dict[HeadId, Role | None]:
-    """Each head's role of the largest error reduction, judged without an untrained copy; None if none passes."""
-    candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
-    passed = roles_by_head(judged_roles(candidates, {}), heads)
-    return {head: next(iter(roles), None) for head, roles in passed.items()}
+            first=self.models[0],
+            second=self.models[1],
+            corpus=settings.corpora[0],
+            texts=done.texts,
+            tokens=done.tokens,
+            left_out=done.left_out,
+            seed=settings.seed,
+            verifications=(first.verification, second.verification),
+            texts_verified=first.texts_verified,
+            parser=None if settings.parse is None else settings.parse.name,
+            heads=tuple(HeadChange(**vars(head), before=roles[0][head.id], after=roles[1][head.id]) for head in ranked),
+            largest=self.tally.largest,
+            text_notes=text_notes(settings, self.run.measured),
+        )
 
 
 def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:
