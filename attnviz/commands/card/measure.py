@@ -1,10 +1,10 @@
 """Gather what the other commands measure of one head, or of every head with a role."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -16,9 +16,9 @@ from attnviz.commands.circuits.measure import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
-from attnviz.commands.profile.measure import Profile, profile_heads
+from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError
-from attnviz.judge.roles import Role, role_key
+from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
@@ -43,9 +43,6 @@ NEAREST = 3
 _TELLING = 6  # words from which on a sentence makes a telling picture
 
 
-Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Card(TextResult):
     """Result of :func:`card`: what the other commands measured of one head; None where it was not measured."""
@@ -67,7 +64,6 @@ class Card(TextResult):
 
     @property
     def cards(self) -> "tuple[Card, ...]":
-        """Itself, as of :class:`Cards`."""
         return (self,)
 
     @property
@@ -84,8 +80,8 @@ class Card(TextResult):
     def shown_examples(self) -> RoleExamples | None:
         """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
         passed = {role.role for role in self.roles}
-        of = next((each for each in self.examples if each.role in passed), None)
-        return of and replace(of, best=of.best[:SHOWN], failures=of.failures[:SHOWN])
+        shown = next((examples for examples in self.examples if examples.role in passed), None)
+        return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
 
     @property
     def part(self) -> Analysis:
@@ -97,29 +93,23 @@ class Card(TextResult):
         return f"<Card of {self.head} in {self.checkpoint.short_name}: {roles}>"
 
 
-def clarity_key(card: Card) -> tuple[Any, ...]:
-    """Sort key of cards, the clearest role first."""
-    return role_key(card.roles[0]) if card.roles else (inf,)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Cards(Result):
-    """Result of :func:`cards`: the cards of several heads of one model, in its order; ``texts`` name the folder."""
+    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
 
     command: ClassVar[str] = "card"
 
     checkpoint: Checkpoint
     cards: tuple[Card, ...]
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # that name the folder
 
     @checked
     def card(self, head: str | HeadId) -> Card:
         """The card of one head; UsageError if it has none."""
-        model = self.checkpoint
-        wanted = head_named(head, model.kinds)
-        for each in self.cards:
-            if each.head == wanted:
-                return each
+        wanted = head_named(head, self.checkpoint.kinds)
+        for card in self.cards:
+            if card.head == wanted:
+                return card
         raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
 
     def __repr__(self) -> str:
@@ -196,6 +186,15 @@ def cards(
     ``select`` names heads (``"L2H8"``); default those that have a role other than broad. All other arguments, and
     errors, are as of :func:`card`.
     """
+    options = {
+        "repeats": repeats,
+        "limit": limit,
+        "truncate": truncate,
+        "circuits": circuits,
+        "ablate": ablate,
+        "patch": None if patch is None else str(patch),
+        "syntax": syntax,
+    }
     if source is not None and not str(source).strip():
         raise TextError("the text is empty or blank; expected a sentence, or a corpus, or leave it out.")
     corpus = Path(source) if source is not None and source_kind(source) != "text" else None
@@ -211,36 +210,48 @@ def cards(
     named = {head_named(name, checkpoint.kinds): name for name in names}
     chosen = list(named)
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
-    of_text = None if corpus is not None or source is None else str(source)
-    stored, nearest = profile_of(checkpoint, found, warn), Nearest()
+    text = None if corpus is not None or source is None else str(source)
+    stored, nearest = profile_of(checkpoint, found, warn), dict[HeadId, tuple[tuple[HeadId, float], ...]]()
     if source is None:
         _texts(stored, chosen or _with_roles(stored), None)  # before anything takes long
     if corpus is not None or repeats:
-        profile = profile_heads(
-            checkpoint, [] if corpus is None else [corpus], repeats=repeats, limit=limit, syntax=syntax,
-            control=not checkpoint.weight_devices, progress=progress, warn=once,
-        )  # fmt: skip
+        corpora, control = [] if corpus is None else [corpus], not checkpoint.weight_devices
+        run: Any = {"repeats": repeats, "limit": limit, "syntax": syntax, "progress": progress, "warn": once}
+        profile = profile_heads(checkpoint, corpora, control=control, **run)
         assert profile is not None  # it is of one process
         earlier = None if stored is None else stored.document
         stored = profile_of_document(merged(profile.document(), earlier, None, smaller=True).document)
-        nearest = _nearest(profile)
+        if profile.head_distances is not None:
+            ids = list(profile.roles_by_head())
+            for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
+                others = ((id, distance) for distance, id in sorted(zip(row, ids, strict=True)) if id != head)
+                nearest[head] = tuple((id, distance) for id, distance in others if isfinite(distance))
     chosen = chosen or _with_roles(stored)
-    texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))
+    first = None
+    if corpus is not None:  # its first text that the model can read
+        readable = (encode(checkpoint, [each], lambda *_: None) for each in read_texts(open_corpus(corpus)))
+        first = next((items[0].source.text for items in readable if items), None)
+    texts = _texts(stored, chosen, text, first)
     removed = on_repeats = None
     if ablate:
         cut = truncate and corpus is None  # a profile leaves out what is too long
-        read_here = {"limit": limit, "target": target, "truncate": cut, "progress": progress, "warn": once}
-        removed = _removed(checkpoint, corpus or of_text or texts[chosen[0]], chosen, stored, read_here)
-        on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
+        read_here = {"limit": limit, "target": target, "truncate": cut, "warn": once}
+        roles = {head: () if stored is None else stored.of(head) for head in chosen}
+        where = corpus or text or texts[chosen[0]]
+        removed, on_repeats = _ablations(checkpoint, where, roles, repeats, progress, read_here)
     of_source = any(is_of_source(head.layer) for head in chosen)
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
-    reader = Reader(checkpoint, stored, Options(), syntax, None, truncate, None, block_memory(None))
+    reader = Reader(
+        checkpoint=checkpoint,
+        stored=stored,
+        options=Options(),
+        syntax=syntax,
+        parser=None,
+        truncate=truncate,
+        max_new_tokens=None,
+        memory=block_memory(None),
+    )
     inner = progress if len(chosen) == 1 else None
-    given = tuple(each for each in (of_text, target) if each is not None)
-    options = {
-        "repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits, "ablate": ablate,
-        "patch": None if patch is None else str(patch), "syntax": syntax,
-    }  # fmt: skip
 
     @cache
     def read(text: str) -> tuple[Analysis, HeadOutputs]:
@@ -248,17 +259,31 @@ def cards(
         return reader.read(text, None, target, inner), outputs
 
     made = []
+    given = tuple(each for each in (text, target) if each is not None)
     for number, head in enumerate(chosen):
         if len(chosen) > 1:
             tell(progress, "cards", number + 1, len(chosen))
         analysis, outputs = read(texts[head])
-        has_repeats = on_repeats is not None and any(each.id == head for each in on_repeats.heads)
-        made.append(Card(
-            texts[head], None, checkpoint, analysis.tokens, head, analysis, outputs, stored, nearest.get(head, ()),
-            of_weights if is_of_source(head.layer) else None, removed, on_repeats if has_repeats else None,
-            patched.get(str(head)), corpus,
-            (named.get(head, str(head)), *given), options,
-        ))  # fmt: skip
+        has_repeats = on_repeats is not None and any(effect.id == head for effect in on_repeats.heads)
+        card = Card(
+            text=texts[head],
+            pair=None,
+            checkpoint=checkpoint,
+            tokens=analysis.tokens,
+            head=head,
+            analysis=analysis,
+            outputs=outputs,
+            profile=stored,
+            nearest=nearest.get(head, ()),
+            circuits=of_weights if is_of_source(head.layer) else None,
+            ablation=removed,
+            on_repeats=on_repeats if has_repeats else None,
+            patched=patched.get(str(head)),
+            corpus=corpus,
+            texts=(named.get(head, str(head)), *given),
+            options=options,
+        )
+        made.append(card)
     return Cards(checkpoint, tuple(made), (*(names or ["all"]), *given))
 
 
@@ -268,20 +293,14 @@ def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
         document = json.loads(file.read_text(encoding="utf-8"))
         names = ("direction", "metric", "receiver", "networks")
         run = {name: document["options"][name] for name in names} | {"pairs": document["pairs"]}
-        found, entries = document["model"], {entry["id"]: {**entry, **run} for entry in document["heads"]}
+        model, entries = document["model"], {entry["id"]: {**entry, **run} for entry in document["heads"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"expected the patch.json of attnviz patch as --patch (patch=...), found {file}.") from error
-    if found["weights_sha256"] != checkpoint.weights_sha256:
+    if model["weights_sha256"] != checkpoint.weights_sha256:
         raise UsageError(
-            f"{file} is of {found['name']}, with other weights than {checkpoint.short_name}; patch this one."
+            f"{file} is of {model['name']}, with other weights than {checkpoint.short_name}; patch this one."
         )
     return entries
-
-
-def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
-    """The first text of a corpus that the model can read; None if there is none."""
-    readable = (encode(checkpoint, [text], lambda *_: None) for text in read_texts(open_corpus(corpus)))
-    return next((items[0].source.text for items in readable if items), None)
 
 
 def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
@@ -304,7 +323,9 @@ def _texts(
     """The text for each head's pattern: the given one, its example, or the corpus' first; UsageError for none."""
     texts = dict[HeadId, str]()
     for head in heads:
-        shown = text or _example(profile, head) or first
+        hits = [example.text for examples in _examples(profile, head)[:1] for example in examples.best]
+        telling = min(hits, key=lambda hit: (len(hit.split()) < _TELLING, len(hit)), default=None)
+        shown = text or telling or first
         if shown is None:
             raise UsageError(
                 f"no example of {head} is known: expected a TEXT on which to show its pattern, or a CORPUS after the "
@@ -314,27 +335,24 @@ def _texts(
     return texts
 
 
-def _removed(
-    checkpoint: Checkpoint, source: str | Path, heads: Sequence[HeadId], profile: StoredProfile | None,
-    options: dict[str, Any],
-) -> Ablation:  # fmt: skip
-    of_heads = (first_relation(() if profile is None else profile.of(head)) for head in heads)
-    relations = dict.fromkeys(role.relation for role in of_heads if role is not None and role.relation)
-    measured = isinstance(source, Path) and not checkpoint.stacks and kind_of(checkpoint) not in CLASSES
-    return measure_ablation(
-        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False, gradient=False,
-        **options,
-    )  # fmt: skip
-
-
-def _without_on_repeats(
-    checkpoint: Checkpoint, heads: Sequence[HeadId], profile: StoredProfile | None, progress: Progress | None
-) -> Ablation | None:
-    """The model without each head that has a role on random tokens, repeated, on these; None for no such head."""
-    some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
-    if not some or kind_of(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
-        return None
-    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
+def _ablations(
+    checkpoint: Checkpoint,
+    source: str | Path,
+    roles: Mapping[HeadId, Sequence[Role]],
+    repeats: bool,
+    progress: Progress | None,
+    options: Mapping[str, Any],
+) -> tuple[Ablation, Ablation | None]:
+    """The model without each head, and without those that have a role on random tokens, repeated, on these."""
+    plain: Any = {"curve": False, "gradient": False, "progress": progress}
+    predicts = kind_of(checkpoint) not in CLASSES and not checkpoint.stacks
+    clearest = filter(None, map(first_relation, roles.values()))
+    relations = dict.fromkeys(role.relation for role in clearest) if isinstance(source, Path) and predicts else ()
+    removed = measure_ablation(source, checkpoint, select=list(roles), role=list(relations), **options, **plain)
+    heads = [head for head, of_head in roles.items() if {role.role for role in of_head} & {*ROLES_ON_REPEATS}]
+    if not (repeats and heads and predicts and checkpoint.architecture.causal):
+        return removed, None
+    return removed, measure_ablation((), checkpoint, repeats=True, select=heads, **plain)
 
 
 def first_relation(roles: Sequence[Role]) -> Role | None:
@@ -342,24 +360,9 @@ def first_relation(roles: Sequence[Role]) -> Role | None:
     return next((role for role in roles if role.relation), None)
 
 
-def _nearest(profile: Profile) -> Nearest:
-    if profile.head_distances is None:
-        return {}
-    ids, nearest = list(profile.roles_by_head()), Nearest()
-    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
-        ranked = sorted(zip(row, ids, strict=True))
-        nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))
-    return nearest
-
-
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
     if profile is None:
         return []
     ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
-    known = [each for each in profile.examples if each.id == head and each.best]
-    return sorted(known, key=lambda each: ranks.get(each.role, len(ranks)))
-
-
-def _example(profile: StoredProfile | None, head: HeadId) -> str | None:
-    hits = [example.text for of_role in _examples(profile, head)[:1] for example in of_role.best]
-    return min(hits, key=lambda text: (len(text.split()) < _TELLING, len(text)), default=None)
+    known = [examples for examples in profile.examples if examples.id == head and examples.best]
+    return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
