@@ -138,22 +138,17 @@ def card(
 
     >>> print(attnviz.card("L2H8").report())  # doctest: +SKIP
 
-    Args:
-        head: ``"L2H8"``, ``"2.8"`` or a HeadId.
-        source: a text; or a corpus (``.conllu``, ``.txt``, GAP ``.tsv``) to profile all heads on. Without a text its
-            pattern is shown on the shortest of its role's best examples, or on the first text of the corpus.
-        model: see :data:`attnviz.models.opening.Model`.
-        target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
-        repeats: also profile all heads on random tokens, repeated.
-        limit: sentences, or rows, of the corpus that are read.
-        circuits: also read from the weights which heads it composes with, and what it copies.
-        ablate: also remove the head, on the corpus or the text, and with ``repeats`` on these.
-        patch: the patch.json of a run of :func:`attnviz.patch` on this model, which has the head's effect.
-        syntax: parse the text, and ``.txt`` corpora, where spaCy and a pipeline are installed.
-        truncate: cut a text that is longer than the model instead of raising.
-        progress: callback for each step of each measurement.
-        warn: callback for a stored profile that cannot be used, and for texts that are left out.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``source`` is a text; or a corpus (``.conllu``, ``.txt``, GAP ``.tsv``) to profile all heads on, of which ``limit``
+    sentences, or rows, are read. Without a text its pattern is shown on the shortest of its role's best examples, or on
+    the first text of the corpus. ``target`` is what the decoder of an encoder-decoder reads; default a text that it
+    generates, greedily.
+
+    ``repeats`` also profiles all heads on random tokens, repeated; ``circuits`` also reads from the weights which heads
+    it composes with, and what it copies; ``ablate`` also removes the head, on the corpus or the text, and with
+    ``repeats`` on these; ``patch`` is the patch.json of a run of :func:`attnviz.patch` on this model, which has the
+    head's effect. ``syntax`` parses the text, and ``.txt`` corpora, where spaCy and a pipeline are installed;
+    ``truncate`` cuts a text that is longer than the model. ``warn`` is called for a stored profile that cannot be used,
+    and for texts that are left out. See also :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: as the functions of these commands do; UsageError for a head that is not there, or for no text

@@ -54,7 +54,7 @@ class Claim:
     """One claim; without bounds a role must pass, and a label be there."""
 
     place: str  # the file or paper where it stands
-    line: int | None  # None for a paper's
+    line: int | None = None  # None for a paper's
     kind: str  # what is claimed: role, label, score, distance_to or ablate; table for a row of a paper's
     what: str  # the role, label, score, model or metric
     head: str = ""  # its id as written; '' for all heads, or the model

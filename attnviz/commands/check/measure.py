@@ -165,10 +165,8 @@ def check(
         _refuse_unused(optional, _options_of(claims, table))
     of_heads = list[tuple[Claim, HeadId]]()
     for claim in claims:
-        id = HeadId(0, 0)  # of a claim on all heads
         with placed(claim.prefix):
-            if claim.head:
-                id = head_named(claim.head, checkpoint.kinds)
+            id = head_named(claim.head, checkpoint.kinds) if claim.head else HeadId(0, 0)  # for all heads
         of_heads.append((replace(claim, head=claim.head and str(id)), id))
     if not init and any(claim.kind == "role" for claim in claims):
         stored = profile_of(checkpoint, source, warn)
@@ -205,19 +203,9 @@ def _of_paper(
     for head in heads:
         if table is None or head.role not in table.roles:
             role, direction = head.universal
-            claim = Claim(
-                place=name,
-                line=None,
-                kind="role",
-                what=role,
-                head=str(head.id),
-                corpus=corpora,
-                direction=direction or "",
-                published=""
-                if head.score is None
-                else f"({rounded(head.score)} there, baseline {rounded(head.baseline)})",
-            )
-            claims.append(claim)
+            said = "" if head.score is None else f"({rounded(head.score)} there, baseline {rounded(head.baseline)})"
+            of_role: Any = {"what": role, "direction": direction or "", "corpus": corpora, "published": said}
+            claims.append(Claim(place=name, kind="role", head=str(head.id), **of_role))
     return table, tuple(claims)
 
 
@@ -293,7 +281,6 @@ def _held(
 ) -> Iterator[CheckedClaim]:
     """Each claim, with its head's id, against the measurement that it is about; ``profiles`` are made already."""
     over_texts: Any = {name: value for name, value in of_profile.items() if name != "frequencies"}
-    columns = Columns(of_profile["text_column"], of_profile["pair_column"])
 
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
@@ -341,21 +328,6 @@ def _held(
             return bounded(claim, effect.value, removed.n_texts, interval=effect.interval)
         return _on_text(claim, id, analysis(claim.text))
 
-    def check_measurable(claim: Claim) -> None:
-        """Raise an AttnvizError for a claim on files, a model, a metric or a text that cannot be measured."""
-        if claim.text:
-            checkpoint.tokenize(claim.text, None, of_ablation["truncate"])
-        if claim.kind == "distance_to":
-            check_shapes(checkpoint, named_source(claim.what, None))
-        if claim.kind == "ablate":
-            label = of_ablation["label_column"]
-            texts = read_sources(claim.corpus, over_texts["limit"], None, None, replace(columns, label=label)).texts
-            metrics = [metric.name for metric in metrics_of(kind_of(checkpoint, texts, wanted=label is not None))]
-            if claim.what not in metrics:
-                raise UsageError(f"this model is measured by {' and '.join(metrics)}, not by {claim.what}.")
-        for corpus in claim.corpus:
-            open_corpus(corpus, columns)
-
     asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
     answers = list[CheckedClaim | None]()
     for claim, id in claims:  # what is known already, and what cannot be measured: before anything is
@@ -364,11 +336,29 @@ def _held(
             known = claim.kind == "role" and not other_options
             answers.append(_of_stored(claim, id, stored, same) if known else None)
             if answers[-1] is None:
-                check_measurable(claim)
+                _check_measurable(claim, checkpoint, of_profile, of_ablation)
     for (claim, id), answer in zip(claims, answers, strict=True):
         with placed(claim.prefix):
             checked_claim = answer or held(claim, id)
         yield checked_claim
+
+
+def _check_measurable(
+    claim: Claim, checkpoint: Checkpoint, of_profile: Mapping[str, Any], of_ablation: Mapping[str, Any]
+) -> None:
+    """Raise an AttnvizError for a claim on files, a model, a metric or a text that cannot be measured."""
+    columns, label = Columns(of_profile["text_column"], of_profile["pair_column"]), of_ablation["label_column"]
+    if claim.text:
+        checkpoint.tokenize(claim.text, None, of_ablation["truncate"])
+    if claim.kind == "distance_to":
+        check_shapes(checkpoint, named_source(claim.what, None))
+    if claim.kind == "ablate":
+        texts = read_sources(claim.corpus, of_profile["limit"], None, None, replace(columns, label=label)).texts
+        metrics = [metric.name for metric in metrics_of(kind_of(checkpoint, texts, wanted=label is not None))]
+        if claim.what not in metrics:
+            raise UsageError(f"this model is measured by {' and '.join(metrics)}, not by {claim.what}.")
+    for corpus in claim.corpus:
+        open_corpus(corpus, columns)
 
 
 def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedClaim:

@@ -1,6 +1,6 @@
 """What a paper's table is declared with, and what its measurement is given."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ class PaperTable:
     refuse: Callable[[Checkpoint], None] | None = None  # raises an AttnvizError for a model that cannot be measured
     takes: tuple[str, ...] = OF_TEXTS  # options over texts that change what is measured
     roles: tuple[str, ...] = ()  # of heads that the paper names: measured here, so that they are no claims beside it
-    measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"  # gives the rows
+    measure: "Callable[[PaperRun], Iterable[CheckedClaim]]"  # gives the rows
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,6 @@ class PaperRun:
         """A row, of which by default nothing is claimed; ``found`` are attributes of :class:`CheckedClaim`."""
         claim = Claim(
             place=self.table.name,
-            line=None,
             kind="table",
             what=what,
             head="" if head is None else str(head),
@@ -169,16 +168,8 @@ class PaperRun:
     ) -> CheckedClaim:
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        Args:
-            what: the claim in words.
-            value: the paper's number here.
-            n: what it rests on.
-            untrained: the same number of the untrained copy.
-            baseline: that of another control.
-            interval: of the value, over texts.
-            few: why nothing can be decided.
-            at_least: the threshold.
-            row: ``head`` and ``published`` of :meth:`reported`.
+        ``untrained`` is the same number of the untrained copy, ``baseline`` that of another control; the ``interval``
+        is over texts, ``at_least`` the threshold, ``few`` why nothing can be decided; ``row`` as in :meth:`reported`.
         """
         value = float(value)
         controls = [None if control is None else float(control) for control in (untrained, baseline)]

@@ -168,8 +168,8 @@ class _Rows:
         published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
         self._published = {(head.role, head.id) for head in published}
 
-    def all(self) -> Iterator[CheckedClaim]:
-        """The task, and the heads of each role."""
+    def __iter__(self) -> Iterator[CheckedClaim]:
+        """Yield the task, and the heads of each role."""
         run, trained, untrained = self._run, self._trained, self._untrained
         task = self._claimed(
             "logit(IO) - logit(S)",
@@ -295,5 +295,5 @@ WANG_2022 = PaperTable(
     least=ENOUGH_TEXTS,
     refuse=_refuse,
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
-    measure=lambda run: _Rows(run).all(),
+    measure=_Rows,
 )

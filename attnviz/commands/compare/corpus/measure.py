@@ -125,30 +125,12 @@ def compare_corpus(
 ) -> CorpusComparison | None:
     """Compare every head of two models over the texts of a corpus, which is read as a stream.
 
-    Of encoder-decoders the encoders alone are compared. Under torchrun the texts are split over the processes.
-
-    Args:
-        first: A, the model before; see :data:`attnviz.models.opening.Model`.
-        second: B, of the same architecture, with as many layers and heads and the same tokenizer.
-        corpus: texts or a treebank, as for :func:`attnviz.profile_heads`.
-        text_column: of a table, likewise.
-        pair_column: likewise.
-        limit: texts that are read.
-        batch_size: texts that the models read at once; it changes no result but by rounding.
-        seed: of the bootstrap, and of which batches are verified.
-        syntax: find relations in texts where spaCy and a pipeline are installed, for the roles of heads.
-        parser: the spaCy pipeline to use; default an installed English one.
-        tokenizer: of models in memory; or, of two models by name, the name of the one that both lack.
-        device: as for :func:`attnviz.analyze`, for models by name.
-        device_map: likewise, of one process.
-        dtype: likewise.
-        attention: likewise.
-        unfinished: as for :func:`attnviz.profile_heads`.
-        progress: callback with how many texts are done, and about how many there are.
-        warn: callback for each text that was left out because the models cannot read it.
-
-    Returns:
-        the comparison; None in all processes but the first.
+    A is the model before, B one of the same architecture, with as many layers and heads and the same tokenizer; see
+    :data:`attnviz.models.opening.Model`. Of encoder-decoders the encoders alone are compared. ``tokenizer`` is for
+    models in memory; or, of two models by name, the name of the one that both lack. ``device``, ``device_map``,
+    ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all other arguments are as for
+    :func:`attnviz.profile_heads`. Under torchrun the texts are split over the processes; in all but the first the
+    result is None.
 
     Raises:
         UsageError: models of other shapes.
@@ -228,31 +210,34 @@ class _Run:
         self.run = LongRun(settings, parts, self.count, lambda text: ready(text, settings.parse))
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
-        """Compare A with B on a batch of the corpus; the patterns of A are kept until those of B come."""
-        _check_same_tokens(self.models[1], batch)
+        """Compare A with B on a batch of the corpus; TextError where they tokenise a text differently."""
+        others = encode(self.models[1], [item.source for item in batch.items])
+        for item, other in zip(batch.items, others, strict=True):
+            if (item.ids, item.sink, item.type_ids) != (other.ids, other.sink, other.type_ids):
+                pairs = zip([*item.ids, None], [*other.ids, None], strict=False)
+                position = next((index for index, (one, two) in enumerate(pairs) if one != two), 0)
+                raise TextError(
+                    f"{item.source.place}: the models read the text differently, from token {position} on "
+                    f"({len(item)} and {len(other)} tokens); expected models with the same tokenizer."
+                )
         for part in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
-            numbers = [item.source.number for item in part.items]
-            weights = text_weights(self.settings.seed, numbers)
+            numbers, of_a = [item.source.number for item in part.items], dict[int, Tensor]()
             self.tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
-            patterns_of_a: dict[int, Tensor] = {}
-            self._read(part, weights, 0, patterns_of_a.__setitem__)
+            for side in range(2):
+                self._read(part, text_weights(self.settings.seed, numbers), side, of_a)
 
-            def compare(
-                layer: int, pattern: Tensor, of_a: dict[int, Tensor] = patterns_of_a, queries: Tensor = part.valid
-            ) -> None:
-                self.tally.add(layer, [(0, of_a.pop(layer), pattern)], queries)
+    def _read(self, part: Batch, weights: Tensor, side: int, of_a: dict[int, Tensor]) -> None:
+        """Run texts through A, whose patterns are kept, or through B."""
+        with counting(self.roles[side], part, weights) as count:
 
-            self._read(part, weights, 1, compare)
-
-    def _read(self, batch: Batch, weights: Tensor, side: int, on_pattern: Callable[[int, Tensor], None]) -> None:
-        """Run a batch through A or B, whose patterns the tallies of its roles read, too."""
-        with counting(self.roles[side], batch, weights) as count:
-
-            def read(layer: int, pattern: Tensor) -> None:
+            def on_pattern(layer: int, pattern: Tensor) -> None:
                 count(layer, pattern)
-                on_pattern(layer, pattern)
+                if side == 0:
+                    of_a[layer] = pattern
+                else:
+                    self.tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
 
-            self.attention[side].run(batch, read)
+            self.attention[side].run(part, on_pattern)
 
     def result(self) -> CorpusComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
@@ -281,16 +266,3 @@ class _Run:
             largest=self.tally.largest,
             text_notes=text_notes(settings, self.run.measured),
         )
-
-
-def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:
-    """Raise TextError if A and B tokenise the text differently."""
-    others = encode(b, [item.source for item in batch.items])
-    for item, other in zip(batch.items, others, strict=True):
-        if (item.ids, item.sink, item.type_ids) != (other.ids, other.sink, other.type_ids):
-            pairs = zip([*item.ids, None], [*other.ids, None], strict=False)
-            position = next((index for index, (one, two) in enumerate(pairs) if one != two), 0)
-            raise TextError(
-                f"{item.source.place}: the models read the text differently, from token {position} on ({len(item)} and "
-                f"{len(other)} tokens); expected models with the same tokenizer."
-            )
