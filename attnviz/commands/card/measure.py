@@ -16,7 +16,7 @@ from attnviz.commands.circuits.measure import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
-from attnviz.commands.profile.measure import profile_heads
+from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
@@ -34,13 +34,12 @@ from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.trace.recorder import block_memory
 from attnviz.wording import counted
 
-SHOWN = 3
-"""Hits, and failures, that a card shows."""
-
-NEAREST = 3
-"""Heads with similar patterns that a card names."""
+SHOWN = 3  # hits, and failures, that a card shows
+NEAREST = 3  # heads with similar patterns that a card names
 
 _TELLING = 6  # words from which on a sentence makes a telling picture
+
+_Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -181,15 +180,6 @@ def cards(
     ``select`` names heads (``"L2H8"``); default those that have a role other than broad. All other arguments, and
     errors, are as of :func:`card`.
     """
-    options = {
-        "repeats": repeats,
-        "limit": limit,
-        "truncate": truncate,
-        "circuits": circuits,
-        "ablate": ablate,
-        "patch": None if patch is None else str(patch),
-        "syntax": syntax,
-    }
     if source is not None and not str(source).strip():
         raise TextError("the text is empty or blank; expected a sentence, or a corpus, or leave it out.")
     corpus = Path(source) if source is not None and source_kind(source) != "text" else None
@@ -206,34 +196,26 @@ def cards(
     chosen = list(named)
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
     text = None if corpus is not None or source is None else str(source)
-    stored, nearest = profile_of(checkpoint, found, warn), dict[HeadId, tuple[tuple[HeadId, float], ...]]()
+    stored, nearest = profile_of(checkpoint, found, warn), _Nearest()
     if source is None:
-        _texts(stored, chosen or _with_roles(stored), None)  # before anything takes long
+        _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
         corpora, control = [] if corpus is None else [corpus], not checkpoint.weight_devices
         run: Any = {"repeats": repeats, "limit": limit, "syntax": syntax, "progress": progress, "warn": once}
         profile = profile_heads(checkpoint, corpora, control=control, **run)
         assert profile is not None  # it is of one process
+        nearest = _nearest(profile)
         earlier = None if stored is None else stored.document
         stored = profile_of_document(merged(profile.document(), earlier, None, smaller=True).document)
-        if profile.head_distances is not None:
-            ids = list(profile.roles_by_head())
-            for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
-                others = ((id, distance) for distance, id in sorted(zip(row, ids, strict=True)) if id != head)
-                nearest[head] = tuple((id, distance) for id, distance in others if isfinite(distance))
     chosen = chosen or _with_roles(stored)
-    first = None
-    if corpus is not None:  # its first text that the model can read
-        readable = (encode(checkpoint, [each], lambda *_: None) for each in read_texts(open_corpus(corpus)))
-        first = next((items[0].source.text for items in readable if items), None)
-    texts = _texts(stored, chosen, text, first)
+    texts = _texts(checkpoint, stored, chosen, text, corpus)
     removed = on_repeats = None
     if ablate:
+        roles = {head: () if stored is None else stored.of(head) for head in chosen}
         cut = truncate and corpus is None  # a profile leaves out what is too long
         read_here = {"limit": limit, "target": target, "truncate": cut, "warn": once}
-        roles = {head: () if stored is None else stored.of(head) for head in chosen}
-        where = corpus or text or texts[chosen[0]]
-        removed, on_repeats = _ablations(checkpoint, where, roles, repeats, progress, read_here)
+        on = corpus or text or texts[chosen[0]]
+        removed, on_repeats = _ablations(checkpoint, on, roles, repeats, progress, read_here)
     of_source = any(is_of_source(head.layer) for head in chosen)
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
     reader = Reader(
@@ -253,6 +235,15 @@ def cards(
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
         return reader.read(text, None, target, inner), outputs
 
+    options = {
+        "repeats": repeats,
+        "limit": limit,
+        "truncate": truncate,
+        "circuits": circuits,
+        "ablate": ablate,
+        "patch": None if patch is None else str(patch),
+        "syntax": syntax,
+    }
     made = []
     given = tuple(each for each in (text, target) if each is not None)
     for number, head in enumerate(chosen):
@@ -312,10 +303,28 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
     return heads
 
 
+def _nearest(profile: Profile) -> _Nearest:
+    if profile.head_distances is None:
+        return {}
+    ids, nearest = list(profile.roles_by_head()), _Nearest()
+    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
+        ranked = sorted(zip(row, ids, strict=True))
+        nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))
+    return nearest
+
+
 def _texts(
-    profile: StoredProfile | None, heads: Sequence[HeadId], text: str | None, first: str | None = None
+    checkpoint: Checkpoint,
+    profile: StoredProfile | None,
+    heads: Sequence[HeadId],
+    text: str | None,
+    corpus: Path | None,
 ) -> dict[HeadId, str]:
     """The text for each head's pattern: the given one, its example, or the corpus' first; UsageError for none."""
+    first = None
+    if corpus is not None:  # the first that the model can read
+        readable = (encode(checkpoint, [each], lambda *_: None) for each in read_texts(open_corpus(corpus)))
+        first = next((items[0].source.text for items in readable if items), None)
     texts = dict[HeadId, str]()
     for head in heads:
         hits = [example.text for examples in _examples(profile, head)[:1] for example in examples.best]
@@ -341,9 +350,10 @@ def _ablations(
     """The model without each head, and without those that have a role on random tokens, repeated, on these."""
     plain: Any = {"curve": False, "gradient": False, "progress": progress}
     predicts = kind_of(checkpoint) not in CLASSES and not checkpoint.stacks
-    clearest = filter(None, map(first_relation, roles.values()))
-    relations = dict.fromkeys(role.relation for role in clearest) if isinstance(source, Path) and predicts else ()
-    removed = measure_ablation(source, checkpoint, select=list(roles), role=list(relations), **options, **plain)
+    clearest = map(first_relation, roles.values())
+    relations = dict.fromkeys(role.relation for role in clearest if role is not None and role.relation)
+    asked = list(relations) if isinstance(source, Path) and predicts else ()
+    removed = measure_ablation(source, checkpoint, select=list(roles), role=asked, **options, **plain)
     heads = [head for head, of_head in roles.items() if {role.role for role in of_head} & {*ROLES_ON_REPEATS}]
     if not (repeats and heads and predicts and checkpoint.architecture.causal):
         return removed, None

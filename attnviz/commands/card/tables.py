@@ -17,8 +17,7 @@ from attnviz.present.statistics import filled
 from attnviz.trace.paths import RUN
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
-PROMOTED = 3
-"""Tokens whose logits the head raises most, in the table."""
+PROMOTED = 3  # tokens whose logits the head raises most, in the table
 
 LEGEND = (
     "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "

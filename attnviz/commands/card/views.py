@@ -28,8 +28,7 @@ from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, Part, parts_of_text
 from attnviz.wording import right_to_left, rounded, visible
 
-STACKED_BELOW = 5.0
-"""Width of a page in inches below which there is one column."""
+STACKED_BELOW = 5.0  # width of a page in inches below which there is one column
 
 _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0  # font sizes in points of headings, of words, and of the line above them
 

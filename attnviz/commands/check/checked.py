@@ -6,11 +6,8 @@ from typing import Any
 from attnviz.commands.check.claims import Claim
 from attnviz.measures.estimates import Interval
 
-VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"
-"""From the best to the worst."""
-
-REPORTED = "reported"
-"""The verdict of a number that stands beside a paper's, and of which nothing is claimed."""
+VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"  # from the best to the worst
+REPORTED = "reported"  # the verdict of a number that stands beside a paper's, and of which nothing is claimed
 
 
 @dataclass(frozen=True)

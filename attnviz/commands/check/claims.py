@@ -31,8 +31,7 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.version import __version__
 from attnviz.wording import quoted, visible
 
-CLAIMS_FILE = "claims.toml"
-"""The file of claims where none is named."""
+CLAIMS_FILE = "claims.toml"  # the file of claims where none is named
 
 _NEEDS = {
     "role": ("head",),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
@@ -41,8 +41,7 @@ from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, rounded
 
-CLAIMED = 10
-"""Heads that a new file of claims has."""
+CLAIMED = 10  # heads that a new file of claims has
 
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")  # roles that random tokens alone can show
 
@@ -288,28 +287,23 @@ def _held(
         return profiles.get(corpus) or _profile(checkpoint, corpus, repeats, of_profile)
 
     @cache
-    def same(part: str, corpus: tuple[Path, ...]) -> bool:
-        return stored is not None and _is_same(stored, checkpoint, of_profile, part, corpus)
-
-    @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
         heads = [id for claim, id in claims if (claim.kind, claim.corpus) == ("ablate", corpus)]
         return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **of_ablation, **over_texts)
 
     @cache
-    def analysis(text: str, model: str = "") -> Analysis:
-        read = other(model) if model else checkpoint
-        return analyze(text, read, truncate=of_ablation["truncate"], progress=over_texts["progress"])
+    def model_named(name: str) -> Checkpoint:
+        return open_checkpoint(name, **opened)[0] if name else checkpoint
 
     @cache
-    def other(model: str) -> Checkpoint:
-        return open_checkpoint(model, **opened)[0]
+    def analysis(text: str, name: str = "") -> Analysis:
+        return analyze(text, model_named(name), truncate=of_ablation["truncate"], progress=over_texts["progress"])
 
     @cache
     def compared(text: str, corpus: tuple[Path, ...], model: str) -> Comparison | CorpusComparison:
         if text:
             return compare(analysis(text), analysis(text, model))
-        comparison = compare_corpus(checkpoint, other(model), *corpus, **over_texts)
+        comparison = compare_corpus(checkpoint, model_named(model), *corpus, **over_texts)
         assert comparison is not None
         return comparison
 
@@ -328,6 +322,7 @@ def _held(
             return bounded(claim, effect.value, removed.n_texts, interval=effect.interval)
         return _on_text(claim, id, analysis(claim.text))
 
+    same = cache(partial(_is_same, stored, checkpoint, of_profile))
     asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
     answers = list[CheckedClaim | None]()
     for claim, id in claims:  # what is known already, and what cannot be measured: before anything is
@@ -416,9 +411,14 @@ def _of_stored(
 
 
 def _is_same(
-    stored: StoredProfile, checkpoint: Checkpoint, options: Mapping[str, Any], name: str, corpora: Sequence[Path]
+    stored: StoredProfile | None,
+    checkpoint: Checkpoint,
+    options: Mapping[str, Any],
+    name: str,
+    corpora: tuple[Path, ...],
 ) -> bool:
     """Whether a part of the stored profile is what would be measured on these corpora."""
+    assert stored is not None
     columns = Columns(options["text_column"], options["pair_column"])
     part, opened = stored.parts[name], {str(corpus): open_corpus(corpus, columns) for corpus in corpora}
     gold = any(corpus.kind == "conllu" for corpus in opened.values())

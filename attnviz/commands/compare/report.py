@@ -17,8 +17,7 @@ from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import rounded, signed, visible
 
-THOUSANDTHS = partial(rounded, digits=3)
-"""Writes a number with three decimals."""
+THOUSANDTHS = partial(rounded, digits=3)  # writes a number with three decimals
 
 DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Rank", name="rank"),
@@ -28,8 +27,7 @@ DIFFERENCE: tuple[Field[Any], ...] = (
 )
 """How much a head differs, on a text or over a corpus."""
 
-FEW, MOST_DIFFERENT_FIRST = 8, "the most different first"
-"""Heads on the first screen, and their order."""
+FEW, MOST_DIFFERENT_FIRST = 8, "the most different first"  # heads on the first screen, and their order
 
 _LABELS = ("query_label", "key_label")
 
@@ -123,4 +121,3 @@ SPEC = CommandSpec(
     all_selected=True,
     paper=("rank", "id", "distance", *_OF_CONTENT.split(), "label_before", "label_after"),
 )
-"""The command's presentation."""

@@ -7,8 +7,7 @@ from attnviz.models.head_ids import layers_in_words
 from attnviz.present.figure_context import capital
 from attnviz.wording import amount, counted, quoted, rounded, shortened_token
 
-LONGEST_LABEL = 24
-"""Most characters of a label in a sentence."""
+LONGEST_LABEL = 24  # most characters of a label in a sentence
 
 _MOST_TOKENS = 4
 

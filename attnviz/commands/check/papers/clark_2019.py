@@ -16,8 +16,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.texts.batches import Batch
 
-DEPTHS = 5 / 12, 10 / 12
-"""Where the paper's layers 6 to 10 of 12 begin and end, as shares of the depth."""
+DEPTHS = 5 / 12, 10 / 12  # where the paper's layers 6 to 10 of 12 begin and end, as shares of the depth
 
 FROM_SEP, ENTROPY = "[SEP] from [SEP]", "entropy by that of uniform attention"
 _OFFSETS = {"previous token": -1, "next token": 1, "token itself": 0}
@@ -96,15 +95,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     for name, least, published in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
         if name in trained:
             samples, of_untrained = (means[name][:, first:last].mean((1, 2)) for means in (trained, untrained))
-            yield run.claimed(
-                f"mean attention to {name}, {layers}",
-                samples[0],
-                n_texts,
-                at_least=least,
-                untrained=of_untrained[0],
-                published=published,
-                **over_texts_evidence(samples, n_texts),
-            )
+            row = f"mean attention to {name}, {layers}", samples[0], n_texts
+            evidence = over_texts_evidence(samples, n_texts) | {"untrained": of_untrained[0]}
+            yield run.claimed(*row, at_least=least, published=published, **evidence)
 
 
 CLARK_2019 = PaperTable(

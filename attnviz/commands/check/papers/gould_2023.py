@@ -18,15 +18,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     untrained = successors(run.untrained).scores
     place = divmod(int(trained.scores.argmax()), trained.scores.shape[1])
     best = run.head(*place)
-    yield run.claimed(
-        "successors, the best head",
-        trained.scores[place],
-        trained.n,
-        head=best,
-        at_least=MAJORITY,
-        baseline=trained.shuffled[place],
-        untrained=untrained.max(),
-    )
+    row = "successors, the best head", trained.scores[place], trained.n
+    controls = {"baseline": trained.shuffled[place], "untrained": untrained.max()}
+    yield run.claimed(*row, head=best, at_least=MAJORITY, **controls)
     for name, (right, n) in trained.right.items():
         yield run.reported(f"of {name}", float(right[place]) / n, n, head=best)
     found, control = (int((scores >= MAJORITY).sum()) for scores in (trained.scores, untrained))

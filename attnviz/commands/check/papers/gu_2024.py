@@ -14,8 +14,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
 from attnviz.texts.reading import Text, rendered
 
-LENGTH, EPSILON = 64, 0.3
-"""Tokens of a text, and mean attention to the first one above which a head rests on it in this text (the paper)."""
+LENGTH = 64  # tokens of a text (the paper)
+EPSILON = 0.3  # mean attention to the first token above which a head rests on it in a text (the paper)
 
 
 class FirstTokenTally(TextTally):
@@ -44,14 +44,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     for checkpoint, tally in zip(run.models, (trained, untrained), strict=True):
         run.over_texts(checkpoint, tally, prepared=first_tokens)
     rates = trained.rates()
-    yield run.claimed(
-        "sink rate",
-        rates[0],
-        trained.n_texts,
-        untrained=untrained.rates()[0],
-        published="0.18 in their model of 60M, 0.45 in that of 1B",
-        **over_texts_evidence(rates, trained.n_texts),
-    )
+    evidence = over_texts_evidence(rates, trained.n_texts) | {"untrained": untrained.rates()[0]}
+    published = "0.18 in their model of 60M, 0.45 in that of 1B"
+    yield run.claimed("sink rate", rates[0], trained.n_texts, published=published, **evidence)
 
 
 GU_2024 = PaperTable(

@@ -25,17 +25,11 @@ from attnviz.texts.reading import read_texts
 from attnviz.trace.contributions import why_not_linear, without_gradients
 from attnviz.trace.taps import at_site, sites_of, taps
 
-PREDICTED = 0.05
-"""A source token is kept where it is among this share of the tokens that the query predicts (the paper)."""
-
-MOST_TEXTS, MOST_TOKENS = 200, 256
-"""Texts that are read, and tokens of each; the paper has millions of tokens."""
-
-HEADS = 2
-"""Heads of a model of which the paper names none: the clearest of the role copy-suppression."""
-
-NAMED = {("gpt2", 12, 12): ("L10H7", "L11H10")}
-"""The paper's heads of GPT-2 small, by architecture, layers and heads."""
+PREDICTED = 0.05  # a source token is kept where it is among this share of those that the query predicts (the paper)
+MOST_TEXTS = 200  # that are read; the paper has millions of tokens
+MOST_TOKENS = 256  # of each
+HEADS = 2  # heads of a model of which the paper names none: the clearest of the role copy-suppression
+NAMED = {("gpt2", 12, 12): ("L10H7", "L11H10")}  # the paper's heads of GPT-2 small, by architecture, layers and heads
 
 
 @dataclass(frozen=True)
@@ -164,16 +158,10 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     for id in heads:
         trained, untrained = (_measured(run, model, id, texts) for model in run.models)
         share, without = explained(trained, weights), float(trained[:, 0].sum())
-        yield run.claimed(
-            "share explained by copy suppression",
-            share.estimates,
-            n_texts,
-            head=id,
-            at_least=0.5,
-            untrained=explained(untrained, weights).estimates,
-            published="0.769 of L10H7",
-            **known(share.interval(0), too_few(n_texts) if without > 0 else "without the head nothing changes"),
-        )
+        few = too_few(n_texts) if without > 0 else "without the head nothing changes"
+        evidence = known(share.interval(0), few) | {"untrained": explained(untrained, weights).estimates}
+        row = "share explained by copy suppression", share.estimates, n_texts
+        yield run.claimed(*row, head=id, at_least=0.5, published="0.769 of L10H7", **evidence)
         yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)
 
 

@@ -28,8 +28,7 @@ from attnviz.texts.runs import LongRun, RunSettings, read_frequencies, token_cou
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
-OF_TEXTS = ("limit", "text_column", "pair_column")
-"""Options of :func:`attnviz.check` that say which texts of a corpus are read."""
+OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,27 +153,18 @@ class PaperRun:
         return self.reported(what, verdict=UNDECIDED, reason=why)
 
     def claimed(
-        self,
-        what: str,
-        value: float | Tensor,
-        n: int,
-        *,
-        untrained: float | Tensor | None = None,
-        baseline: float | Tensor | None = None,
-        interval: Interval | None = None,
-        few: str = "",
-        at_least: float | None = None,
-        **row: Any,
+        self, what: str, value: float | Tensor, n: int, *, at_least: float | None = None, few: str = "", **row: Any
     ) -> CheckedClaim:
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        ``untrained`` is the same number of the untrained copy, ``baseline`` that of another control; the ``interval``
-        is over texts, ``at_least`` the threshold, ``few`` why nothing can be decided; ``row`` as in :meth:`reported`.
+        ``at_least`` is the threshold, ``few`` why nothing can be decided. ``row`` has ``untrained``, the same number of
+        the untrained copy, ``baseline``, that of another control, the ``interval`` over texts, and as in
+        :meth:`reported` ``head`` and ``published``.
         """
         value = float(value)
-        controls = [None if control is None else float(control) for control in (untrained, baseline)]
-        highest = max((control for control in controls if control is not None), default=-1.0)
-        low, high = interval or (value, value)
+        controls = {name: float(row[name]) for name in ("untrained", "baseline") if row.get(name) is not None}
+        highest = max(controls.values(), default=-1.0)
+        low, high = row.get("interval") or (value, value)
         reaches = at_least is None or low >= at_least
         verdict, reason = HOLDS, ""
         if few:
@@ -182,10 +172,11 @@ class PaperRun:
         elif high <= highest or (at_least is not None and high < at_least):
             verdict, reason = FAILS, "" if high > highest else "it is not above its control"
         elif not (reaches and low > highest):
-            of_control = "the same number of the untrained copy" if highest == controls[0] else "the baseline"
-            verdict, reason = UNDECIDED, f"{of_control if reaches else 'the bound'} is within the interval"
-        row |= {"untrained": controls[0], "baseline": controls[1], "interval": interval, "at_least": at_least}
-        return self.reported(what, value, n, verdict=verdict, reason=reason, **row)
+            control = (
+                "the same number of the untrained copy" if highest == controls.get("untrained") else "the baseline"
+            )
+            verdict, reason = UNDECIDED, f"{control if reaches else 'the bound'} is within the interval"
+        return self.reported(what, value, n, verdict=verdict, reason=reason, at_least=at_least, **{**row, **controls})
 
 
 def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:

@@ -14,11 +14,8 @@ from attnviz.measures.relations import RelationTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 
-POSITIONAL = 0.9
-"""Share of tokens whose largest attention is on one neighbour, of a positional head (the paper)."""
-
-RELATIONS = ("nsubj", "obj", "amod", "advmod")
-"""The paper's relations, in both directions."""
+POSITIONAL = 0.9  # share of tokens whose largest attention is on one neighbour, of a positional head (the paper)
+RELATIONS = ("nsubj", "obj", "amod", "advmod")  # the paper's relations, in both directions
 
 
 class _HeadRoles:
@@ -57,17 +54,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         return
     best = run.head(0, int(trained.rarest[0].argmax()))
     role = candidate.tested(HeadId(0, best.head), 0)
-    yield run.claimed(
-        "rarest token, the best head of the first layer",
-        role.score,
-        role.n,
-        head=best,
-        at_least=MAJORITY,
-        interval=role.interval,
-        baseline=role.baseline,
-        untrained=untrained.rarest[0].nan_to_num().max(),
-        published="0.66",
-    )
+    row = "rarest token, the best head of the first layer", role.score, role.n
+    controls = {"baseline": role.baseline, "untrained": untrained.rarest[0].nan_to_num().max()}
+    yield run.claimed(*row, head=best, at_least=MAJORITY, published="0.66", interval=role.interval, **controls)
     of_two = float(trained.pointing.rare(1).scores[0, 0, best.head])
     yield run.reported("one of the two rarest", of_two, role.n, head=best, published="0.83")
     share, control = (float((heads.rarest >= MAJORITY).double().mean()) for heads in (trained, untrained))

@@ -47,18 +47,14 @@ TEMPLATES = (
     "Today {} and {} had a long talk about a {thing} at the {place}. {} said something to",
 )
 
-PROMPTS, LEAST_NAMES = 128, 10
-"""Prompts that are made (the paper: 100,000), and names of one token that it takes."""
-
-COPIED, AMONG = 0.5, 5
-"""Share of names that a mover copies, and among how many of the largest logits."""
+PROMPTS = 128  # that are made (the paper: 100,000)
+LEAST_NAMES = 10  # names of one token that it takes
+COPIED = 0.5  # share of names that a mover copies
+AMONG = 5  # of the largest logits
 
 NAME_MOVER, NEGATIVE, S_INHIBITION = "name mover", "negative name mover", "S-inhibition"
-MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}
-"""Heads that are named at most: as many as the paper has."""
-
-CANDIDATES = 10
-"""Heads that are tried for a role, those of the largest effect first."""
+MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}  # heads that are named at most: as many as the paper has
+CANDIDATES = 10  # heads that are tried for a role, those of the largest effect first
 
 
 def one_token_names(checkpoint: Checkpoint) -> list[str]:
@@ -171,14 +167,8 @@ class _Rows:
     def __iter__(self) -> Iterator[CheckedClaim]:
         """Yield the task, and the heads of each role."""
         run, trained, untrained = self._run, self._trained, self._untrained
-        task = self._claimed(
-            "logit(IO) - logit(S)",
-            self._samples.means(trained.differences[:, None]),
-            0,
-            at_least=0.0,
-            untrained=untrained.differences.mean(),
-            published="3.56",
-        )
+        means, mean = self._samples.means(trained.differences[:, None]), untrained.differences.mean()
+        task = self._claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
         yield task
         share, control = (float((model.differences > 0).double().mean()) for model in (trained, untrained))
         yield run.reported("prompts with IO above S", share, self._n, untrained=control, published="0.993")
@@ -229,42 +219,23 @@ class _Rows:
         if role == S_INHIBITION:
             share, end = "share by name movers' queries", "S2"
             others, of_control = trained.to_object, untrained.to_second
+        named = "named in the paper" if (role, id) in self._published else ""
+        published = {NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")
+        controls = {"baseline": others[:, *id].mean(), "untrained": of_control[:, *id].mean()}
         rows = [
             self._claimed(
-                f"{role}: {share}",
-                shares,
-                number,
-                head=id,
-                at_least=0.0,
-                untrained=control,
-                published="named in the paper" if (role, id) in self._published else "",
+                f"{role}: {share}", shares, number, head=id, at_least=0.0, untrained=control, published=named
             ),
-            self._claimed(
-                f"{role}: attention to {end}",
-                weights,
-                number,
-                head=id,
-                baseline=others[:, *id].mean(),
-                untrained=of_control[:, *id].mean(),
-                published={NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, ""),
-            ),
+            self._claimed(f"{role}: attention to {end}", weights, number, head=id, published=published, **controls),
         ]
-        if role != S_INHIBITION:
-            score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
-            error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
-            rate = ERROR_RATE / len(trained.heads)
-            row = self._run.claimed(
-                f"{role}: copy score",
-                score,
-                self._n,
-                head=id,
-                at_least=COPIED,
-                untrained=copied,
-                published="0.98" if role == NEGATIVE else "above 0.95",
-                **known(proportion_evidence(score, 0.0, (error, error), counts, rate).interval, unit="prompt"),
-            )
-            rows.append(row)
-        return rows
+        if role == S_INHIBITION:
+            return rows
+        score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
+        error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
+        rate, published = ERROR_RATE / len(trained.heads), "0.98" if role == NEGATIVE else "above 0.95"
+        evidence = known(proportion_evidence(score, 0.0, (error, error), counts, rate).interval, unit="prompt")
+        evidence |= {"untrained": copied, "published": published}
+        return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, at_least=COPIED, **evidence)]
 
 
 def _refuse(checkpoint: Checkpoint) -> None:

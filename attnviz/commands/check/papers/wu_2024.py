@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,14 +39,12 @@ NEEDLES = (
 )
 """Questions, and the beginnings and ends of their answers; a needle is both together."""
 
-LENGTHS, DEPTHS = (256, 512, 1024), [(at + 0.5) / 10 for at in range(10)]
-"""Tokens of a prompt with its answer, and where the needle stands in the text (the paper: 1,000 to 50,000; 0 to 1)."""
-
-THRESHOLD, RECALLED = 0.1, 0.5
-"""Score of a retrieval head, and share of an answer's tokens to be written (both the paper's)."""
-
-LISTED, CONTROLLED = 10, 5
-"""Heads that are named at most; one of so many prompts is put to the untrained copy, which writes slowly."""
+LENGTHS = (256, 512, 1024)  # tokens of a prompt with its answer (the paper: 1,000 to 50,000)
+DEPTHS = [(tenth + 0.5) / 10 for tenth in range(10)]  # where the needle stands in the text (the paper: 0 to 1)
+THRESHOLD = 0.1  # score of a retrieval head (the paper)
+RECALLED = 0.5  # share of an answer's tokens to be written (the paper)
+LISTED = 10  # heads that are named at most
+CONTROLLED = 5  # one of so many prompts is put to the untrained copy, which writes slowly
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             error = float(by_prompt[:, layer, head].std()) / n**0.5
             interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / means.numel()).interval
         id = run.head(layer, head)
-        evidence = {"untrained": control.max(), "interval": interval, "few": few}
+        evidence: Any = {"untrained": control.max(), "interval": interval, "few": few}
         yield run.claimed("retrieval", score, n, head=id, at_least=THRESHOLD, **evidence)
 
 

@@ -144,17 +144,19 @@ def compare_corpus(
     check_columns([file], columns)
     parse = find_parser([file], parser, syntax)
     process = this_process()
-    models = [named_source(model, None) if isinstance(model, str | Path | None) else model for model in (first, second)]
-    if not any(isinstance(model, nn.Module) for model in models):
-        check_shapes(*models)
+    first, second = models = [
+        named_source(model, None) if isinstance(model, str | Path | None) else model for model in (first, second)
+    ]
+    if not (isinstance(first, nn.Module) or isinstance(second, nn.Module)):
+        check_shapes(first, second)
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     # a tokenizer is for models of transformers, if there are any; other options are for those by name
     of_transformers = [isinstance(model, nn.Module) for model in models]
     by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
     opened = []
-    for model, has_no_tokenizer, is_name in zip(models, of_transformers, by_name, strict=True):
-        opening = options.copy() if is_name or not any(by_name) else ModelOptions()
-        if has_no_tokenizer or not any(of_transformers):
+    for model, is_of_transformers, is_by_name in zip(models, of_transformers, by_name, strict=True):
+        opening = options.copy() if is_by_name or not any(by_name) else ModelOptions()
+        if is_of_transformers or not any(of_transformers):
             opening["tokenizer"] = tokenizer
         opened.append(open_for(process, model, opening))
     a, b = opened

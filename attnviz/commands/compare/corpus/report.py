@@ -125,4 +125,3 @@ SPEC = CommandSpec(
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),
 )
-"""The command's presentation."""
