@@ -191,12 +191,12 @@ def cards(
     if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     once = cache(warn or (lambda _: None))  # a text may be left out of several measurements
-    checkpoint, found = open_checkpoint(model, **opening)
+    checkpoint, opened_from = open_checkpoint(model, **opening)
     named = {head_named(name, checkpoint.kinds): name for name in names}
     chosen = list(named)
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
     text = None if corpus is not None or source is None else str(source)
-    stored, nearest = profile_of(checkpoint, found, warn), _Nearest()
+    stored, nearest = profile_of(checkpoint, opened_from, warn), _Nearest()
     if source is None:
         _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
@@ -244,8 +244,8 @@ def cards(
         "patch": None if patch is None else str(patch),
         "syntax": syntax,
     }
-    made = []
-    given = tuple(each for each in (text, target) if each is not None)
+    of_heads = []
+    given = tuple(words for words in (text, target) if words is not None)
     for number, head in enumerate(chosen):
         if len(chosen) > 1:
             tell(progress, "cards", number + 1, len(chosen))
@@ -269,8 +269,8 @@ def cards(
             texts=(named.get(head, str(head)), *given),
             options=options,
         )
-        made.append(card)
-    return Cards(checkpoint, tuple(made), (*(names or ["all"]), *given))
+        of_heads.append(card)
+    return Cards(checkpoint, tuple(of_heads), (*(names or ["all"]), *given))
 
 
 def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
@@ -323,7 +323,7 @@ def _texts(
     """The text for each head's pattern: the given one, its example, or the corpus' first; UsageError for none."""
     first = None
     if corpus is not None:  # the first that the model can read
-        readable = (encode(checkpoint, [each], lambda *_: None) for each in read_texts(open_corpus(corpus)))
+        readable = (encode(checkpoint, [line], lambda *_: None) for line in read_texts(open_corpus(corpus)))
         first = next((items[0].source.text for items in readable if items), None)
     texts = dict[HeadId, str]()
     for head in heads:

@@ -173,8 +173,8 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
     width = page_width(style, _WIDTH)
     sentences = list(plan.sentences)
     if width >= STACKED_BELOW:  # side by side in two columns
-        pairs = zip_longest(*([each for each in sentences if each.example.hit is hit] for hit in (True, False)))
-        sentences = [sentence for pair in pairs for sentence in pair if sentence is not None]
+        hits, failures = ([strip for strip in sentences if strip.example.hit is hit] for hit in (True, False))
+        sentences = [strip for pair in zip_longest(hits, failures) for strip in pair if strip is not None]
     side_by_side = width >= STACKED_BELOW and bool(plan.tables)
     pattern_width = width * _SHARE if side_by_side else width
     tables_width = width - pattern_width if side_by_side else width
@@ -184,7 +184,8 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
     pattern = max(0.8, min(1.6, rows / columns) * side) + labels
     tables = sum(map(_table_height, plan.tables))
     heights = [max(pattern, tables)] if side_by_side else [pattern, *([tables] if plan.tables else [])]
-    colours, line = _COLOURS[style.theme], {"lw": 1.6, "ms": 4.5}
+    colours = _COLOURS[style.theme]
+    line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
     ink = {"light": "black", "dark": "white"}[style.theme]
     gold: dict[str, Any] = {"color": style.greys.muted, "ls": ":", "mfc": "none", "ms": 4.5}
     legend: list[Artist] = [
@@ -238,10 +239,10 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
         widths[max(texts, key=widths.__getitem__)] -= 0.02
     x = left
     for number, inches in enumerate(widths):
-        at, side = (x, "left") if table.is_text(number) else (x + inches, "right")
+        place, side = (x, "left") if table.is_text(number) else (x + inches, "right")
         for row, text in enumerate(columns[number]):
             shown, ink = fitted(text, _WORD, DPI, inches * DPI + 1), greys.ink if row else greys.muted
-            put_text(ax, at, top + (row + 1.8) * _ROW, shown, size=_WORD, color=ink, ha=side, **_TEXT)
+            put_text(ax, place, top + (row + 1.8) * _ROW, shown, size=_WORD, color=ink, ha=side, **_TEXT)
         x += inches + _COLUMN_GAP
     for lines in (1, 2, len(table.rows) + 2):
         y = top + lines * _ROW

@@ -69,11 +69,11 @@ class Check(Result):
         return sum(claim.verdict == verdict for claim in self.claims)
 
     def _files_read(self, _: dict[str, Any]) -> list[Path]:
-        return [file for each in self.claims for file in (Path(each.claim.place), *each.claim.corpus)]
+        return [file for checked in self.claims for file in (Path(checked.claim.place), *checked.claim.corpus)]
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
-        return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {found}>"
+        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in VERDICTS)
+        return f"<Check of {counted(len(self.claims), 'claim')} on {self.checkpoint.short_name}: {counts}>"
 
 
 @checked
@@ -176,12 +176,12 @@ def check(
         paper = PaperRun(table, checkpoint.encoder, tuple(paths), of_profile, roles_once)
         if table.needs_corpus:
             paper.opened()
-    found = [*_held(of_heads, checkpoint, stored, profiles, opened, of_ablation, of_profile)]
+    rows = [*_held(of_heads, checkpoint, stored, profiles, opened, of_ablation, of_profile)]
     if paper is not None:
-        found += paper.table.measure(paper)
+        rows += paper.table.measure(paper)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
     options["frequencies"] = None if frequencies is None else str(frequencies)
-    return Check(checkpoint, options, tuple(found), table)
+    return Check(checkpoint, options, tuple(rows), table)
 
 
 def _of_paper(

@@ -103,14 +103,14 @@ def junit(check: Check) -> bytes:
     counts = {"tests": len(check.claims), "failures": check.count(FAILS), "errors": check.count(UNDECIDED)}
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(root, "testsuite", {"name": _SUITE} | _written(counts))
-    for each in check.claims:
-        claim = each.claim
+    for checked in check.claims:
+        claim = checked.claim
         place = {"classname": check.checkpoint.short_name, "name": claim.words, "file": claim.place, "line": claim.line}
         case = ElementTree.SubElement(suite, "testcase", _written(place))
-        if each.verdict not in (HOLDS, REPORTED):
-            numbers = [f"{field.title} {cell(field.write(field.value_for(each)))}" for field in _MEASURED[:-1]]
-            said = {"type": each.verdict, "message": "; ".join(filter(None, [each.reason, *numbers]))}
-            ElementTree.SubElement(case, "failure" if each.verdict == FAILS else "error", _written(said))
+        if checked.verdict not in (HOLDS, REPORTED):
+            numbers = [f"{field.title} {cell(field.write(field.value_for(checked)))}" for field in _MEASURED[:-1]]
+            said = {"type": checked.verdict, "message": "; ".join(filter(None, [checked.reason, *numbers]))}
+            ElementTree.SubElement(case, "failure" if checked.verdict == FAILS else "error", _written(said))
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
     return written

@@ -101,5 +101,5 @@ def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
         yield statistic_entry(name, title, meaning, unit, [None], values)
     for name in ("entropy", "distance", "sink"):
         for side, analysis in zip("AB", result.sides, strict=True):
-            values = [head.statistics[name] for head in analysis.heads]
-            yield statistic_entry(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", [None], values)
+            numbers = (head.statistics[name] for head in analysis.heads)
+            yield statistic_entry(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", [None], numbers)

@@ -95,9 +95,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     for name, least, published in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
         if name in trained:
             samples, of_untrained = (means[name][:, first:last].mean((1, 2)) for means in (trained, untrained))
-            row = f"mean attention to {name}, {layers}", samples[0], n_texts
+            what = f"mean attention to {name}, {layers}"
             evidence = over_texts_evidence(samples, n_texts) | {"untrained": of_untrained[0]}
-            yield run.claimed(*row, at_least=least, published=published, **evidence)
+            yield run.claimed(what, samples[0], n_texts, at_least=least, published=published, **evidence)
 
 
 CLARK_2019 = PaperTable(

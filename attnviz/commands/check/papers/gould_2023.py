@@ -1,6 +1,7 @@
 """Gould et al. 2023: heads that write the successor of what they read, by the weights alone."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
@@ -19,12 +20,12 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     place = divmod(int(trained.scores.argmax()), trained.scores.shape[1])
     best = run.head(*place)
     row = "successors, the best head", trained.scores[place], trained.n
-    controls = {"baseline": trained.shuffled[place], "untrained": untrained.max()}
+    controls: Any = {"baseline": trained.shuffled[place], "untrained": untrained.max()}
     yield run.claimed(*row, head=best, at_least=MAJORITY, **controls)
     for name, (right, n) in trained.right.items():
         yield run.reported(f"of {name}", float(right[place]) / n, n, head=best)
-    found, control = (int((scores >= MAJORITY).sum()) for scores in (trained.scores, untrained))
-    yield run.reported("successor heads", found, trained.scores.numel(), untrained=control)
+    n_heads, control = (int((scores >= MAJORITY).sum()) for scores in (trained.scores, untrained))
+    yield run.reported("successor heads", n_heads, trained.scores.numel(), untrained=control)
 
 
 GOULD_2023 = PaperTable(

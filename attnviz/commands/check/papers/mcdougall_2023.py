@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, known, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, interval_evidence, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
@@ -159,7 +159,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         trained, untrained = (_measured(run, model, id, texts) for model in run.models)
         share, without = explained(trained, weights), float(trained[:, 0].sum())
         few = too_few(n_texts) if without > 0 else "without the head nothing changes"
-        evidence = known(share.interval(0), few) | {"untrained": explained(untrained, weights).estimates}
+        evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, weights).estimates}
         row = "share explained by copy suppression", share.estimates, n_texts
         yield run.claimed(*row, head=id, at_least=0.5, published="0.769 of L10H7", **evidence)
         yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)

@@ -184,7 +184,7 @@ def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
     return "" if n_texts >= least else f"{counted(n_texts, 'text')}, of {least} at least"
 
 
-def known(interval: Interval | None, few: str = "", unit: str = "text") -> dict[str, Any]:
+def interval_evidence(interval: Interval | None, few: str = "", unit: str = "text") -> dict[str, Any]:
     """``interval`` and ``few`` of :meth:`PaperRun.claimed`, where too few texts may have an effect."""
     if not few and interval is None:
         few = f"too few {unit}s have an effect for an interval"

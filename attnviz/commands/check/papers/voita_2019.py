@@ -1,6 +1,7 @@
 """Voita et al. 2019: positional, syntactic and rare-word heads, by where their largest attention points."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     best = run.head(0, int(trained.rarest[0].argmax()))
     role = candidate.tested(HeadId(0, best.head), 0)
     row = "rarest token, the best head of the first layer", role.score, role.n
-    controls = {"baseline": role.baseline, "untrained": untrained.rarest[0].nan_to_num().max()}
+    controls: Any = {"baseline": role.baseline, "untrained": untrained.rarest[0].nan_to_num().max()}
     yield run.claimed(*row, head=best, at_least=MAJORITY, published="0.66", interval=role.interval, **controls)
     of_two = float(trained.pointing.rare(1).scores[0, 0, best.head])
     yield run.reported("one of the two rarest", of_two, role.n, head=best, published="0.83")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.commands.ablate.inputs import InputBatch, input_batches
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, known
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, interval_evidence
 from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
 from attnviz.errors import CheckpointError
@@ -67,7 +67,7 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
     """Sentences of both orders in turn (ABBA, BABA), and the same with three other names (ABC)."""
     names = one_token_names(checkpoint)
     generator = named_generator(f"{PAPER}:{seed}")
-    made = list[PromptPair]()
+    pairs = list[PromptPair]()
     for number in range(n_prompts):
         drawn = [names[index] for index in torch.randperm(len(names), generator=generator)[:5].tolist()]
         template, place, thing = (
@@ -77,8 +77,8 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
         first, second = drawn[:2] if number % 2 == 0 else (subject, answer)
         clean = template.format(first, second, subject, place=place, thing=thing)
         corrupt = template.format(*others, place=place, thing=thing)
-        made.append(PromptPair(clean, corrupt, f" {answer}", f" {subject}"))
-    return made
+        pairs.append(PromptPair(clean, corrupt, f" {answer}", f" {subject}"))
+    return pairs
 
 
 class IndirectObjects:
@@ -159,7 +159,7 @@ class _Rows:
             fresh: Any = whole(model.config)  # type: ignore[misc]
         untrained = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
         self._run, self._n = run, len(inputs.clean)
-        self._trained, self._untrained = (IndirectObjects(run, each, inputs) for each in (model, untrained))
+        self._trained, self._untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, untrained))
         self._samples = PairSamples.of(inputs, seed)
         published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
         self._published = {(head.role, head.id) for head in published}
@@ -187,7 +187,7 @@ class _Rows:
         yield from self._of_role(S_INHIBITION, falls, control_falls)
 
     def _claimed(self, what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
-        row |= known(measured.interval(number), unit="prompt")
+        row |= interval_evidence(measured.interval(number), unit="prompt")
         return self._run.claimed(what, measured.estimates[number], self._n, **row)
 
     def _of_role(self, role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
@@ -233,7 +233,9 @@ class _Rows:
         score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
         error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
         rate, published = ERROR_RATE / len(trained.heads), "0.98" if role == NEGATIVE else "above 0.95"
-        evidence = known(proportion_evidence(score, 0.0, (error, error), counts, rate).interval, unit="prompt")
+        evidence = interval_evidence(
+            proportion_evidence(score, 0.0, (error, error), counts, rate).interval, unit="prompt"
+        )
         evidence |= {"untrained": copied, "published": published}
         return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, at_least=COPIED, **evidence)]
 

@@ -58,7 +58,7 @@ class Prompt:
 
 def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
     """Every needle at every depth of texts of every length that model and haystack have; of each another stretch."""
-    made = list[Prompt]()
+    with_needle = list[Prompt]()
     begin = checkpoint.encode(["a"])[0].ids[:1]
     if begin[0] != checkpoint.tokenizer.bos_token_id:
         begin = []
@@ -82,8 +82,8 @@ def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
                 start += room
                 first = [*begin, *text[:cut], *before]
                 whole = (*first, *answer, *ids("\n")[-1:], *text[cut:], *asked)
-                made.append(Prompt(whole, len(first), tuple(answer)))
-    return made
+                with_needle.append(Prompt(whole, len(first), tuple(answer)))
+    return with_needle
 
 
 def retrieval(checkpoint: Checkpoint, attention: SampledAttention, prompt: Prompt) -> tuple[Tensor, bool]:
@@ -131,13 +131,13 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         if number % CONTROLLED == 0:
             untrained.append(retrieval(run.untrained, of_untrained, prompt))
         tell(options["progress"], "needles", number + 1, len(asked))
-    found = [scores for scores, recalled in answers if recalled]
-    n = len(found)
+    scores_of_found = [scores for scores, recalled in answers if recalled]
+    n = len(scores_of_found)
     control = torch.stack([scores for scores, _ in untrained]).mean(0)
     recalled = sum(recalled for _, recalled in untrained) / len(untrained)
     yield run.reported("needles that the model finds", n / len(asked), len(asked), untrained=recalled)
     few = "" if n >= ENOUGH_SEQUENCES else f"the model finds {n} needles, of {ENOUGH_SEQUENCES} that an interval takes"
-    by_prompt = torch.stack(found or [torch.zeros_like(control)])
+    by_prompt = torch.stack(scores_of_found or [torch.zeros_like(control)])
     means = by_prompt.mean(0)
     share, of_control = (float((scores > THRESHOLD).double().mean()) for scores in (means, control))
     yield run.reported("heads above 0.1", share, means.numel(), published="0.03 to 0.06", untrained=of_control)

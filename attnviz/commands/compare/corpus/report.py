@@ -19,7 +19,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.wording import bracketed, counted, rounded, span, visible
+from attnviz.wording import bracketed, counted, span, visible
 
 
 def headline(result: CorpusComparison) -> str:
@@ -39,7 +39,7 @@ def headline(result: CorpusComparison) -> str:
 
 def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
     counts = {name: getattr(result, name) for name in ("texts", "tokens", "left_out", "parser")}
-    verified = [{**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications]
+    verified = [{**verification_entry(side), "texts_verified": result.texts_verified} for side in result.verifications]
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [{**result.corpus.entry, **counts}],
@@ -63,17 +63,11 @@ def _roles(head: HeadChange) -> str:
     return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
 
 
+_WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
-    Field(
-        "Interval",
-        lambda head: head.interval and list(head.interval),
-        name="interval",
-        csv={"low": (0,), "high": (1,)},
-        write=partial(bracketed, write=partial(rounded, digits=3)),
-        detail=True,
-    ),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_WRITE_INTERVAL, detail=True),
     *pick(DIFFERENCE, "divergence", "total_variation"),
     _role("before"),
     _role("after"),
@@ -85,7 +79,7 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
     sample = f" on {counted(result.texts_verified, 'text')}"
     yield Text("\n".join(side_lines(result)), style="bold")
     models = zip(result.verifications, (result.first, result.second), strict=True)
-    yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
+    yield Text("\n").join(verification_line(side, model, sample=sample) for side, model in models)
     yield Text(f"{headline(result)}.", style="bold")
     columns: list[Field[HeadChange]] = [
         *pick(_FIELDS, "rank", "id", "distance", *(["interval"] if result.judged else [])),
