@@ -100,7 +100,19 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)
     if isinstance(result, Card):
-        yield from _card_tables(result, choices)
+        yield Text(title_of(result), "bold")
+        for table in tables_of(result):
+            listed = table.texts[: choices.rows(3) or None]
+            texts = [
+                Field[list[str]](capital(name) if len(name) > 1 else name, itemgetter(number))
+                for number, name in enumerate(table.columns)
+            ]
+            caption = left_out(len(listed), len(table.rows), "row", "card.csv")
+            yield RowTable(table.title, texts, listed, caption=caption)
+        if choices.verbose:
+            if result.profile is not None and result.shown_examples is not None:
+                yield from example_tables(result.profile, [result.shown_examples], 0)
+            yield notes(*notes_of(result))
         return
 
     def of_role(title: str, value: Callable[[Role], object]) -> Field[Card]:
@@ -123,22 +135,6 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     yield first_rows(title, columns, cards, choices.rows(14), "card.csv", order="the clearest role first")
     if choices.verbose:
         yield notes(LEGEND)
-
-
-def _card_tables(card: Card, choices: ViewOptions) -> Iterator[RenderableType]:
-    yield Text(title_of(card), "bold")
-    for table in tables_of(card):
-        listed = table.texts[: choices.rows(3) or None]
-        columns = [
-            Field[list[str]](capital(name) if len(name) > 1 else name, itemgetter(number))
-            for number, name in enumerate(table.columns)
-        ]
-        caption = left_out(len(listed), len(table.rows), "row", "card.csv")
-        yield RowTable(table.title, columns, listed, caption=caption)
-    if choices.verbose:
-        if card.profile is not None and card.shown_examples is not None:
-            yield from example_tables(card.profile, [card.shown_examples], 0)
-        yield notes(*notes_of(card))
 
 
 SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, patterns=True)

@@ -131,15 +131,8 @@ def check(
     opened: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
         checkpoint, source = open_checkpoint(model, tokenizer, revision, adapter=adapter, **opened)
-    over_texts = {
-        "limit": limit,
-        "batch_size": batch_size,
-        "seed": seed,
-        "progress": progress,
-        "warn": warn,
-        **of_tables,
-    }
-    of_profile = {**over_texts, "frequencies": frequencies}
+    run = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
+    of_profile = {**run, **of_tables, "frequencies": frequencies}
     profiles = dict[tuple[Path, ...], Profile]()
     table = paper = stored = None
     if init:
@@ -152,16 +145,21 @@ def check(
             **{name: of_profile[name] for name in ("limit", "seed", *of_tables, "frequencies")},
         }
         typed = COMMANDS["check"].typed({name: value for name, value in again.items() if value is not None})
-        default = "minilm" if model is None and adapter is None else ""
-        write_claims(
-            paths[0], str(model) if isinstance(model, str | Path) else default, init, _clearest(profile), typed
-        )
+        name = str(model) if isinstance(model, str | Path) else ""
+        if model is None and adapter is None:
+            name = "minilm"
+        write_claims(paths[0], name, init, _clearest(profile), typed)
         claims = read_claims(paths[0])[0]
         profiles[claims[0].corpus] = profile
     else:
         if published is not None:
             table, claims = _of_paper(published, checkpoint, tuple(paths))
-        _refuse_unused(optional, _options_of(claims, table))
+        used = set(() if table is None else table.takes)
+        used |= {name for claim in claims if claim.corpus for name in OF_TEXTS}
+        used |= {"frequencies" for claim in claims if claim.kind == "role" and claim.corpus}
+        used |= {"label_column" for claim in claims if claim.kind == "ablate"}
+        used |= {"truncate" for claim in claims if claim.kind == "ablate" or claim.text}
+        _refuse_unused(optional, used)
     of_heads = list[tuple[Claim, HeadId]]()
     for claim in claims:
         with placed(claim.prefix):
@@ -224,21 +222,6 @@ def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[
                 f"{table.name} decides nothing on fewer than {table.least} texts, and --limit (limit=...) leaves "
                 f"{most}: raise it, or leave it out."
             )
-
-
-def _options_of(claims: Sequence[Claim], table: PaperTable | None) -> set[str]:
-    """The options over texts that change what these claims, or this table, are measured by."""
-    used = set(() if table is None else table.takes)
-    for claim in claims:
-        if claim.corpus:
-            used.update(OF_TEXTS)
-        if claim.kind == "role" and claim.corpus:
-            used.add("frequencies")
-        if claim.kind == "ablate":
-            used.add("label_column")
-        if claim.kind == "ablate" or claim.text:
-            used.add("truncate")
-    return used
 
 
 def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:

@@ -27,15 +27,15 @@ _PUBLISHED = {"previous token": "4 of 144", "next token": "5 of 144"}
 class SurfaceTally(TextTally):
     """Mean attention of all queries to neighbours and marked tokens, and entropy, of each head by bootstrap sample."""
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         tokenizer: Any = checkpoint.tokenizer
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
         self._causal = checkpoint.architecture.causal
         n_sums = len(_OFFSETS) + len(_MARKS) + 2  # … [SEP] from [SEP], entropy
-        sums = (replicates + 1, checkpoint.n_layers, checkpoint.n_heads, n_sums)
-        seen = (replicates + 1, 1, len(_MARKS) + 1)  # tokens of each kind of key, and the entropy of uniform attention
-        super().__init__(replicates, sums=sums, seen=seen)
+        sums = (1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads, n_sums)
+        seen = (1 + REPLICATES, 1, len(_MARKS) + 1)  # tokens of each kind of key, and the entropy of uniform attention
+        super().__init__(REPLICATES, sums=sums, seen=seen)
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:

@@ -21,8 +21,8 @@ EPSILON = 0.3  # mean attention to the first token above which a head rests on i
 class FirstTokenTally(TextTally):
     """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
-        super().__init__(replicates, sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads))
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(REPLICATES, sums=(1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""

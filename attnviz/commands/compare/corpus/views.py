@@ -1,7 +1,7 @@
 """The figure of a comparison over a corpus: heads ranked by mean distance, with intervals and the maximum."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,14 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
         where = "(dashed)"
     largest = f"largest possible {plan.largest:.2f} {where}"
     ax.annotate(largest, (1, 1), xytext=(0, 3), xycoords="axes fraction", ha="right", fontsize=7, **note)
-    _name_heads(ax, ends[:, 1].tolist(), heads, _ID_INCHES / apart, note, style)
+    place: dict[str, Any] = {"xytext": (0, 4), "rotation": 90, "ha": "center", "va": "bottom", "zorder": 5}
+    halo = withStroke(linewidth=2, foreground=greys.paper)  # where the line of the largest possible crosses
+    last, room = -math.inf, _ID_INCHES / apart
+    for rank, head in enumerate(heads, start=1):  # ids of heads that moved and fit side by side, above their marks
+        if head.distance and rank - last >= room:
+            last, neighbours = rank, math.ceil(room / 2)
+            highest = float(ends[max(0, rank - 1 - neighbours) : rank + neighbours, 1].max())
+            ax.annotate(str(head.id), (rank, highest), fontsize=6, path_effects=[halo], **place, **note)
     least = _RANK_INCHES / apart
     every = next((step for step in (1, 5, 10) if step >= least), 10 * math.ceil(least / 10))
     ticks = [1, *range(max(every, 2), len(x) + 1, every)]
@@ -86,24 +93,6 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     ax.grid(visible=False, axis="x")
     dress_chart(ax, style, "y", ("left", "bottom"))
     return dots
-
-
-def _name_heads(
-    ax: Axes,
-    highest: Sequence[float],
-    heads: Sequence[HeadChange],
-    apart: float,
-    note: Mapping[str, Any],
-    style: Style,
-) -> None:
-    """Write the ids of heads that moved and fit ``apart``, the most different first, above their marks."""
-    halo = withStroke(linewidth=2, foreground=style.greys.paper)  # where the line of the largest possible crosses
-    last, neighbours = -math.inf, math.ceil(apart / 2)
-    for rank, head in enumerate(heads, start=1):
-        if head.distance and rank - last >= apart:
-            last, top = rank, max(highest[max(0, rank - 1 - neighbours) : rank + neighbours])
-            place: dict[str, Any] = {"xytext": (0, 4), "rotation": 90, "ha": "center", "va": "bottom", "zorder": 5}
-            ax.annotate(str(head.id), (rank, top), fontsize=6, path_effects=[halo], **place, **note)
 
 
 def _ranked_figure(plan: _RankedPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
