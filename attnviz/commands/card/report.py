@@ -90,7 +90,6 @@ def _card_entry(card: Card) -> dict[str, Any]:
 
 
 def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:
-    """A row a head and role."""
     rows = [{"id": str(card.head), **entry(_ROLES, role)} for card in result.cards for role in card.roles]
     fields = [replace(field, value=itemgetter(field.name)) for field in _ROLES]
     return NamedTable("", [*by_name("id"), *fields], rows)

@@ -56,7 +56,6 @@ class CardTable:
 
     @property
     def texts(self) -> list[list[str]]:
-        """The cells of each row as they are shown."""
         return [[cell_text(value, self.decimals) for value in row] for row in self.rows]
 
 

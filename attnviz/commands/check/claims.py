@@ -16,8 +16,9 @@ from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
+from attnviz.commands.profile.measure import Profile
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
-from attnviz.judge.roles import Role
+from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -32,6 +33,7 @@ from attnviz.version import __version__
 from attnviz.wording import quoted, visible
 
 CLAIMS_FILE = "claims.toml"  # the file of claims where none is named
+CLAIMED = 10  # heads that a new one has
 
 _NEEDS = {
     "role": ("head",),
@@ -66,12 +68,10 @@ class Claim:
 
     @property
     def prefix(self) -> str:
-        """Where it stands, to begin a message with."""
         return f"{self.place}{'' if self.line is None else f':{self.line}'}: "
 
     @property
     def words(self) -> str:
-        """The claim in a line."""
         what = role_name(self.what, self.direction or None) if self.kind == "role" else visible(self.what)
         what = {"distance_to": f"distance to {what}", "ablate": f"{what} without it"}.get(self.kind, what)
         bounds = [f"{sign} {end:g}" for sign, end in (("≥", self.at_least), ("≤", self.at_most)) if end is not None]
@@ -110,22 +110,22 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
 
 
 def write_claims(
-    path: Path, model: str, corpus: Sequence[str | Path], roles: Sequence[Role], options: Sequence[str]
+    path: Path, model: str, corpus: Sequence[str | Path], profile: Profile, options: Sequence[str]
 ) -> None:
-    """Write a file that claims of every role that its score stays above the lower end of its interval now.
+    """Write a file that claims of the clearest heads that the score of their role stays above its interval now.
 
-    Of a role that only describes it claims that the head still has it.
-
-    Args:
-        path: of the file; names of other files are written as seen from its folder.
-        model: its name; '' leaves it out.
-        corpus: over which the roles were measured.
-        roles: to claim, at most one of a head.
-        options: of the command line that measures the same again.
+    Of a role that only describes it claims that the head still has it; general roles and sinks come last. A ``model``
+    of '' is left out; names of files are written as seen from the folder of ``path``; ``options`` are those of the
+    command line that measures the same again.
 
     Raises:
+        UsageError: no head passes a role over the corpus.
         OutputError: it cannot be written.
     """
+
+    def bound(role: Role) -> float:  # in two decimals, at least 0.005 below the interval: rounding breaks no claim
+        assert role.interval is not None
+        return math.floor(100 * role.interval[0] - 0.5) / 100
 
     def string(value: object) -> str:  # a string of TOML is one of JSON, but for DEL
         return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -135,27 +135,25 @@ def write_claims(
             return string(name)
         return string(Path(os.path.relpath(name, path.parent)).as_posix())
 
+    clearest = sorted((roles[0] for roles in profile.roles_by_head().values() if roles), key=role_key)
+    claimed = [role for role in clearest if role.describes or bound(role) > 0][:CLAIMED]
+    if not claimed:
+        raise UsageError(
+            f"no head has a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
+            f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
+        )
     command = shlex.join(["attnviz", "check", path.name, *options])
     lines = [f"# attnviz {__version__} measured these roles. Check that heads keep them: {visible(command)}"]
     if model:
         lines.append(f"model = {seen_from_file(model)}")
     lines.append(f"corpus = [{', '.join(map(seen_from_file, corpus))}]")
-    for role in roles:
+    for role in claimed:
         lines += ["", "[[claim]]", f"head = {string(role.id)}", f"role = {string(role.role)}"]
         if role.direction is not None:
             lines.append(f"direction = {string(role.direction)}")
         if not role.describes:
-            lines.append(f"at_least = {lower_bound(role):g}")
+            lines.append(f"at_least = {bound(role):g}")
     OutputFile(path, "FILE").write("\n".join([*lines, ""]))
-
-
-def lower_bound(role: Role) -> float:
-    """The lower end of the interval of a role that passes in two decimals, at least 0.005 below it.
-
-    Rounding alone breaks no claim.
-    """
-    assert role.interval is not None
-    return math.floor(100 * role.interval[0] - 0.5) / 100
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,6 @@ class _Place:
 
 
 def _claim(place: _Place, given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
-    """A claim from its table, and the text or corpus of the whole file."""
     kinds = [kind for kind in _NEEDS if kind in given]
     takes = tuple(key for key in _TYPES if key != "model")
     if len(kinds) == 1:

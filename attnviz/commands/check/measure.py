@@ -10,7 +10,7 @@ from attnviz.arguments import is_there
 from attnviz.commands.ablate.inputs import kind_of, metrics_of, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
-from attnviz.commands.check.claims import CLAIMS_FILE, Claim, lower_bound, placed, read_claims, write_claims
+from attnviz.commands.check.claims import CLAIMS_FILE, Claim, placed, read_claims, write_claims
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
@@ -20,7 +20,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
-from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
+from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
@@ -40,8 +40,6 @@ from attnviz.texts.runs import read_frequencies
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, rounded
-
-CLAIMED = 10  # heads that a new file of claims has
 
 _WITHOUT_TEXTS = (*ROLES_ON_REPEATS, "previous-token")  # roles that random tokens alone can show
 
@@ -148,7 +146,7 @@ def check(
         name = str(model) if isinstance(model, str | Path) else ""
         if model is None and adapter is None:
             name = "minilm"
-        write_claims(paths[0], name, init, _clearest(profile), typed)
+        write_claims(paths[0], name, init, profile, typed)
         claims = read_claims(paths[0])[0]
         profiles[claims[0].corpus] = profile
     else:
@@ -225,23 +223,10 @@ def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[
 
 
 def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
-    """Raise UsageError for a given option that would change nothing."""
     flags = {option.name: option.flags[0] for option in COMMANDS["check"].options}
     for name, value in given.items():
         if value not in (None, False) and name not in used:
             raise UsageError(f"{flags[name]} ({name}=...) changes nothing of what is checked here: leave it out.")
-
-
-def _clearest(profile: Profile) -> list[Role]:
-    """The clearest role of each head that has any, those of the clearest heads; general roles and sinks last."""
-    first = [roles[0] for roles in profile.roles_by_head().values() if roles]
-    claimed = [role for role in sorted(first, key=role_key) if role.describes or lower_bound(role) > 0][:CLAIMED]
-    if not claimed:
-        raise UsageError(
-            f"no head has a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
-            f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
-        )
-    return claimed
 
 
 def _profile(
@@ -324,7 +309,6 @@ def _held(
 def _check_measurable(
     claim: Claim, checkpoint: Checkpoint, of_profile: Mapping[str, Any], of_ablation: Mapping[str, Any]
 ) -> None:
-    """Raise an AttnvizError for a claim on files, a model, a metric or a text that cannot be measured."""
     columns, label = Columns(of_profile["text_column"], of_profile["pair_column"]), of_ablation["label_column"]
     if claim.text:
         checkpoint.tokenize(claim.text, None, of_ablation["truncate"])

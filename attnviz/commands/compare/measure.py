@@ -99,12 +99,10 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def sides(self) -> tuple[Analysis, Analysis]:
-        """A and B."""
         return self.first, self.second
 
     @property
     def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
-        """A's model, which has as many layers and heads as B's."""
         return self.first.checkpoint
 
     @property
@@ -115,7 +113,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def reading_notes(self) -> list[str]:
-        """Those of both sides."""
         return list(dict.fromkeys([*self.first.reading_notes, *self.second.reading_notes]))
 
     @property
@@ -139,13 +136,11 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @cached_property
     def rows(self) -> Axis:
-        """The queries of both sides."""
         a, b = ((side.row_tokens, side.units) for side in self.sides)
         return Axis.of(a, b)
 
     @cached_property
     def columns(self) -> Axis:
-        """The keys of both sides; in cross-attention those of the source."""
         crossed = self.first.stack_letter == "X"
         a, b = ((side.tokens if crossed else side.row_tokens, side.keys) for side in self.sides)
         return Axis.of(a, b)
@@ -157,17 +152,14 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     @property
     def largest(self) -> float:
-        """The largest absolute difference of any weight of any head."""
         return max(abs(head.largest.difference) for head in self.heads)
 
     @property
     def any_beyond_rounding(self) -> bool:
-        """Whether any weight of any head differs by more than rounding may."""
         return not all(head.rounding for head in self.heads)
 
     @property
     def side_names(self) -> tuple[str, str]:
-        """Names of A and B: the models, or the quoted texts."""
         if self.compared == "texts":
             return quoted_text(self.first), quoted_text(self.second)
         return model_names(self.first.checkpoint, self.second.checkpoint)

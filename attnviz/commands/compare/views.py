@@ -45,7 +45,6 @@ def rounded_up(largest: float) -> float:
 
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    """Plan the differences of all selected heads on one scale."""
     style, end = choices.style, _end(result.heads)
     heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
@@ -79,7 +78,6 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
 
 
 def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    """Plan a heatmap per head: those selected, or those that differ most."""
     style, sides, end = choices.style, sides_in_words(result), _end(result.heads)
     heads = result.select(choices.select)[: choices.top or None]
 

@@ -74,6 +74,5 @@ def _differing(result: Comparison) -> list[str]:
 
 
 def _target(result: Comparison) -> list[str]:
-    """The target of an encoder-decoder."""
     target = result.first.target
     return [] if target is None else [f"target: {quoted(target.text)}"]

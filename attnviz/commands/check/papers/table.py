@@ -65,7 +65,6 @@ class PaperRun:
 
     @property
     def models(self) -> tuple[Checkpoint, Checkpoint]:
-        """The model and its control."""
         return self.checkpoint, self.untrained
 
     def head(self, layer: int, head: int) -> HeadId:

@@ -165,7 +165,6 @@ class _Rows:
         self._published = {(head.role, head.id) for head in published}
 
     def __iter__(self) -> Iterator[CheckedClaim]:
-        """Yield the task, and the heads of each role."""
         run, trained, untrained = self._run, self._trained, self._untrained
         means, mean = self._samples.means(trained.differences[:, None]), untrained.differences.mean()
         task = self._claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")

@@ -46,7 +46,6 @@ class HeadChange(Difference):
 
     @property
     def role_changed(self) -> bool:
-        """Whether the clearest role differs in B."""
         return getattr(self.before, "role", None) != getattr(self.after, "role", None)
 
 
@@ -86,7 +85,6 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
 
     @property
     def judged(self) -> bool:
-        """Whether there are enough texts for intervals."""
         return self.texts >= ENOUGH_TEXTS
 
     @property

@@ -55,7 +55,6 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_Ra
 
 
 def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
-    """Draw distances by rank with intervals and maximum; returns the dots."""
     greys, heads = style.greys, plan.heads
     x, y = np.arange(1, len(heads) + 1), np.array([head.distance for head in heads])
     ends = np.array([head.interval or (head.distance, head.distance) for head in heads])  # [n_heads, 2]
