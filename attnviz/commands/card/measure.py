@@ -196,13 +196,14 @@ def cards(
     chosen = list(named)
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
     text = None if corpus is not None or source is None else str(source)
-    stored, nearest = profile_of(checkpoint, opened_from, warn), _Nearest()
+    stored = profile_of(checkpoint, opened_from, warn)
+    nearest = _Nearest()
     if source is None:
         _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
-        corpora, control = [] if corpus is None else [corpus], not checkpoint.weight_devices
+        corpora = [] if corpus is None else [corpus]
         run: Any = {"repeats": repeats, "limit": limit, "syntax": syntax, "progress": progress, "warn": once}
-        profile = profile_heads(checkpoint, corpora, control=control, **run)
+        profile = profile_heads(checkpoint, corpora, control=not checkpoint.weight_devices, **run)
         assert profile is not None  # it is of one process
         nearest = _nearest(profile)
         earlier = None if stored is None else stored.document
@@ -279,7 +280,8 @@ def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
         document = json.loads(file.read_text(encoding="utf-8"))
         names = ("direction", "metric", "receiver", "networks")
         run = {name: document["options"][name] for name in names} | {"pairs": document["pairs"]}
-        model, entries = document["model"], {entry["id"]: {**entry, **run} for entry in document["heads"]}
+        model = document["model"]
+        entries = {entry["id"]: {**entry, **run} for entry in document["heads"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"expected the patch.json of attnviz patch as --patch (patch=...), found {file}.") from error
     if model["weights_sha256"] != checkpoint.weights_sha256:
@@ -306,7 +308,8 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
 def _nearest(profile: Profile) -> _Nearest:
     if profile.head_distances is None:
         return {}
-    ids, nearest = list(profile.roles_by_head()), _Nearest()
+    ids = list(profile.roles_by_head())
+    nearest = _Nearest()
     for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
         ranked = sorted(zip(row, ids, strict=True))
         nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))

@@ -157,7 +157,8 @@ def exchange_table(card: Card) -> CardTable:
     if patched is not None:
         path = f" to {patched['receiver']}" if patched["receiver"] else ""
         path += " through networks" if patched["networks"] == RUN else ""
-        run, control = f"{patched['direction']}{path}, {counted(patched['pairs'], 'pair')}", patched["unrelated"]
+        run = f"{patched['direction']}{path}, {counted(patched['pairs'], 'pair')}"
+        control = patched["unrelated"]
         rows.append(("carries", run, patched["effect"], None if control is None else f"unrelated {cell_text(control)}"))
     promotions = None if effects is None else effects.promotions.get(card.head)
     if promotions is not None and effects is not None:
@@ -187,7 +188,9 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
 
 def ablation_table(card: Card) -> CardTable:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
-    title, rows, compared = "Without it", list[tuple[Cell, ...]](), list[tuple[RoleEffect, str, str, str]]()
+    title = "Without it"
+    rows = list[tuple[Cell, ...]]()
+    compared = list[tuple[RoleEffect, str, str, str]]()
     measured = card.ablation or card.on_repeats
     if measured is not None:
         title += f": {measured.metrics[0].title} ({measured.metrics[0].unit})"

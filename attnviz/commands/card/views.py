@@ -151,8 +151,8 @@ def _plans(result: Card | Cards, choices: ViewOptions) -> Iterator[CardPlan]:
             outlined = f" Outlined: pairs of its first role{dashed}."
         tables = []
         for table in tables_of(card):
-            cut, n = len(table.rows) > _ROWS, len(table.rows)
-            title = f"{table.title} ({_ROWS} of {n})" if cut else table.title
+            n = len(table.rows)
+            title = table.title if n <= _ROWS else f"{table.title} ({_ROWS} of {n})"
             tables.append(replace(table, title=title, rows=table.rows[:_ROWS]))
         feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
         title, details, shown = title_of(card), details_of(card), card.shown_examples
@@ -201,7 +201,8 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         if side_by_side:
             strips[:1] = strips[0].subfigures(1, 2, width_ratios=(_SHARE, 1 - _SHARE))
         if plan.tables:
-            ax, top = strips[1].subplots(), 0.0
+            ax = strips[1].subplots()
+            top = 0.0
             ylim = (heights[0] if side_by_side else tables, 0)
             ax.set(xlim=(0, tables_width - MARGIN), ylim=ylim, facecolor=style.greys.paper)
             ax.axis("off")
@@ -241,7 +242,8 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
     for number, inches in enumerate(widths):
         place, side = (x, "left") if table.is_text(number) else (x + inches, "right")
         for row, text in enumerate(columns[number]):
-            shown, ink = fitted(text, _WORD, DPI, inches * DPI + 1), greys.ink if row else greys.muted
+            shown = fitted(text, _WORD, DPI, inches * DPI + 1)
+            ink = greys.ink if row else greys.muted
             put_text(ax, place, top + (row + 1.8) * _ROW, shown, size=_WORD, color=ink, ha=side, **_TEXT)
         x += inches + _COLUMN_GAP
     for lines in (1, 2, len(table.rows) + 2):

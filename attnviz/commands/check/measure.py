@@ -119,7 +119,8 @@ def check(
     of_tables: Any = {"text_column": text_column, "pair_column": pair_column}
     of_ablation: Any = {"label_column": label_column, "truncate": truncate}
     optional = {"limit": limit, **of_tables, "frequencies": frequencies, **of_ablation}
-    claims, place = tuple[Claim, ...](), ""  # the place of the model, where the file names it
+    claims = tuple[Claim, ...]()
+    place = ""  # the place of the model, where the file names it
     if init:
         _refuse_unused(optional, {*OF_TEXTS, "frequencies"})
     elif published is None:
@@ -309,7 +310,8 @@ def _held(
 def _check_measurable(
     claim: Claim, checkpoint: Checkpoint, of_profile: Mapping[str, Any], of_ablation: Mapping[str, Any]
 ) -> None:
-    columns, label = Columns(of_profile["text_column"], of_profile["pair_column"]), of_ablation["label_column"]
+    columns = Columns(of_profile["text_column"], of_profile["pair_column"])
+    label = of_ablation["label_column"]
     if claim.text:
         checkpoint.tokenize(claim.text, None, of_ablation["truncate"])
     if claim.kind == "distance_to":
@@ -387,7 +389,8 @@ def _is_same(
     """Whether a part of the stored profile is what would be measured on these corpora."""
     assert stored is not None
     columns = Columns(options["text_column"], options["pair_column"])
-    part, opened = stored.parts[name], {str(corpus): open_corpus(corpus, columns) for corpus in corpora}
+    part = stored.parts[name]
+    opened = {str(corpus): open_corpus(corpus, columns) for corpus in corpora}
     gold = any(corpus.kind == "conllu" for corpus in opened.values())
     if name == "syntax" and not gold:  # it does not say by which parser
         return False
@@ -410,7 +413,8 @@ def _is_same(
 
 
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
-    head, name = analysis.head(id), claim.what.rpartition(BOTH)[2]  # of a label its last part
+    head = analysis.head(id)
+    name = claim.what.rpartition(BOTH)[2]  # of a label its last part
     prefixes = {"syntactic": SYNTACTIC}
     named = {f"{prefixes.get(verdict.kind, '')}{verdict.name}": verdict for verdict in head.verdicts}
     verdict = named.get(name)
@@ -422,7 +426,8 @@ def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     if claim.kind == "score":  # on a fixed text it is what it is, whatever n
         assert score is not None
         return bounded(claim, score, n, baseline=baseline)
-    there, shown = claim.what in (head.label, *head.label.split(BOTH)), head.labelled.shown
+    there = claim.what in (head.label, *head.label.split(BOTH))
+    shown = head.labelled.shown
     if n < ENOUGH:
         return CheckedClaim(claim, UNDECIDED, shown, n, baseline, reason=f"n = {n} is below {ENOUGH}")
     return CheckedClaim(claim, HOLDS if there else FAILS, shown, n, baseline)

@@ -82,7 +82,8 @@ class DifferenceTally(SumTally):
         means = {name: self._counts[name] / n_texts[:, None, None] for name in STATISTICS}  # [1 + samples, layer, head]
         distances, squares = (means[name].flatten(1) for name in ("distance", "divergence"))
         errors = ((squares - distances**2).clamp_min(0) / (n_texts - 1)[:, None]).sqrt()
-        every, measured = torch.full_like(distances[0], float(n_texts[0])), distances[0]
+        every = torch.full_like(distances[0], float(n_texts[0]))
+        measured = distances[0]
         intervals = simultaneous(
             measured, distances[1:] - measured, errors, every, self._counts["different"].flatten(), scale=measured
         )

@@ -196,7 +196,8 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    tally, largest_of = DifferenceTally(first.checkpoint, samples=0), dict[HeadId, list[LargestDifference]]()
+    tally = DifferenceTally(first.checkpoint, samples=0)
+    largest_of = dict[HeadId, list[LargestDifference]]()
     tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts = [side.context_of(layer) for side in (first, second)]

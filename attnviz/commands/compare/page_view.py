@@ -37,7 +37,8 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
             del axis["words"]
     if axes[0]["labels"] == axes[1]["labels"]:
         del axes[1]
-    texts, options = [first.text, second.text], command_options(first)
+    texts = [first.text, second.text]
+    options = command_options(first)
     if result.compared == "models":
         texts = texts[:1]
         options += second.checkpoint.model_options if second.checkpoint.name else []

@@ -45,10 +45,10 @@ def rounded_up(largest: float) -> float:
 
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    style, end = choices.style, _end(result.heads)
+    end = _end(result.heads)
     heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
-    pooled = grid_pooling(n, [head.id for head in heads], style)
+    pooled = grid_pooling(n, [head.id for head in heads], choices.style)
     count = f"all {len(heads)} heads"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
@@ -71,7 +71,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
         cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
         bar=_BAR,
-        colours=style.diverging_map(),
+        colours=choices.style.diverging_map(),
         signed=True,
         beside="Beside each id: the Jensen-Shannon distance.",
     )
@@ -86,7 +86,8 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
 
     for head, values in _pooled_differences(result, heads, lambda part: pooling(part)[0]):
         part = result.part_of(head)
-        labels, keys = Labels(*part.rows), None if part.first.context.source is None else Labels(*part.columns)
+        labels = Labels(*part.rows)
+        keys = None if part.first.context.source is None else Labels(*part.columns)
         pooled, every = pooling(part)
         named = FigureContext("", (), len(labels.texts), result.unit).named(every)
         largest = head.largest
@@ -96,7 +97,8 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         if head.rounding:
             shown = _NOTHING
         label = head.labels if head.label_changed else f"{head.labels} (both)"
-        distance, rank = f"Jensen-Shannon distance {head.distance:.3f}", f"rank {head.rank} of {len(result.heads)}"
+        distance = f"Jensen-Shannon distance {head.distance:.3f}"
+        rank = f"rank {head.rank} of {len(result.heads)}"
         yield HeatmapPlan(
             stem=f"differences/{head.id.file_stem}",
             caption=caption_of(
@@ -130,7 +132,8 @@ def _pooled_differences(
     """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once."""
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
-        part, numbers = result.part_of(of_layer[0]), [head.id.head for head in of_layer]
+        part = result.part_of(of_layer[0])
+        numbers = [head.id.head for head in of_layer]
         shape = len(part.rows.labels), len(part.columns.labels)
         pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
         for first, a, b in side_by_side(*(side.blocks(layer, numbers) for side in result.sides)):

@@ -296,7 +296,8 @@ _DECODER_SETTINGS = {
 
 def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Configuration:
     """Fill in the sizes of the model, of several parts those of its text part."""
-    part, notes = getattr(config, "text_config", config), list[str]()
+    part = getattr(config, "text_config", config)
+    notes = list[str]()
     if part is not config:
         notes.append(f"sizes are those of its part {part.model_type!r}; parameters are counted for the whole")
     settings_of = _SETTINGS | {"d_head": family.d_head_setting}
@@ -314,7 +315,8 @@ def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Co
         origins.pop("d_head", None)
         sizes["d_head"] = None
         if d_model and n_heads and d_model % n_heads == 0:
-            sizes["d_head"], origins["d_head"] = d_model // n_heads, "derived"
+            sizes["d_head"] = d_model // n_heads
+            origins["d_head"] = "derived"
     elif n_heads and n_heads * sizes["d_head"] != d_model:
         width = n_heads * sizes["d_head"]
         notes.append(f"{n_heads} heads of {sizes['d_head']} are {width} wide, d_model is {d_model}")
@@ -352,7 +354,8 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
         notes.append(
             f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
         )
-        model, origins["positions"] = replace(model, positions=config.max_position_embeddings - unused), "derived"
+        model = replace(model, positions=config.max_position_embeddings - unused)
+        origins["positions"] = "derived"
     layers = architecture.modules(architecture.base_model(empty))
     attending = [layer for layer in layers if layer.attends]
     in_attention = torch.nn.ModuleList(part for layer in attending for part in (layer.attention, layer.o_proj))

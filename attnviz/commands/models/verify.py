@@ -90,7 +90,8 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     def on_layer(stages: VerifiedStages) -> None:
         layer_errors.append(max(check.error for check in stages.checks.values()))
 
-    reason, explained = None, checkpoint.architecture.explained
+    reason = None
+    explained = checkpoint.architecture.explained
     try:
         for item in items if explained else ():
             verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers), on_layer)

@@ -157,7 +157,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         heads = [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
     for id in heads:
         trained, untrained = (_measured(run, model, id, texts) for model in run.models)
-        share, without = explained(trained, weights), float(trained[:, 0].sum())
+        share = explained(trained, weights)
+        without = float(trained[:, 0].sum())
         few = too_few(n_texts) if without > 0 else "without the head nothing changes"
         evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, weights).estimates}
         row = "share explained by copy suppression", share.estimates, n_texts

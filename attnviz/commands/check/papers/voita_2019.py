@@ -38,7 +38,8 @@ class _HeadRoles:
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     trained, untrained = (_HeadRoles(run, checkpoint) for checkpoint in run.models)
-    n_heads, few = trained.positional.numel(), too_few(trained.texts)
+    n_heads = trained.positional.numel()
+    few = too_few(trained.texts)
     for kind in ("positional", "syntactic"):
         share, control = (
             None if heads is None else heads.double().mean()

@@ -94,7 +94,8 @@ class IndirectObjects:
         # attention to the indirect object, to both mentions of the subject, and to the second
         self.to_object, self.to_subject, self.to_second = torch.zeros(3, *shape, dtype=torch.float64)
         self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
-        reader, streams = SampledAttention(checkpoint), sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
+        reader = SampledAttention(checkpoint)
+        streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
         for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
             with taps(streams, partial(self._keep_names, batch)):
                 reader.run(batch.batch, partial(self._add_attention, batch))
@@ -105,7 +106,8 @@ class IndirectObjects:
         Returns [n_layers * n_heads, n_prompts]; 0 for heads that come after the receiver.
         """
         falls = torch.zeros(len(self.heads), len(self._inputs.clean), dtype=torch.float64)
-        senders, batch_size = receiver.senders(self._checkpoint), self._options["batch_size"]
+        senders = receiver.senders(self._checkpoint)
+        batch_size = self._options["batch_size"]
         passes = PatchedPasses(
             self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
         )
@@ -118,7 +120,8 @@ class IndirectObjects:
     def copy_score(self, id: HeadId, sign: int) -> float:
         """Share of names that the head, on what the first layer made of them, writes among the largest logits."""
         model, (layer, head) = self._checkpoint, id
-        modules, parameters = model.modules[layer], model.architecture.parameters(model.model, layer)
+        modules = model.modules[layer]
+        parameters = model.architecture.parameters(model.model, layer)
         predict: Any = model.language_head
         with without_gradients(model.device):
             read = torch.stack(self._names)[None]
@@ -138,7 +141,8 @@ class IndirectObjects:
 
     def _add_attention(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
         for row, prompt in enumerate(batch.inputs):
-            ids, weights = prompt.item.ids, pattern[row, :, prompt.positions[0]].double().cpu()
+            ids = prompt.item.ids
+            weights = pattern[row, :, prompt.positions[0]].double().cpu()
             subjects = [position for position, id in enumerate(ids) if id == prompt.foils[0]]
             self.to_object[prompt.text, layer] = weights[:, ids.index(prompt.labels[0])]
             self.to_subject[prompt.text, layer] = weights[:, subjects].sum(-1)
@@ -149,7 +153,8 @@ class _Rows:
     """The rows of one run: of the model, and beside it of its untrained copy."""
 
     def __init__(self, run: PaperRun) -> None:
-        model, seed = run.checkpoint, run.options["seed"]
+        model = run.checkpoint
+        seed = run.options["seed"]
         pairs = prompts(model, min(run.options["limit"] or PROMPTS, PROMPTS), seed)
         inputs = paired_inputs(model, pairs, DIFFERENCE, ())
         inputs = inputs._replace(positions=[(prompt.positions, prompt.positions) for prompt in inputs.clean])
@@ -166,7 +171,8 @@ class _Rows:
 
     def __iter__(self) -> Iterator[CheckedClaim]:
         run, trained, untrained = self._run, self._trained, self._untrained
-        means, mean = self._samples.means(trained.differences[:, None]), untrained.differences.mean()
+        means = self._samples.means(trained.differences[:, None])
+        mean = untrained.differences.mean()
         task = self._claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
         yield task
         share, control = (float((model.differences > 0).double().mean()) for model in (trained, untrained))
@@ -230,12 +236,11 @@ class _Rows:
         if role == S_INHIBITION:
             return rows
         score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
-        error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
-        rate, published = ERROR_RATE / len(trained.heads), "0.98" if role == NEGATIVE else "above 0.95"
-        evidence = interval_evidence(
-            proportion_evidence(score, 0.0, (error, error), counts, rate).interval, unit="prompt"
-        )
-        evidence |= {"untrained": copied, "published": published}
+        error = (score * (1 - score) / self._n) ** 0.5
+        rate = ERROR_RATE / len(trained.heads)
+        proportion = proportion_evidence(score, 0.0, (error, error), (self._n, self._n), rate)
+        evidence = interval_evidence(proportion.interval, unit="prompt")
+        evidence |= {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95"}
         return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, at_least=COPIED, **evidence)]
 
 

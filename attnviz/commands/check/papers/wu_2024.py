@@ -78,7 +78,8 @@ def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
             for depth in DEPTHS:
                 if start + room > len(haystack):
                     start = 0
-                text, cut = haystack[start : start + room], round(depth * room)
+                text = haystack[start : start + room]
+                cut = round(depth * room)
                 start += room
                 first = [*begin, *text[:cut], *before]
                 whole = (*first, *answer, *ids("\n")[-1:], *text[cut:], *asked)
@@ -143,7 +144,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.reported("heads above 0.1", share, means.numel(), published="0.03 to 0.06", untrained=of_control)
     for place in means.flatten().argsort(descending=True)[:LISTED].tolist():
         layer, head = divmod(place, checkpoint.n_heads)
-        score, interval = float(means[layer, head]), None
+        score = float(means[layer, head])
+        interval = None
         if score < THRESHOLD and place != int(means.argmax()):
             break
         if not few:

@@ -193,8 +193,10 @@ class _Run:
     """One pass over a corpus with both models; memory does not grow with it."""
 
     def __init__(self, settings: RunSettings, b: Checkpoint) -> None:
-        self.settings, self.models = settings, (settings.checkpoint, b)
-        shape, causal = (b.n_layers, b.n_heads), b.architecture.causal  # as of A
+        self.settings = settings
+        self.models = (settings.checkpoint, b)
+        shape = (b.n_layers, b.n_heads)
+        causal = b.architecture.causal  # as of A
         self.attention = [SampledAttention(model, settings.seed) for model in self.models]
         self.roles = [
             (
@@ -221,7 +223,8 @@ class _Run:
                     f"({len(item)} and {len(other)} tokens); expected models with the same tokenizer."
                 )
         for part in pieces(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
-            numbers, of_a = [item.source.number for item in part.items], dict[int, Tensor]()
+            numbers = [item.source.number for item in part.items]
+            of_a = dict[int, Tensor]()
             self.tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
             for side in range(2):
                 self._read(part, text_weights(self.settings.seed, numbers), side, of_a)
@@ -246,7 +249,8 @@ class _Run:
             return None
         settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
         ranked = self.tally.ranked()
-        ids, roles = [head.id for head in ranked], []
+        ids = [head.id for head in ranked]
+        roles = []
         for statistics, relations in self.roles:  # judged without an untrained copy, the largest error reduction first
             candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
             passed = roles_by_head(judged_roles(candidates, {}), ids)

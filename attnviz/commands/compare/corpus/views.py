@@ -56,7 +56,8 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_Ra
 
 def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     greys, heads = style.greys, plan.heads
-    x, y = np.arange(1, len(heads) + 1), np.array([head.distance for head in heads])
+    x = np.arange(1, len(heads) + 1)
+    y = np.array([head.distance for head in heads])
     ends = np.array([head.interval or (head.distance, head.distance) for head in heads])  # [n_heads, 2]
     ax.vlines(x, ends[:, 0], ends[:, 1], colors=greys.muted, lw=0.8, zorder=2)
     page = ax.get_figure(root=True)
@@ -76,10 +77,12 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
     ax.annotate(largest, (1, 1), xytext=(0, 3), xycoords="axes fraction", ha="right", fontsize=7, **note)
     place: dict[str, Any] = {"xytext": (0, 4), "rotation": 90, "ha": "center", "va": "bottom", "zorder": 5}
     halo = withStroke(linewidth=2, foreground=greys.paper)  # where the line of the largest possible crosses
-    last, room = -math.inf, _ID_INCHES / apart
+    last = -math.inf
+    room = _ID_INCHES / apart
     for rank, head in enumerate(heads, start=1):  # ids of heads that moved and fit side by side, above their marks
         if head.distance and rank - last >= room:
-            last, neighbours = rank, math.ceil(room / 2)
+            last = rank
+            neighbours = math.ceil(room / 2)
             highest = float(ends[max(0, rank - 1 - neighbours) : rank + neighbours, 1].max())
             ax.annotate(str(head.id), (rank, highest), fontsize=6, path_effects=[halo], **place, **note)
     least = _RANK_INCHES / apart
