@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+# Called with what is being done, how much of it is done, and how much there is (0: not known).
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is (0: not known)."""
 
 
 def tell(progress: Progress | None, what: str, done: int, total: int) -> None:

@@ -25,6 +25,7 @@ LEGEND = (
     f"{DESCRIBING}"
 )
 
+# What a head with a role does, where the role is no pattern, offset or relation.
 _DOES = {
     "coreference": "attends between a pronoun and its name",
     "semantic": "attends to words of similar meaning",
@@ -36,7 +37,6 @@ _DOES = {
     RARE_WORD: "points to the rarest token of a text",
     INACTIVE: "writes next to nothing",
 }
-"""What a head with a role does, where the role is no pattern, offset or relation."""
 
 Cell = str | int | float | tuple[float, float] | None
 

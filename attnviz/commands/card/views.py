@@ -32,8 +32,8 @@ STACKED_BELOW = 5.0  # width of a page in inches below which there is one column
 
 _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0  # font sizes in points of headings, of words, and of the line above them
 
+# Inches: height of a sentence with its arc, of a heading, gap between columns, arc height.
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
-"""Inches: height of a sentence with its arc, of a heading, gap between columns, arc height."""
 
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 

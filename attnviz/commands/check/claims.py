@@ -35,6 +35,7 @@ from attnviz.wording import quoted, visible
 CLAIMS_FILE = "claims.toml"  # the file of claims where none is named
 CLAIMED = 10  # heads that a new one has
 
+# Kinds of claims, by the key that says what is claimed, each with the other keys that it needs.
 _NEEDS = {
     "role": ("head",),
     "label": ("head", "text"),
@@ -42,7 +43,6 @@ _NEEDS = {
     "distance_to": ("text or corpus", "at_least or at_most"),
     "ablate": ("head", "corpus", "at_least or at_most"),
 }
-"""Kinds of claims, by the key that says what is claimed, each with the other keys that it needs."""
 
 _MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
 _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)

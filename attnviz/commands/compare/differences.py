@@ -20,8 +20,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference.attention import entropy, nowhere
 
+# The Jensen-Shannon distance of two patterns that share no key, in the square root of nats.
 LARGEST_DISTANCE = math.sqrt(math.log(2))
-"""The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
 
 STATISTICS = "divergence", "distance", "total_variation"
 

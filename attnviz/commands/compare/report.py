@@ -19,13 +19,13 @@ from attnviz.wording import rounded, signed, visible
 
 THOUSANDTHS = partial(rounded, digits=3)  # writes a number with three decimals
 
+# How much a head differs, on a text or over a corpus.
 DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Rank", name="rank"),
     Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
     Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
     Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, detail=True),
 )
-"""How much a head differs, on a text or over a corpus."""
 
 FEW, MOST_DIFFERENT_FIRST = 8, "the most different first"  # heads on the first screen, and their order
 

@@ -41,12 +41,12 @@ _FEW = 12  # most heads of an overview that names their tokens
 
 _TILE = 1.6  # inches
 
+# Names of the colour bar, by scale.
 _BARS = {
     "shared": "attention weight",
     "per-head": "share of the head’s largest weight",
     "log": "attention weight (log scale)",
 }
-"""Names of the colour bar, by scale."""
 
 
 def pooled_patterns(

@@ -276,6 +276,7 @@ def read_configuration(file: Source) -> Configuration:
     return _counted(model, config, file)
 
 
+# transformers' standard names of the sizes, to which its configs map others.
 _SETTINGS = {
     "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -285,13 +286,12 @@ _SETTINGS = {
     "positions": "max_position_embeddings",
     "vocabulary": "vocab_size",
 }
-"""transformers' standard names of the sizes, to which its configs map others."""
 
+# Names of the decoder's sizes; a name that both parts share stands for both.
 _DECODER_SETTINGS = {
     "n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
     "n_decoder_heads": ("decoder_attention_heads", "num_heads"),
 }
-"""Names of the decoder's sizes; a name that both parts share stands for both."""
 
 
 def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Configuration:

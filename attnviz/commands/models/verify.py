@@ -26,8 +26,8 @@ from attnviz.version import __version__
 _SHORT = "The cat that I saw ran away."
 _LONG = "The old house by the river, which nobody had entered for years, was sold to a young couple. " * 4
 
+# Of these the largest of all layers and texts is told.
 ERRORS = ("pattern_error", "output_error", "residual_error", "input_error", "head_output_error")
-"""Of these the largest of all layers and texts is told."""
 
 VERSIONS = {"attnviz": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 VERSIONS |= {"python": platform.python_version(), "platform": platform.platform()}

@@ -35,8 +35,8 @@ from attnviz.wording import counted, signed, visible
 
 MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUGH instances or more
 
+# Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest.
 _NARROW, _NARROWEST = 6.0, 4.0
-"""Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
 
 _NEEDED = "#D55E00"
 

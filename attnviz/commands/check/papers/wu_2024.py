@@ -20,6 +20,7 @@ from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
 from attnviz.trace.generation import drafted_greedily
 from attnviz.wording import counted
 
+# Questions, and the beginnings and ends of their answers; a needle is both together.
 NEEDLES = (
     (
         "What is the best thing to do in Lisbon?",
@@ -37,7 +38,6 @@ NEEDLES = (
         " below a white stone near the third apple tree.",
     ),
 )
-"""Questions, and the beginnings and ends of their answers; a needle is both together."""
 
 LENGTHS = (256, 512, 1024)  # tokens of a prompt with its answer (the paper: 1,000 to 50,000)
 DEPTHS = [(tenth + 0.5) / 10 for tenth in range(10)]  # where the needle stands in the text (the paper: 0 to 1)

@@ -32,8 +32,8 @@ from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
+# Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32.
 _MOST_WEIGHTS = 1 << 26
-"""Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
