@@ -206,10 +206,7 @@ class TextReader:
         Texts of more than ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is
         for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it. ``rendered`` are
         chats, in which a template wrote all control tokens: they are special, and no others are added.
-
-        Raises:
-            CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
-            TextError: it gives token types that the model has not.
+        CheckpointError where the tokenizer fails or gives ids beyond the vocabulary, TextError for types it has not.
         """
         tokenizer = self.tokenizer
         two_models = hasattr(tokenizer, "spm_target")

@@ -15,10 +15,7 @@ from attnviz.wording import counted, signed
 
 
 def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str, Any]:
-    """``PageData`` as in ``attnviz/page/patterns.js``.
-
-    ``choices``: initial heads; ``end``: end of the colours of differences, for every head.
-    """
+    """``PageData`` as in ``attnviz/page/patterns.js``; ``end`` is that of the colours of differences."""
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
     first, second = sides = result.sides
