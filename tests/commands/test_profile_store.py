@@ -24,11 +24,11 @@ SHAPE = "bert-2x3x12"
 SOURCE = Source("a-model", Path("/nowhere"), None, WEIGHTS)
 ROLE = {
     "id": "L0H2", "role": "previous-token", "score": 0.9, "baseline": 0.1, "n": 900, "interval": [0.8, 1],
-    "threshold": "a rule", "passed": True, "direction": None,
+    "threshold": "a rule", "holds": True, "passed": True, "direction": None,
 }  # fmt: skip
 OTHER = {
     "id": "L1H0", "role": "syntactic:nsubj", "score": 0.25, "baseline": 0.5, "n": 40, "interval": [0.1, 0.4],
-    "threshold": "a rule", "passed": False, "direction": "dependent_to_head",
+    "threshold": "a rule", "holds": False, "passed": False, "direction": "dependent_to_head",
 }  # fmt: skip
 MODEL = {
     "name": "a-model", "architecture": "bert", "n_layers": 2, "n_heads": 3, "d_model": 12, "weights_sha256": WEIGHTS
