@@ -208,18 +208,6 @@ def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)) == ()
 
 
-def test_a_profile_of_before_long_range_had_a_baseline_is_read_and_says_so_once(user_folder):
-    sink = {**ROLE, "role": "sink", "untrained": 0.4, "refuted": False, "difference": [0.1, 0.2]}
-    shares = {"long_range": [[0.2] * 3] * 2}
-    put(user_folder, changed(roles=[ROLE, sink], statistics=shares))
-    found, warnings = find()
-    assert len(warnings) == 1
-    of_sink = next(role for role in found.of(HeadId(0, 2)) if role.role == "sink")
-    assert (of_sink.holds, of_sink.interval, of_sink.difference, of_sink.untrained) == (True, None, None, None)
-    put(user_folder, changed(roles=[ROLE, sink], statistics={**shares, "long_range_baseline": shares["long_range"]}))
-    assert find()[1] == []
-
-
 def test_a_role_names_the_corpus_that_measured_it_and_no_other():
     trees, names = role("syntactic:nsubj", 0.9, 0.1), role("coreference", 0.9, 0.5)
     found = profile_of({"L0H0": [trees, role("local", 0.9, 0.1)], "L0H1": [names]})
