@@ -1,6 +1,7 @@
 """Rotary positions, norms, groups, caps, windows and biases by position: each against a plain loop or transformers."""
 
 import cmath
+import itertools
 import math
 from dataclasses import replace
 
@@ -12,7 +13,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from attnviz.models.families.llama import rotary_of
 from attnviz.reference.attention import (
-    HeadParameters,
     LayerNorm,
     Projection,
     RMSNorm,
@@ -47,16 +47,6 @@ def test_pairs_of_numbers_are_turned_as_complex_numbers(rotated_numbers):
     assert torch.equal(turned[..., rotated_numbers:], x[..., rotated_numbers:])
 
 
-def test_scores_depend_on_distances_alone():
-    one = random_input(1, 1, 8)
-    x = apply_rotary(one.expand(1, 6, 8), Rotary(default_frequencies(8, 100.0)))
-    scores = (x @ x.mT)[0]
-    for distance in range(6):
-        diagonal = scores.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=SUMS_32, atol=SUMS_32)
-    assert (scores[0, 1:] - scores[0, 0]).abs().min() > 0.01
-
-
 @pytest.mark.parametrize("kind", ROPE)
 def test_frequencies_are_those_of_transformers(kind):
     name = kind.split(",")[0]
@@ -79,8 +69,9 @@ def test_frequencies_by_type_of_layer_are_those_of_transformers():
     assert rotary.factor == pytest.approx(factor)
 
 
-def test_root_mean_square_norm_is_that_of_torch_and_of_a_loop():
-    x, weight = random_input(3, 6), random_input(6, seed=1)
+def test_norms_are_those_of_torch_and_of_a_loop():
+    x, weight, bias = random_input(3, 6), random_input(6, seed=1), random_input(6, seed=2)
+    torch.testing.assert_close(LayerNorm(weight, bias, 1e-3)(x), layer_norm(x, (6,), weight, bias, 1e-3))
     torch.testing.assert_close(RMSNorm(weight, 1e-3)(x), rms_norm(x, (6,), weight, 1e-3), rtol=SUMS_32, atol=SUMS_32)
     row = [float(value) for value in x[1]]
     root = math.sqrt(sum(value**2 for value in row) / 6 + 1e-3)
@@ -88,21 +79,19 @@ def test_root_mean_square_norm_is_that_of_torch_and_of_a_loop():
     assert RMSNorm(weight, 1e-3, one_more=True)(x)[1].tolist() == pytest.approx(expected, rel=SUMS_32, abs=SUMS_32)
 
 
-@pytest.mark.parametrize("norm", [
-    RMSNorm(random_input(6, seed=1), 1e-3),
-    RMSNorm(random_input(6, seed=1), 1e-3, one_more=True),
-    LayerNorm(random_input(6, seed=1), torch.zeros(6, dtype=torch.float64), 1e-3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "norm",
+    [
+        RMSNorm(random_input(6, seed=1), 1e-3),
+        RMSNorm(random_input(6, seed=1), 1e-3, one_more=True),
+        LayerNorm(random_input(6, seed=1), torch.zeros(6, dtype=torch.float64), 1e-3),
+    ],
+)
 def test_norms_are_linear_with_their_scale_held_fixed(norm):
     x, y = random_input(3, 6), random_input(3, 6, seed=2)
     scale = norm.scale(x + y)
     parts = norm.linear_part(x, scale) + norm.linear_part(y, scale)
     torch.testing.assert_close(parts, norm(x + y), rtol=SUMS_32, atol=SUMS_32)
-
-
-def test_layer_norm_is_that_of_torch():
-    x, weight, bias = random_input(3, 6), random_input(6, seed=1), random_input(6, seed=2)
-    torch.testing.assert_close(LayerNorm(weight, bias, 1e-3)(x), layer_norm(x, (6,), weight, bias, 1e-3))
 
 
 def test_groups_caps_windows_and_queries_that_see_nothing_by_hand():
@@ -119,37 +108,29 @@ def test_groups_caps_windows_and_queries_that_see_nothing_by_hand():
     assert pattern.tolist() == [[0.5, 0.5], [1.0, 0.0]]
 
 
-def grouped_parameters() -> HeadParameters:
-    """Four heads of which two share keys and values each, no biases."""
-    parameters = random_parameters(4, 3, d_model=7, sharpness=0.5)
-    few = {name: Projection(getattr(parameters, name).weight[:2]) for name in ("key", "value")}
-    return replace(parameters, query=Projection(parameters.query.weight), output_bias=None, **few)
+def by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
+    distance = torch.arange(n_keys) - torch.arange(first, first + n_queries)[:, None]
+    return 0.3 * torch.arange(4.0, dtype=torch.float64)[:, None, None] * distance
 
 
 def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
-    """Queries from one input, keys and values from another; a bias by distance on the scores."""
-    parameters = replace(grouped_parameters(), position_bias=_by_distance)
+    """Queries from one input, keys and values from another, shared by two heads each; no biases of projections."""
+    drawn = random_parameters(4, 3, d_model=7, sharpness=0.5)
+    w_q, w_k, w_v = drawn.query.weight, drawn.key.weight[:2], drawn.value.weight[:2]
+    projections = {"query": Projection(w_q), "key": Projection(w_k), "value": Projection(w_v)}
+    parameters = replace(drawn, output_bias=None, position_bias=by_distance, **projections)
     x, source = random_input(3, 7), random_input(5, 7, seed=1)
     allowed = torch.ones(3, 5, dtype=torch.bool)
     allowed[:, 4] = False
     pattern = pattern_of(*queries_and_keys(x, source, parameters), parameters, allowed)
     output = joined_output(pattern @ values(source, parameters), parameters)
-    assert pattern.shape == (4, 3, 5)
-    expected = torch.zeros(3, 7, dtype=torch.float64)
-    for head in range(4):
-        w_q, w_k, w_v = (p.weight for p in (parameters.query, parameters.key, parameters.value))
-        for q in range(3):
-            query = x[q] @ w_q[head]
-            keys = [source[k] @ w_k[head // 2] for k in range(4)]
-            weights = [math.exp(float(query @ key) * parameters.scale + 0.3 * head * (k - q))
-                       for k, key in enumerate(keys)]  # fmt: skip
-            for k, weight in enumerate(weights):
-                assert float(pattern[head, q, k]) == pytest.approx(weight / sum(weights), rel=SHARP_64)
-                expected[q] += weight / sum(weights) * (source[k] @ w_v[head // 2]) @ parameters.output_weight[head]
-    assert (pattern[..., 4] == 0).all()
+    expected, weights = torch.zeros(3, 7, dtype=torch.float64), torch.zeros(4, 3, 5, dtype=torch.float64)
+    for head, q in itertools.product(range(4), range(3)):
+        query, keys = x[q] @ w_q[head], source[:4] @ w_k[head // 2]
+        scores = [float(query @ keys[k]) * parameters.scale + 0.3 * head * (k - q) for k in range(4)]
+        total = sum(map(math.exp, scores))
+        for k, score in enumerate(scores):
+            weights[head, q, k] = math.exp(score) / total
+            expected[q] += weights[head, q, k] * (source[k] @ w_v[head // 2]) @ parameters.output_weight[head]
+    torch.testing.assert_close(pattern, weights, rtol=SHARP_64, atol=0)
     torch.testing.assert_close(output, expected, rtol=SHARP_64, atol=SHARP_64)
-
-
-def _by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
-    distance = torch.arange(n_keys) - torch.arange(first, first + n_queries)[:, None]
-    return 0.3 * torch.arange(4.0, dtype=torch.float64)[:, None, None] * distance

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -108,9 +109,9 @@ def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, funct
     [
         ({"pattern": lambda rows, size: rows[0, 3, 4, 2].add_(size)}, "3 of 3"),
         ({"output": lambda output, size: output[0, 4, 31].add_(size * output.abs().max())}, "3 of 3"),
-        ({"layer": 2, "output": lambda output, _: output[0, 6, 17].add_(7.0)}, "layer 2 .*query 6 .*dimension 17"),
-        ({"layer": 0, "pattern": lambda rows, _: rows[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
-        ({"layer": 0, "output": lambda output, _: output[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
+        ({"layer": 2, "output": lambda output, size: output[0, 6, 17].add_(7.0)}, "layer 2 .*query 6 .*dimension 17"),
+        ({"layer": 0, "pattern": lambda rows, size: rows[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
+        ({"layer": 0, "output": lambda output, size: output[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
     ],
 )
 @pytest.mark.parametrize(("kind", "dtype", "size"), [("bert", torch.float32, 1e-3), ("gpt2", torch.float64, 1e-9)])
@@ -164,7 +165,7 @@ def test_the_largest_difference_is_named_with_both_values(monkeypatch):
 
 
 def test_of_all_layers_the_worst_is_named(monkeypatch):
-    sizes = iter([0.1, 0.4, 0.2])
+    sizes = cycle([0.1, 0.4, 0.2])
     disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
     with pytest.raises(VerificationError, match="L1H0"):
         run(checkpoint_of("bert"))
@@ -353,14 +354,6 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
     norm.register_forward_hook(lambda _, __, output: output * 1.001)
     with pytest.raises(VerificationError, match="layer 2"):
         run(checkpoint)
-
-
-@needs_minilm
-@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
-def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name):
-    checkpoint, _ = open_checkpoint(name)
-    layers = run(checkpoint).verification.layers
-    assert max(check.residual_error for check in layers) <= TOLERANCES[checkpoint.dtype].output / 100
 
 
 LONGER = "The old man who had never been to sea told his grandson a story, and then another one, about whales and men."
