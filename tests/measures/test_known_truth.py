@@ -31,57 +31,39 @@ ALSO_LOCAL = {"previous-token", "next-token", "current-token"}
 
 
 def of_bert(layers: list[Any], text: str = TEXT, d_head: int = 32, **options: Any) -> Analysis:
-    model = hand_built_bert(layers, d_head)
-    return analyze(text, model=model, tokenizer=bert_tokenizer(), **{"syntax": False, **options})
+    return analyze(text, hand_built_bert(layers, d_head), tokenizer=bert_tokenizer(), syntax=False, **options)
 
 
-def of_gpt2(layers: list[Any], text: str = TEXT, **options: Any) -> Analysis:
-    return analyze(text, model=hand_built_gpt2(layers), tokenizer=gpt2_tokenizer(), syntax=False, **options)
-
-
-@pytest.fixture(scope="module")
-def bert() -> Analysis:
-    """Two layers with one head of every kind, in opposite order."""
-    heads = list(LOOKS_AT.values())
-    return of_bert([heads, heads[::-1]])
+BUILT = {"bert": LOOKS_AT, "gpt2": CAUSAL_LOOKS_AT}
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Analysis:
+def analyses() -> dict[str, Analysis]:
     """Two layers with one head of every kind, in opposite order."""
-    heads = list(CAUSAL_LOOKS_AT.values())
-    return of_gpt2([heads, heads[::-1]])
+    bert, gpt2 = ([list(heads.values()), list(heads.values())[::-1]] for heads in BUILT.values())
+    of_gpt2 = analyze(TEXT, hand_built_gpt2(gpt2), tokenizer=gpt2_tokenizer(), syntax=False)
+    return {"bert": of_bert(bert), "gpt2": of_gpt2}
 
 
 def named(analysis: Analysis, head: str) -> dict[str, Verdict]:
     return {verdict.name: verdict for verdict in analysis.head(head).verdicts}
 
 
-def claimed(analysis: Analysis, head: str) -> set[str]:
-    return {name for name, verdict in named(analysis, head).items() if verdict.holds}
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, heads in BUILT.items() for name in heads])
+def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name: str, analyses: dict[str, Analysis]):
+    first = list(BUILT[model]).index(name)
+    for head in (f"L0H{first}", f"L1H{len(BUILT[model]) - 1 - first}"):
+        assert analyses[model].head(head).label == name
+        verdicts = named(analyses[model], head)
+        held = {each for each, verdict in verdicts.items() if verdict.holds}
+        assert held == ({name, "local"} if name in ALSO_LOCAL else {name})
+        assert verdicts[name].score == pytest.approx(1, abs=0.01)
 
 
-def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
-    first = list(looks_at).index(name)
-    return f"L0H{first}", f"L1H{len(looks_at) - 1 - first}"
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [*(("bert", name) for name in LOOKS_AT), *(("gpt2", name) for name in CAUSAL_LOOKS_AT)],
-)
-def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name: str, request: pytest.FixtureRequest):
-    analysis: Analysis = request.getfixturevalue(model)
-    for head in places(LOOKS_AT if model == "bert" else CAUSAL_LOOKS_AT, name):
-        assert analysis.head(head).label == name
-        assert claimed(analysis, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
-        assert named(analysis, head)[name].score == pytest.approx(1, abs=0.01)
-
-
-@pytest.mark.parametrize(("model", "looks_at", "limit"), [("bert", LOOKS_AT, 1e-4), ("gpt2", CAUSAL_LOOKS_AT, 0.05)])
-def test_a_uniform_head_scores_its_baselines(model: str, looks_at: Any, limit: float, request: pytest.FixtureRequest):
-    analysis: Analysis = request.getfixturevalue(model)
-    head = analysis.head(places(looks_at, "broad")[0])
+@pytest.mark.parametrize(("model", "limit"), [("bert", 1e-4), ("gpt2", 0.05)])
+def test_a_uniform_head_scores_its_baselines(model: str, limit: float, analyses: dict[str, Analysis]):
+    analysis = analyses[model]
+    head = analysis.heads[list(BUILT[model]).index("broad")]
     assert head.statistics["entropy"] == pytest.approx(analysis.context.uniform["entropy"], abs=SHARP_32)
     for verdict in head.verdicts:
         expected = 1 if verdict.kind == "broad" else verdict.baseline
@@ -98,33 +80,29 @@ def test_a_head_that_rests_on_a_special_token_is_a_sink_and_on_a_word_none(posit
 
 def test_a_previous_token_head_by_words_is_partly_a_head_on_its_own_word():
     """ "the" looks at [CLS]; of the four pieces of the long word one looks at "the", three at itself; "cat" at it."""
-    heads = [[LOOKS_AT["previous-token"], LOOKS_AT["broad"]]]
-    text = "the unbelievableness cat"
-    by_token, by_word = of_bert(heads, text), of_bert(heads, text, words=True)
+    by_token, by_word = (
+        of_bert([[LOOKS_AT["previous-token"], LOOKS_AT["broad"]]], "the unbelievableness cat", words=words)
+        for words in (False, True)
+    )
     assert by_token.head("L0H0").statistics["previous"] == pytest.approx(1, abs=0.01)
     assert by_word.units.labels == ("[CLS]", "the", "unbelievableness", "cat", "[SEP]")
-    assert by_word.head("L0H0").statistics["previous"] == pytest.approx((1 / 4 + 1) / 2, abs=0.01)
-    assert by_word.head("L0H0").statistics["current"] == pytest.approx((3 / 4) / 2, abs=0.01)
-    assert by_word.head("L0H0").statistics["sink"] == pytest.approx(1 / 3, abs=0.01)
+    expected = {"previous": (1 / 4 + 1) / 2, "current": (3 / 4) / 2, "sink": 1 / 3}
+    found = by_word.head("L0H0").statistics
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.01)
 
 
 @needs_parser
 @pytest.mark.parametrize("direction", ["dependent_to_head", "head_to_dependent"])
 def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
-    text = "The old cat saw the dog. A dog saw the old house. " * 3
-    model_text = text.strip()
-    tokenizer = bert_tokenizer()
-    plain = of_bert([[LOOKS_AT["broad"]] * 2], model_text, d_head=64)
-    parse = parse_texts(load_parser(), [model_text], plain.tokens)
-    aim = {}
+    text = " ".join(["The old cat saw the dog. A dog saw the old house."] * 3)
+    plain = of_bert([[LOOKS_AT["broad"]] * 2], text, d_head=64)
+    parse, aim = parse_texts(load_parser(), [text], plain.tokens), dict[int, int]()
     for arc in parse.arcs:
         (dependent,), (head,) = parse.words[arc.dependent].positions, parse.words[arc.head].positions
         if arc.relation == "det":
             aim |= {dependent: head} if direction == "dependent_to_head" else {head: dependent}
-    follower = lambda query: [aim[query]] if query in aim else []  # noqa: E731
-    resting = lambda query: [aim.get(query, 0)]  # noqa: E731
-    model = hand_built_bert([[follower, resting]], d_head=64)
-    found = analyze(model_text, model=model, tokenizer=tokenizer)
+    heads = [lambda query: [aim[query]] if query in aim else [], lambda query: [aim.get(query, 0)]]
+    found = analyze(text, hand_built_bert([heads], d_head=64), tokenizer=bert_tokenizer())
     assert found.head("L0H0").label == "syntactic:det"
     assert found.head("L0H1").label == "sink; syntactic:det"  # most of its attention, and what the rest does
     assert named(found, "L0H1")["det"].holds
@@ -133,17 +111,16 @@ def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
     assert det.baseline == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("model_class", "config", "tokenizer"),
     [(BertModel, bert_config, bert_tokenizer), (GPT2Model, gpt2_config, gpt2_tokenizer)],
     ids=["bert", "gpt2"],
 )
-def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any, tokenizer: Any, seed: int):
-    torch.manual_seed(seed)
-    found = analyze(TEXT, model=model_class(config()), tokenizer=tokenizer())
-    assert len(found.heads) == 12
-    assert {head.label for head in found.heads} <= {"broad", "unnamed"}
-    assert not any(
-        verdict.holds for head in found.heads for verdict in head.verdicts if verdict.kind not in ("broad", "syntactic")
-    )
+def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any, tokenizer: Any):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = analyze(TEXT, model=model_class(config()), tokenizer=tokenizer())
+        assert len(found.heads) == 12
+        assert {head.label for head in found.heads} <= {"broad", "unnamed"}
+        held = {verdict.kind for head in found.heads for verdict in head.verdicts if verdict.holds}
+        assert held <= {"broad", "syntactic"}

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.tallies import MeaningTally, counting, mean_embedding
+from attnviz.measures.tallies import MeaningTally, mean_embedding
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.texts.batches import batches
 from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count
@@ -60,28 +59,19 @@ def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, ba
 
 
 def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Checkpoint):
-    weights = text_weights(0, [10, 11, 12, 13], 3)
-    assert float(weights[1:].sum(1).min()) > 0
-    assert len({tuple(row) for row in weights.tolist()}) == 4
-    drawn = []
-    for row in weights[1:].long().tolist():
-        drawn.append(counted(checkpoint, [i for i, times in enumerate(row) for _ in range(times)]).results())
+    weights = text_weights(0, [10, 11, 12, 13], 3)[1:].long()
+    assert int(weights.sum(1).min()) > 0
+    assert len({tuple(row) for row in weights.tolist()}) == 3
+    drawn = [counted(checkpoint, torch.arange(4).repeat_interleave(row).tolist()).results() for row in weights]
     found = counted(checkpoint, [0, 1, 2, 3], 2).results()
-    assert torch.allclose(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=SUMS_32)
-    above = torch.stack([each.scores - each.baseline for each in drawn])
-    assert torch.allclose(found.differences, above.std(0), atol=SUMS_32)
+    torch.testing.assert_close(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=SUMS_32, rtol=0)
+    above = torch.stack([each.scores - each.baseline for each in drawn]).std(0)
+    torch.testing.assert_close(found.differences, above, atol=SUMS_32, rtol=0)
     assert float(found.differences.min()) > 0
 
 
 def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
-    tally = MeaningTally(checkpoint, 2)
-    (batch,) = batches(checkpoint, [Text("cat cat cat")], 1)
-    if checkpoint.architecture.causal:  # at its start the word is another token, and a sink
-        assert len(set(batch.inputs["input_ids"][0, 1:].tolist())) == 1
-    n = batch.valid.shape[1]
-    with counting([tally], batch, torch.ones(3, 1, dtype=torch.float64)) as add:
-        add(0, torch.full((1, 4, n, n), 1 / n))
-    found = tally.results()
+    found = count(MeaningTally(checkpoint, 2), checkpoint, [Text("cat cat cat")], replicates=2).results()
     assert found.scores.isnan().all()
     assert found.baseline.isnan().all()
     assert not found.n.any()
