@@ -103,7 +103,8 @@ def for_the_alone(tokens):
         ("x the cat saw a dog then the cat saw a man", after_copies, "induction", (1, 4, 3, True)),
         ("x the cat ran so the cat ran", after_copies, "induction", (1, 3, 2, True)),
         ("very very very very good and really really really really bad", itself, "induction", (0, 4, 0, False)),
-        ("x the cat ran and the cat ran the dog the cow the cat the man", for_the_alone, "induction", (5 / 8, 8, 1, False)),
+        ("x the cat ran and the cat ran the dog the cow the cat the man", for_the_alone, "induction",
+         (0.625, 8, 1, False)),
         ("x the cat the dog the man the cow", at_copies, "duplicate-token", (1, 3, 1, False)),
     ],
 )  # fmt: skip

@@ -109,33 +109,15 @@ def test_a_model_that_attends_otherwise_under_other_names_runs_under_its_own(mon
 
 @pytest.mark.parametrize(("name", "right"), [("sdpa", sdpa_attention_forward), ("eager", eager_attention_forward)])
 @pytest.mark.parametrize("factor", [1, 2])
-def test_a_function_that_is_set_in_place_of_transformers_own_is_what_is_verified(name, right, factor):
-    calls: list[Any] = []
-
+def test_a_function_that_is_set_in_place_of_transformers_own_is_what_is_verified(monkeypatch, name, right, factor):
     def mine(module: Any, query: Tensor, *given: Any, **more: Any) -> Any:
-        calls.append(module)
         return right(module, factor * query, *given, **more)
 
     checkpoint = llama(name)
-    ALL_ATTENTION_FUNCTIONS[name] = mine
-    try:
-        if factor == 1:
-            assert verified(checkpoint).verification.heads_compared == 8
-        else:
-            with pytest.raises(VerificationError, match="head"):
-                verified(checkpoint)
-        assert ALL_ATTENTION_FUNCTIONS[name] is mine
-    finally:
-        del ALL_ATTENTION_FUNCTIONS[name]
-    assert calls
-
-
-def test_of_what_a_pass_is_probed_with_nothing_is_kept():
-    verified(checkpoint := llama())
-    assert not any(kept.cache_info().currsize for kept in recorder.KEPT_IN_A_PASS)
-    values = torch.zeros(3, 4, 9, 8)
-    assert recorder.random_values(values).untyped_storage().nbytes() == values[0, 0].nbytes
-    assert checkpoint.attention == "sdpa"
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, name, mine)
+    with contextlib.nullcontext() if factor == 1 else pytest.raises(VerificationError):
+        verified(checkpoint)
+    assert ALL_ATTENTION_FUNCTIONS[name] is mine
 
 
 def test_one_pass_of_the_model_and_one_probe_a_layer(registered):
@@ -252,19 +234,18 @@ def test_values_and_outputs_are_compared_beside_the_pattern(registered, number, 
 def test_hooks_that_steer_the_model_are_named_instead_of_finer_numbers(name, run, hooked):
     checkpoint = checkpoint_of("llama")
     module: Any = checkpoint.model.get_submodule(name)
+    own = module.forward
+
+    def steered(output: Any) -> Any:
+        return output + 0.1 if isinstance(output, Tensor) else (output[0] + 0.1, *output[1:])
+
     if hooked:
         module.register_forward_hook(lambda _, __, output: steered(output))
     else:
-        own = module.forward
         module.forward = lambda *given, **more: steered(own(*given, **more))
     with pytest.raises(VerificationError) as raised:
         run(checkpoint)
-    assert (name in str(raised.value)) == hooked
-    assert ("float64" in str(raised.value)) != hooked
-
-
-def steered(output: Any) -> Any:
-    return output + 0.1 if isinstance(output, Tensor) else (output[0] + 0.1, *output[1:])
+    assert (name in str(raised.value)) == hooked == ("float64" not in str(raised.value))
 
 
 @pytest.mark.draws
@@ -292,18 +273,6 @@ def test_a_scale_that_is_off_is_seen_in_half_precision(registered, dtype, factor
     else:
         with pytest.raises(VerificationError):
             verified(checkpoint, text)
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_commands_that_run_the_model_again_agree_with_eager(family):
-    found = []
-    for implementation in ("sdpa", "eager"):
-        checkpoint = checkpoint_of(family, attn_implementation=implementation)
-        explained = attnviz.explain(TEXT, checkpoint, layer=1)
-        assert explained.stages["pattern"].check is not None
-        found.append((explained.tensor("pattern"), attnviz.rollout(TEXT, checkpoint).inputs.rollout))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), rtol=0, atol=SHARP_32)
 
 
 def test_an_implementation_that_there_is_not_is_named():
