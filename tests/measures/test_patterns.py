@@ -9,16 +9,7 @@ import torch
 
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.judge.rules import BROAD_SHARE
-from attnviz.judge.verdicts import (
-    ENOUGH,
-    LEAST_N,
-    TOO_SHORT,
-    UNNAMED,
-    Label,
-    Verdict,
-    judge,
-    label_of,
-)
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict, judge, label_of
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.estimates import estimated
 from attnviz.measures.patterns import NAMES

@@ -73,7 +73,7 @@ def pointing(*heads: Any) -> Checkpoint:
 
 def test_the_head_that_points_to_the_rarest_token_gets_the_role(tmp_path: Path) -> None:
     model = pointing(lambda query: [4], LOOKS_AT["previous-token"], LOOKS_AT["broad"], LOOKS_AT["sink"])
-    profile = attnviz.profile_heads(model, [rare_texts(tmp_path / "rare.txt")], examples=2)
+    profile = attnviz.profile_heads(model, [rare_texts(tmp_path / "rare.txt")], examples=2, syntax=False)
     assert profile is not None
     found = {str(role.id): role for role in profile.roles if role.role == "rare-word"}
     assert {id for id, role in found.items() if role.passed} == {"L0H0"}
@@ -91,7 +91,7 @@ def test_a_list_says_which_token_is_the_rarest_and_a_run_of_another_list_is_not_
     listed.write_text("".join(f"{word}\t{count}\n" for word, count in counts.items()), encoding="utf-8")
 
     def shares(frequencies: Path | None) -> list[float]:
-        options: Any = {"control": False, "examples": 0, "unfinished": unfinished}
+        options: Any = {"control": False, "syntax": False, "examples": 0, "unfinished": unfinished}
         found = attnviz.profile_heads(model, [corpus], frequencies=frequencies, **options)
         assert found is not None
         roles = [role for role in found.roles if role.role == "rare-word"]

@@ -67,7 +67,7 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=["bert", pytest.param("gpt2", marks=pytest.mark.thorough)])
 def found(treebank: Path, request: pytest.FixtureRequest) -> tuple[str, list[Role]]:
     """Every verdict on every head of a model."""
     model, *_, tokenizer = MODELS[request.param]

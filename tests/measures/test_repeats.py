@@ -2,13 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.judge.verdicts import judge
-from attnviz.measures.patterns import ON_REPEATS, MaskInput
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
@@ -30,31 +27,6 @@ from tests.support.verified import context_of, random_patterns, verified
 
 TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
 """Eight words, twice; every one of them is one token of the tests' tokenizers."""
-
-
-@given(st.lists(st.integers(0, 4), max_size=12))
-def test_the_masks_are_what_their_definitions_say(tokens):
-    positions = range(len(tokens))
-    earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
-    text = MaskInput([""] * len(tokens), tokens, causal=False)
-    assert {*map(tuple, text.earlier_copies.nonzero().tolist())} == earlier
-    after = {(q, p + 1) for q, p in earlier if p + 1 != q}
-    assert {*map(tuple, text.after_earlier_copies.nonzero().tolist())} == after
-
-
-def test_scores_are_those_of_a_plain_loop():
-    tokens, sink = "abbcabadbb", [True] + [False] * 9
-    pattern = random_patterns(10, n_heads=1, causal=True)[0]
-    found = measure(verified(pattern, torch.float64), context_of(sink, causal=True, tokens=tokens))
-    content = range(1, 10)
-    total = sum(float(pattern[q, k]) for q in content for k in content)
-    wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k < q}
-    wanted["duplicate"] = lambda q, k: tokens[k] == tokens[q] and k < q
-    for name, chosen in wanted.items():
-        under = {q: [float(pattern[q, k]) for k in content if k <= q and chosen(q, k)] for q in content}
-        repeated = [sum(weights) for weights in under.values() if weights]
-        assert found[name][0] == pytest.approx(sum(map(sum, under.values())) / total)
-        assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
 
 
 def test_a_gpt2_head_built_for_induction_gets_its_label():

@@ -17,6 +17,7 @@ from tests.support.independent import MINILM_RELATIONS
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "attnviz" / "data" / "profiles"
 (FILE,) = FOLDER.glob("*.json")
+GUIDE = (ROOT / "examples" / "guide" / "profile.md").read_text(encoding="utf-8")
 DOCUMENT = json.loads(FILE.read_text(encoding="utf-8"))
 TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
 
@@ -58,6 +59,10 @@ def test_its_relations_are_those_of_an_independent_computation_on_the_whole_tree
     assert (best["id"], best["direction"], relation["offset"]) == (head, "dependent_to_head", offset)
     found = best["accuracy"], relation["offset_accuracy"], relation["n"]
     assert found == pytest.approx(numbers[None], abs=0.0006)
+    shown = re.search(rf"^{name} dep→head +(\S+) +(\S+) +(\S+): (\S+) +\S+ +(\d+)", GUIDE, re.MULTILINE)
+    if name != "obj":
+        accuracy, of_offset, n = found
+        assert shown.groups() == (head, f"{accuracy:.2f}", f"{offset:+d}", f"{of_offset:.2f}", str(n))
 
 
 @pytest.mark.thorough

@@ -57,8 +57,7 @@ def resting_gpt2(word):
 
 
 @pytest.mark.parametrize(
-    ("share", "heads", "is_sink"),
-    [(0.5, 4, True), (0.5, 3, True), (0.5, 2, False), (0.3, 4, True), (0.1, 4, False)],
+    ("share", "heads", "is_sink"), [(0.5, 4, True), (0.5, 3, True), (0.5, 2, False), (0.3, 4, True), (0.1, 4, False)]
 )
 def test_a_position_that_most_heads_rest_on_is_a_sink(monkeypatch, share, heads, is_sink):
     monkeypatch.setattr(EAGER, attending_to(2, share, heads))

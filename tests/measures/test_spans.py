@@ -91,19 +91,6 @@ def test_shares_are_those_of_a_plain_loop(model: str, monkeypatch: pytest.Monkey
         assert share.judged == (whole if share.to_sinks else (share.content, share.content_uniform))
 
 
-def test_a_head_that_rests_on_the_first_token_reads_no_span() -> None:
-    """The one that does is named, though it gives less."""
-    rests, reads = torch.zeros(2, 6, 6).double()
-    rests[:, 0] = 1
-    reads[:, 0] = torch.tensor([1, 1, 1, 1, 0.5, 0.5])
-    reads[4:, 2] = 0.5
-    layout = SpanLayout((Span("one", (0, 1, 2)), Span("two", (4, 5))), 6, None, frozenset({0}))
-    tally = tallied(torch.stack([rests, reads]), layout, 3)
-    assert tally.means["shares"][:, 1, 0].tolist() == [1, 1]
-    assert tally.means["content"][:, 1, 0].tolist() == [0, 0.5]
-    assert tally.means["sink"][:, 1].tolist() == [1, 0.5]
-
-
 @pytest.mark.parametrize(
     ("model", "text", "pair", "given", "expected"),
     [

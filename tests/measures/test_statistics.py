@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz.measures.patterns import (
-    ON_REPEATS,
-    REPEATS,
-    SHARES,
-    SHUFFLED,
-    TYPES,
-    allowed_units,
-)
+from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES, SHUFFLED, TYPES, allowed_units
 from attnviz.measures.statistics import SCALARS, TextContext, measure
 from tests.support import independent
 from tests.support.tolerances import HALF, SUMS_32, SUMS_64

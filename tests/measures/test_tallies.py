@@ -11,15 +11,14 @@ from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
 from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
-from attnviz.measures.relations import RelationTally, SpansOfTexts
-from attnviz.measures.tallies import OFFSETS, StatisticsTally, counting
+from attnviz.measures.relations import RelationTally
+from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, counting, mean_embedding
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.tokens import merge_pattern
 from attnviz.texts.batches import collate, encode
 from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count, sentence
-from tests.support.models import gpt2_tokenizer, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
 
 TREES = [
@@ -232,15 +231,6 @@ def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_boots
         torch.testing.assert_close(found.differences, differences, equal_nan=True)
 
 
-def test_sentences_are_counted_once_however_many_instances_they_have(checkpoint):
-    found = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, TREES, 2).results()
-    counted = {relation.relation: (relation.n, relation.accuracy.texts) for relation in found}
-    in_first = 0 if checkpoint.architecture.causal else 1  # "the" at the beginning is GPT-2's sink, and no word
-    assert counted["det"] == (1 + 3 * in_first, 1 + 2 * in_first)
-    assert counted["nsubj"] == (3 + in_first, 3 + in_first)  # nsubj:pass is a nsubj
-    assert counted["nsubj:pass"] == (1, 1)
-
-
 def test_a_head_that_rests_on_the_first_word_of_gpt2_finds_nothing_there():
     """The first word is the head of both; a sink is nobody's guess, and its relations are none."""
     checkpoint = from_loaded(sharp_gpt2(), gpt2_tokenizer())
@@ -256,17 +246,6 @@ def test_a_head_that_rests_on_the_first_word_of_gpt2_finds_nothing_there():
     assert (relation.relation, relation.n) == ("det", 1)
     assert relation.accuracy.scores.flatten().tolist() == [1.0, 0.0]
     assert relation.accuracy.baselines["first word"][0, 0, 0] == 1.0
-
-
-def test_attention_between_spans_is_that_of_merged_words():
-    pattern = torch.rand(2, 3, 6, 6)
-    members = [[(0,), (1, 2), (5,)], [(3, 4), ()]]
-    found = SpansOfTexts(members, 6, pattern.device).between(pattern)
-    assert found.shape == (2, 3, 3, 3)
-    torch.testing.assert_close(found[0], merge_pattern(pattern[0], members[0]))
-    torch.testing.assert_close(found[1, :, :1, :1], merge_pattern(pattern[1], members[1][:1]))
-    assert (found[1, :, 1:] == 0).all()
-    assert (found[1, :, :, 1:] == 0).all()
 
 
 def names_text(text, *words, answer=0, subjects=None, number=0):
@@ -390,3 +369,76 @@ def test_samples_in_which_nothing_counts_are_left_out_of_the_error():
     found = standard_error(values)
     assert found[:2].tolist() == pytest.approx([2**0.5, 8**0.5])
     assert found[2].isnan()
+
+
+MEANT = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
+
+
+def meanings(checkpoint, places, batch_size=1):
+    """A tally of these of the texts, every replicate weighted by their places."""
+    texts = [Text(MEANT[place], number=10 + place) for place in places]
+    return count(MeaningTally(checkpoint, 3), checkpoint, texts, batch_size)
+
+
+def plain_meanings(checkpoint, texts):
+    """Scores, [n_layers, n_heads], and baseline as defined, pair by pair."""
+    tokenizer, causal = checkpoint.tokenizer, checkpoint.architecture.causal
+    table = checkpoint.model.get_input_embeddings().weight.detach().double()
+    special = tokenizer.all_special_tokens
+    ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special]
+    table = table - table[ordinary].mean(0)
+    weighted, total, means = 0.0, 0.0, []
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        sink = independent.sink_flags(checkpoint.model, tokenizer, text, None)
+        patterns = independent.attentions(checkpoint.model, tokenizer, text, None)
+        for q in range(len(ids)):
+            found = []
+            for k in range(q + 1 if causal else len(ids)):
+                if sink[q] or sink[k] or ids[q] == ids[k]:
+                    continue
+                found.append(float(torch.cosine_similarity(table[ids[q]], table[ids[k]], dim=0)))
+                weighted = weighted + patterns[:, :, q, k] * found[-1]
+                total = total + patterns[:, :, q, k]
+            means += [sum(found) / len(found)] if found else []
+    return weighted / total, sum(means) / len(means)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_scores_and_baseline_are_those_of_plain_loops(checkpoint, batch_size):
+    tally = meanings(checkpoint, [0, 1, 2, 3], batch_size)
+    found = tally.results()
+    expected, expected_baseline = plain_meanings(checkpoint, MEANT)
+    assert expected.shape == (3, 4)
+    np.testing.assert_allclose(found.scores[0], expected, atol=SUMS_32)
+    np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=SUMS_32)
+    assert (found.texts, found.n.unique().tolist()) == (4, [tally.n_queries])
+
+
+def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint):
+    weights = text_weights(0, [10, 11, 12, 13], 3)[1:].long()
+    assert int(weights.sum(1).min()) > 0
+    assert len({tuple(row) for row in weights.tolist()}) == 3
+    drawn = [meanings(checkpoint, torch.arange(4).repeat_interleave(row).tolist()).results() for row in weights]
+    found = meanings(checkpoint, [0, 1, 2, 3], 2).results()
+    torch.testing.assert_close(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=SUMS_32, rtol=0)
+    above = torch.stack([each.scores - each.baseline for each in drawn]).std(0)
+    torch.testing.assert_close(found.differences, above, atol=SUMS_32, rtol=0)
+    assert float(found.differences.min()) > 0
+
+
+def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint):
+    found = count(MeaningTally(checkpoint, 2), checkpoint, [Text("cat cat cat")], replicates=2).results()
+    assert found.scores.isnan().all()
+    assert found.baseline.isnan().all()
+    assert not found.n.any()
+
+
+def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
+    model, tokenizer = sharp_bert(vocab_size=len(bert_tokenizer()) + 7), bert_tokenizer()
+    table = model.get_input_embeddings().weight
+    expected = table[[i for i in range(len(tokenizer)) if i not in range(5)]].mean(0)
+    with torch.no_grad():
+        table[:5] += 100
+        table[len(tokenizer) :] -= 50
+    assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=SUMS_32)

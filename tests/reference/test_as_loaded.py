@@ -258,8 +258,7 @@ def test_half_precision_stays_far_below_its_tolerance(family, dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "factor"),
-    [(torch.float16, 1.0), (torch.float16, 1.03), (torch.bfloat16, 1.0), (torch.bfloat16, 0.97)],
+    ("dtype", "factor"), [(torch.float16, 1.0), (torch.float16, 1.03), (torch.bfloat16, 1.0), (torch.bfloat16, 0.97)]
 )
 def test_a_scale_that_is_off_is_seen_in_half_precision(registered, dtype, factor):
     def scaled(module: Any, query: Tensor, *given: Any, **more: Any) -> Any:
@@ -312,7 +311,7 @@ def test_attention_to_padding_is_refused_in_every_batch_of_a_corpus(registered, 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat that i saw ran away\nthe dog\n" * 3)
     with pytest.raises(VerificationError):
-        attnviz.profile_heads(from_loaded(model, bert_tokenizer()), [corpus], batch_size=6, control=False)
+        attnviz.profile_heads(from_loaded(model, bert_tokenizer()), [corpus], batch_size=6, control=False, syntax=False)
 
 
 def test_stacks_that_attend_in_different_ways_are_refused_and_left_as_they_are():

@@ -55,37 +55,6 @@ def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype)
         assert (output - layer.record.output)[real].abs().max() <= SHARP[dtype] * scale
 
 
-def plain_loops(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[list[Any], list[Any]]:
-    """The formulas of the paper on Python floats: no torch arithmetic at all."""
-    n, d_model = x.shape
-    n_heads, _, d_head = parameters.query.weight.shape
-    rows = x.tolist()
-
-    def vector(projection: Projection, head: int, position: int) -> list[float]:
-        weight, bias = projection.weight[head].tolist(), projection.bias[head].tolist()
-        return [bias[e] + math.fsum(rows[position][d] * weight[d][e] for d in range(d_model)) for e in range(d_head)]
-
-    pattern = [[[0.0] * n for _ in range(n)] for _ in range(n_heads)]
-    output = [list(parameters.output_bias.tolist()) for _ in range(n)]
-    for head in range(n_heads):
-        keys = [vector(parameters.key, head, k) for k in range(n)]
-        values = [vector(parameters.value, head, k) for k in range(n)]
-        w_o = parameters.output_weight[head].tolist()
-        for q in range(n):
-            query = vector(parameters.query, head, q)
-            seen = [k for k in range(n) if allowed[q, k]]
-            scores = {k: parameters.scale * math.fsum(a * b for a, b in zip(query, keys[k], strict=True)) for k in seen}
-            top = max(scores.values())
-            total = math.fsum(math.exp(score - top) for score in scores.values())
-            for k in seen:
-                pattern[head][q][k] = math.exp(scores[k] - top) / total
-            for e in range(d_head):
-                weighted = math.fsum(pattern[head][q][k] * values[k][e] for k in seen)
-                for d in range(d_model):
-                    output[q][d] += weighted * w_o[e][d]
-    return pattern, output
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("seed", "lengths"), [(0, (11,)), (1, (11, 6))])
 def test_reference_reproduces_bert(dtype, seed, lengths):
@@ -133,24 +102,6 @@ def test_reference_agrees_with_torch_scaled_dot_product_attention(causal, real):
     joined = heads.transpose(1, 2).reshape(2, 9, 32)
     expected = linear(joined, parameters.output_weight.flatten(0, 1).T, parameters.output_bias)
     torch.testing.assert_close(output[mask.bool()], expected[mask.bool()], rtol=SHARP_64, atol=SHARP_64)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n", "n_heads", "d_head", "d_model"), [(1, 1, 1, 1), (5, 3, 2, 6), (4, 2, 3, 5)])
-def test_reference_agrees_with_plain_loops(causal, n, n_heads, d_head, d_model):
-    parameters = random_parameters(n_heads, d_head, d_model=d_model, seed=n, causal=causal)
-    x, allowed = random_input(n, d_model), allowed_positions(torch.ones(1, n), causal)[0, 0]
-    expected = [torch.tensor(each, dtype=torch.float64) for each in plain_loops(x, parameters, allowed)]
-    for found, wanted in zip(multi_head_attention(x, parameters, allowed), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=SUMS_64, atol=SUMS_64)
-
-
-def test_allowed_positions_are_those_before_a_query_and_no_padding():
-    assert allowed_positions(torch.ones(1, 3), causal=False).tolist() == [[[[True] * 3] * 3]]
-    assert allowed_positions(torch.ones(1, 3), causal=True).int().tolist() == [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
-    allowed = allowed_positions(torch.tensor([[1, 1, 1], [1, 1, 0]]), causal=False)
-    assert allowed[0].all()
-    assert allowed[1, 0].int().tolist() == [[1, 1, 0]] * 3
 
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
@@ -302,23 +253,25 @@ def by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
 
 
 def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
-    """Queries from one input, keys and values from another, shared by two heads each; no biases of projections."""
+    """Queries from one input, keys and values from another, shared by two heads each; a bias by distance."""
     drawn = random_parameters(4, 3, d_model=7, sharpness=0.5)
-    w_q, w_k, w_v = drawn.query.weight, drawn.key.weight[:2], drawn.value.weight[:2]
-    projections = {"query": Projection(w_q), "key": Projection(w_k), "value": Projection(w_v)}
-    parameters = replace(drawn, output_bias=None, position_bias=by_distance, **projections)
+    few = {
+        each: Projection(getattr(drawn, each).weight[:2], getattr(drawn, each).bias[:2]) for each in ("key", "value")
+    }
+    parameters = replace(drawn, position_bias=by_distance, **few)
     x, source = random_input(3, 7), random_input(5, 7, seed=1)
     allowed = torch.ones(3, 5, dtype=torch.bool)
     allowed[:, 4] = False
     pattern = pattern_of(*reference.queries_and_keys(x, source, parameters), parameters, allowed)
     output = reference.joined_output(pattern @ reference.values(source, parameters), parameters)
-    expected, weights = torch.zeros(3, 7, dtype=torch.float64), torch.zeros(4, 3, 5, dtype=torch.float64)
+    expected, weights = drawn.output_bias.repeat(3, 1), torch.zeros(4, 3, 5, dtype=torch.float64)
     for head, q in itertools.product(range(4), range(3)):
-        query, keys = x[q] @ w_q[head], source[:4] @ w_k[head // 2]
+        query = x[q] @ drawn.query.weight[head] + drawn.query.bias[head]
+        keys, read = (source[:4] @ few[each].weight[head // 2] + few[each].bias[head // 2] for each in ("key", "value"))
         scores = [float(query @ keys[k]) * parameters.scale + 0.3 * head * (k - q) for k in range(4)]
         total = sum(map(math.exp, scores))
         for k, score in enumerate(scores):
             weights[head, q, k] = math.exp(score) / total
-            expected[q] += weights[head, q, k] * (source[k] @ w_v[head // 2]) @ parameters.output_weight[head]
+            expected[q] += weights[head, q, k] * read[k] @ parameters.output_weight[head]
     torch.testing.assert_close(pattern, weights, rtol=SHARP_64, atol=0)
     torch.testing.assert_close(output, expected, rtol=SHARP_64, atol=SHARP_64)
