@@ -12,13 +12,13 @@ from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
 from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
 from attnviz.measures.relations import RelationTally
-from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, counting, mean_embedding
+from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
-from attnviz.texts.batches import collate, encode
+from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count, sentence
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
 
 TREES = [
@@ -229,23 +229,6 @@ def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_boots
         torch.testing.assert_close(found.errors, standard_error(torch.from_numpy(scores[1:])), equal_nan=True)
         differences = standard_error(torch.from_numpy((scores - deciding)[1:]))
         torch.testing.assert_close(found.differences, differences, equal_nan=True)
-
-
-def test_a_head_that_rests_on_the_first_word_of_gpt2_finds_nothing_there():
-    """The first word is the head of both; a sink is nobody's guess, and its relations are none."""
-    checkpoint = from_loaded(sharp_gpt2(), gpt2_tokenizer())
-    text = sentence("cat saw dog house".split(), arcs=[Arc(1, 0, "obj"), Arc(2, 0, "obj"), Arc(3, 1, "det")])
-    batch = collate(checkpoint, encode(checkpoint, [text]))
-    n = batch.valid.shape[1]
-    tally = RelationTally(1, 1, True, 2)
-    pattern = torch.zeros(1, 1, n, n)
-    pattern[..., 0], pattern[..., 1] = 0.9, 0.1
-    with counting([tally], batch, torch.ones(3, 1, dtype=torch.float64)) as add:
-        add(0, pattern.tril())
-    (relation,) = tally.results()
-    assert (relation.relation, relation.n) == ("det", 1)
-    assert relation.accuracy.scores.flatten().tolist() == [1.0, 0.0]
-    assert relation.accuracy.baselines["first word"][0, 0, 0] == 1.0
 
 
 def names_text(text, *words, answer=0, subjects=None, number=0):
