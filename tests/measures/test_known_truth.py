@@ -213,7 +213,8 @@ def test_every_verdict_that_could_be_given_was_given(found: tuple[str, list[Role
     assert {role: roles.count(role) for role in roles} == dict.fromkeys(names, 8)
 
 
-@pytest.mark.parametrize(("name", "seed"), [("bert", 0), pytest.param("gpt2", 1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "seed"), [("bert", 0), ("gpt2", 1)])
 def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(treebank, name, seed):
     *_, model_class, config, tokenizer = MODELS[name]
     torch.manual_seed(seed)

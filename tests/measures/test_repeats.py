@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from attnviz import analyze
-from attnviz.commands.profile.measure import profile_heads
 from attnviz.judge.verdicts import judge
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
@@ -18,7 +17,6 @@ from tests.support.models import (
     bert_tokenizer,
     gpt2_tokenizer,
     hand_built_gpt2,
-    known_gpt2,
     sharp_bert,
     sharp_gpt2,
 )
@@ -185,15 +183,3 @@ def test_only_causal_models_with_room_for_a_needle_are_asked():
     assert not Needles(encoder, 0, SEQUENCES).measurable
     found = RepeatTally(encoder, 0).results()
     assert ("retrieval" in found.scores, found.needle, len(list(found.sequences()))) == (False, None, 1)
-
-
-def test_a_head_built_for_copying_retrieves_beside_induction():
-    """Layer 0 carries the previous token up, L1H0 of :func:`known_gpt2` looks for its own token there."""
-    profile = profile_heads(from_loaded(known_gpt2(), gpt2_tokenizer()), [], repeats=True, control=False)
-    found = {role.id: role for role in profile.roles if role.role == "retrieval"}
-    copying = found.pop(HeadId(1, 0))
-    assert (copying.score, copying.n, copying.holds) == (1, SEQUENCES, True)
-    assert copying.baseline == pytest.approx(sum(1 / seen for seen in range(57, 64)) / 7)
-    assert max(role.score for role in found.values()) < 0.1
-    assert not any(role.holds for role in found.values())
-    assert [role.role for role in profile.roles_by_head()[copying.id]] == ["induction", "retrieval"]

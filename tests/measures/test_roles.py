@@ -325,26 +325,25 @@ def test_coreference_has_to_beat_the_largest_guess_by_ten_points():
 
 
 @pytest.mark.parametrize(
-    ("score", "baseline", "numbers", "passed"),
+    ("score", "baseline", "error", "on_pairs", "texts", "passed"),
     [
-        (-0.3 + MARGIN, -0.3, {}, True),
-        (-0.3 + MARGIN - 1e-6, -0.3, {}, False),
-        (0.4 + MARGIN, 0.4, {}, True),
-        (0.4 + MARGIN - 1e-6, 0.4, {}, False),
-        (0.5, 0.3, {"error": 0.09}, True),
-        (0.5, 0.3, {"error": 0.11}, False),
-        (0.5, 0.1, {"on_pairs": 0.1}, True),
-        (0.5, 0.1, {"on_pairs": 0.0999}, False),
-        (0.5, 0.1, {"texts": MIN_TEXTS_SHARES - 1}, False),
+        (-0.3 + MARGIN, -0.3, 0, 1, 1000, True),
+        (-0.3 + MARGIN - 1e-6, -0.3, 0, 1, 1000, False),
+        (0.4 + MARGIN, 0.4, 0, 1, 1000, True),
+        (0.4 + MARGIN - 1e-6, 0.4, 0, 1, 1000, False),
+        (0.5, 0.3, 0.09, 1, 1000, True),
+        (0.5, 0.3, 0.11, 1, 1000, False),
+        (0.5, 0.1, 0, 0.1, 1000, True),
+        (0.5, 0.1, 0, 0.0999, 1000, False),
+        (0.5, 0.1, 0, 1, MIN_TEXTS_SHARES - 1, False),
     ],
 )
-def test_a_semantic_head_is_a_margin_above_uniform_attention_wherever_that_lies(score, baseline, numbers, passed):
-    on_pairs = numbers.pop("on_pairs", 1.0)
-    found = estimate(score, baseline, **numbers)
+def test_a_semantic_head_is_a_margin_above_uniform_attention(score, baseline, error, on_pairs, texts, passed):
+    found = estimate(score, baseline, error, texts=texts)
     tally: Any = SimpleNamespace(results=lambda: found, on_pairs=lambda: tensor([[on_pairs]]))
     role = only(next(semantic_candidates(tally)))
     assert role.passed is passed
-    assert (role.interval is None) == (role.difference is None) == ("texts" in numbers)
+    assert (role.interval is None) == (role.difference is None) == (texts < MIN_TEXTS_SHARES)
 
 
 def repeats(induction: Any, duplicate: Any) -> RepeatScores:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.trace.taps import at_site, sites_of, taps
-from tests.models.test_families import model
+from tests.support.families import checkpoint_of
 
 STATES, SOURCE = torch.ones(1, 2, 3), 5 * torch.ones(1, 4, 3)
 
@@ -44,7 +44,7 @@ def test_a_site_is_read_and_replaced_until_its_handle_is_removed(side, crosses, 
 
 @pytest.mark.parametrize("family", ["albert", "gpt_neox", "llama"])
 def test_taps_read_and_replace_in_the_run_of_each_layer_where_layers_share_modules_too(family):
-    checkpoint = model(family)
+    checkpoint = checkpoint_of(family)
     inputs = checkpoint.tokenize("the cat saw the dog").model_inputs(checkpoint.device)
     sites, read = sites_of(checkpoint, ("residual",)), {}
 

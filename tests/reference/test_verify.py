@@ -339,7 +339,9 @@ LONGER = "The old man who had never been to sea told his grandson a story, and t
 
 
 @needs_minilm
-@pytest.mark.parametrize(("name", "dtype"), [("minilm", "float16"), ("tiny-gpt2", "bfloat16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [pytest.param("minilm", "float16", marks=pytest.mark.thorough), ("tiny-gpt2", "bfloat16")]
+)
 def test_a_scale_one_per_cent_off_is_seen_in_half_precision(monkeypatch, name, dtype):
     checkpoint, _ = open_checkpoint(name, dtype=dtype, attention="eager")
     place = MODELING[checkpoint.architecture.name]
