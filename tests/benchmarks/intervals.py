@@ -2,7 +2,7 @@
 
 Eight heads have an effect, eight have none. In each of :data:`RUNS` samples of n pairs, numerators and denominators are
 drawn anew; the product gives the intervals of the ratios (:mod:`attnviz.measures.intervals`). Beside them stand t
-intervals of the same errors, by Bonferroni for 16 heads. The table stands in examples/guide/intervals.md.
+intervals of the same errors, by Bonferroni for 16 heads.
 """
 
 import math

@@ -29,9 +29,9 @@ def effects(seed: int = 0) -> tuple[Array, Array]:
     return numerators, denominators
 
 
-def measured(numerators: Array, denominators: Array, weights: torch.Tensor | None = None) -> Simultaneous:
-    drawn = text_weights(7, range(len(numerators)), SAMPLES) if weights is None else weights
-    return of_ratios(torch.from_numpy(numerators), torch.from_numpy(denominators), drawn)
+def measured(numerators: Array, denominators: Array) -> Simultaneous:
+    weights = text_weights(7, range(len(numerators)), SAMPLES)
+    return of_ratios(torch.from_numpy(numerators), torch.from_numpy(denominators), weights)
 
 
 def ratio_and_error(above: Array, below: Array) -> tuple[float, float]:
@@ -78,29 +78,20 @@ def test_means_have_the_denominator_one_and_may_share_it():
 
 def test_heads_of_fewer_than_five_texts_are_not_known_and_others_as_without_them():
     numerators, denominators = effects()
-    found = measured(numerators, denominators)
+    found, some = measured(numerators, denominators), measured(numerators[:, :2], denominators[:, :2])
     assert [found.interval(head) is None for head in range(HEADS)] == [False, False, True, True, True]
-    some = measured(numerators[:, :2], denominators[:, :2])
     assert [found.interval(head) for head in (EVERY, SIX)] == [some.interval(head) for head in (0, 1)]
-
-
-def test_rounding_is_no_effect():
-    numerators, denominators = effects()
-    noisy = numerators + 1e-6 * np.random.default_rng(1).normal(size=numerators.shape)
-    assert measured(noisy, denominators).interval(FOUR) is None
-    assert measured(noisy, denominators).interval(SIX) is not None
+    noisy = measured(numerators + 1e-6 * np.random.default_rng(1).normal(size=numerators.shape), denominators)
+    assert noisy.interval(FOUR) is None  # rounding is no effect
+    assert noisy.interval(SIX) is not None
 
 
 @pytest.mark.parametrize("n", [29, 30])
-def test_below_thirty_texts_there_is_no_interval(n: int):
-    numerators, denominators = (each[:n, :1] for each in effects())
-    assert (measured(numerators, denominators).interval(0) is None) == (n < 30)
-
-
-def test_texts_that_a_head_has_nothing_of_do_not_count():
+def test_below_thirty_texts_that_a_head_has_something_of_there_is_no_interval(n: int):
     numerators, denominators = (each[:, :1].copy() for each in effects())
-    numerators[29:], denominators[29:] = 0, 0
-    assert measured(numerators, denominators).interval(0) is None
+    assert (measured(numerators[:n], denominators[:n]).interval(0) is None) == (n < 30)
+    numerators[n:], denominators[n:] = 0, 0
+    assert (measured(numerators, denominators).interval(0) is None) == (n < 30)
 
 
 def test_where_too_many_samples_miss_the_effect_nothing_is_known():

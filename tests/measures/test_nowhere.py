@@ -11,7 +11,6 @@ import torch
 import attnviz
 from attnviz.commands.compare.differences import mean_differences
 from attnviz.commands.rollout.matrices import mixed_with_identity
-from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.reference.attention import attention_pattern, nowhere, uniform_pattern
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -33,16 +32,10 @@ def test_a_sink_of_ln_n_beside_n_alike_scores_takes_half(n):
     torch.testing.assert_close(pattern[0, 0], torch.full((n,), 0.5 / n, dtype=torch.float64))
     entropy = with_nowhere({"entropy": -(pattern * pattern.log()).sum(-1)}, nowhere(pattern))["entropy"][0, 0]
     assert float(entropy) == pytest.approx(math.log(2) + math.log(n) / 2)
-
-
-def test_uniform_attention_gives_nowhere_as_much_as_a_token():
-    even = uniform_pattern(torch.tensor([[True, True, True], [True, False, False]]), learned_sinks=True)
-    torch.testing.assert_close(nowhere(even), torch.tensor([0.25, 0.5], dtype=torch.float64))
-
-
-def test_a_query_that_sees_nothing_attends_nowhere_alone():
-    pattern = attention_pattern(torch.zeros(1, 1, 3), torch.zeros(1, 3, dtype=torch.bool), torch.tensor([-5.0]))
-    assert pattern.abs().max() == 0
+    unseen = attention_pattern(torch.zeros(1, 1, n), torch.zeros(1, n, dtype=torch.bool), torch.tensor([-5.0]))
+    assert unseen.abs().max() == 0
+    even = uniform_pattern(torch.arange(n) < torch.tensor([[n], [1]]), learned_sinks=True)
+    assert nowhere(even).tolist() == pytest.approx([1 / (n + 1), 1 / 2])
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -51,39 +44,33 @@ def test_statistics_and_files_have_it_and_shares_add_up(words, tmp_path):
     result.save(tmp_path, figures=())
     document = json.loads((tmp_path / "heads.json").read_text(encoding="utf-8"))
     rows = list(csv.DictReader((tmp_path / "heads.csv").read_text(encoding="utf-8").splitlines()))
-    units, content = result.units, ~torch.tensor(result.units.sink)
+    content = ~torch.tensor(result.units.sink)
     for head, entry, row in zip(result.heads, document["heads"], rows, strict=True):
         pattern = result.pattern(head.id).double()
         gone = 1 - pattern.sum(-1)
-        on_content = pattern[content][:, content].sum(-1).mean()
-        outcomes = torch.cat([pattern, gone[:, None]], -1)
-        assert entry[NOWHERE] == pytest.approx(float(gone[content].mean()), abs=SUMS_32)
+        on_content = float(pattern[content][:, content].sum(-1).mean())
+        entropy = float(torch.special.entr(torch.cat([pattern, gone[:, None]], -1)).sum(-1).mean())
+        expected = {NOWHERE: float(gone[content].mean()), "entropy": entropy}
+        expected["sink"] = 1 - on_content - expected[NOWHERE]
+        assert {name: entry[name] for name in expected} == pytest.approx(expected, abs=SUMS_32)
         assert float(row[NOWHERE]) == pytest.approx(entry[NOWHERE])
-        assert entry[NOWHERE] + entry["sink"] + float(on_content) == pytest.approx(1, abs=SUMS_32)
-        assert entry["entropy"] == pytest.approx(float(torch.special.entr(outcomes).sum(-1).mean()), abs=SUMS_32)
         sink, broad = (next(each for each in head.verdicts if each.name == name) for name in ("sink", "broad"))
         assert sink.score == pytest.approx(entry[NOWHERE] + entry["sink"])
         assert broad.score <= 1 + 1e-6
     assert 0.05 < sum(entry[NOWHERE] for entry in document["heads"]) / len(rows) < 0.95
-    assert len(units) == len(content)
-    outputs = attnviz.head_outputs(TEXT, result.checkpoint)
     if not words:
-        assert all(
-            head.sink == pytest.approx(result.head(head.id).statistics["sink"], abs=SUMS_32) for head in outputs.heads
-        )
+        for head in attnviz.head_outputs(TEXT, result.checkpoint).heads:
+            assert head.sink == pytest.approx(result.head(head.id).statistics["sink"], abs=SUMS_32)
     assert all(NOWHERE not in entry for entry in analysed("qwen3_moe").document()["heads"])
 
 
 def test_distances_count_it_as_an_outcome():
-    one, other = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.0, 0.5]])
-    blocks = [(0, one[None, None], other[None, None])]
-    divergence, variation = mean_differences(blocks, torch.ones(1, 1, dtype=torch.bool), learned_sinks=True)
-    assert float(divergence) == pytest.approx(math.log(2) / 2)
-    assert float(variation) == pytest.approx(0.5)
-    lost, kept = torch.zeros(1, 1, 1, 2), one[None, None] * 2  # all nowhere, all on a token
-    divergence, variation = mean_differences([(0, lost, kept)], torch.ones(1, 1, dtype=torch.bool), learned_sinks=True)
-    assert (float(divergence), float(variation)) == (pytest.approx(math.log(2)), pytest.approx(1))
-    assert HeadDistanceTally(1, 1, learned_sinks=True).n_layers == 1
+    half, other = torch.tensor([[[[0.5, 0.0]]], [[[0.0, 0.5]]]])
+    lost, kept = torch.tensor([[[[0.0, 0.0]]], [[[1.0, 0.0]]]])  # all nowhere, all on a token
+    for first, second, expected in ((half, other, (math.log(2) / 2, 0.5)), (lost, kept, (math.log(2), 1))):
+        blocks, real = [(0, first[None], second[None])], torch.ones(1, 1, dtype=torch.bool)
+        found = mean_differences(blocks, real, learned_sinks=True)
+        assert tuple(map(float, found)) == pytest.approx(expected)
 
 
 def test_what_goes_nowhere_carries_nothing():
@@ -91,14 +78,5 @@ def test_what_goes_nowhere_carries_nothing():
     assert mixed_with_identity(half, 0.5, learned_sinks=True).sum(-1).tolist() == [0.75, 0.75]
     assert mixed_with_identity(half, 0.5).sum(-1).tolist() == [1.0, 1.0]
     text = analysed()
-    rolled = attnviz.rollout(TEXT, text.checkpoint)
-    assert float(rolled.weights[-1].sum(-1).max()) < 1
+    assert float(attnviz.rollout(TEXT, text.checkpoint).weights[-1].sum(-1).max()) < 1
     assert attnviz.compare(text, replace(text)).heads[0].distance == 0
-
-
-def test_the_layer_is_explained_with_its_learned_sinks():
-    model, tokenizer = sharp_llama("gpt_oss"), sentencepiece_tokenizer()
-    result = attnviz.explain(TEXT, model, tokenizer=tokenizer)
-    assert result.d_ff == model.config.intermediate_size
-    said = " ".join(result.report(width=200, verbose=True).split())
-    assert "learned sink" in said

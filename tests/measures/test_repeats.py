@@ -2,25 +2,21 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attnviz import analyze
-from attnviz.commands.profile.measure import profile_heads
 from attnviz.judge.verdicts import judge
-from attnviz.measures.patterns import ON_REPEATS, MaskInput
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.texts.batches import SampledAttention
+from tests.support.hand_made import uniform_pattern
 from tests.support.models import (
     CAUSAL_LOOKS_AT,
     bert_tokenizer,
     gpt2_tokenizer,
     hand_built_gpt2,
-    known_gpt2,
     sharp_bert,
     sharp_gpt2,
 )
@@ -31,48 +27,6 @@ TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
 """Eight words, twice; every one of them is one token of the tests' tokenizers."""
 
 
-def pairs(mask):
-    return {(query, key) for query, key in mask.nonzero().tolist()}
-
-
-def judged(pattern, context):
-    statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
-    return {found.name: found for found in judge(statistics, context, [], HeadId(0, 0))}
-
-
-# --- masks
-
-
-@given(st.lists(st.integers(0, 4), max_size=12))
-def test_the_masks_are_what_their_definitions_say(tokens):
-    positions = range(len(tokens))
-    earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
-    text = MaskInput([""] * len(tokens), tokens, causal=False)
-    assert pairs(text.earlier_copies) == earlier
-    assert pairs(text.after_earlier_copies) == {(q, p + 1) for q, p in earlier if p + 1 != q}
-
-
-# --- scores
-
-
-def test_scores_are_those_of_a_plain_loop():
-    tokens, sink = "abbcabadbb", [True] + [False] * 9
-    pattern = random_patterns(10, n_heads=1, causal=True)[0]
-    found = measure(verified(pattern, torch.float64), context_of(sink, causal=True, tokens=tokens))
-    content = range(1, 10)
-    total = sum(float(pattern[q, k]) for q in content for k in content)
-    wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k < q}
-    wanted["duplicate"] = lambda q, k: tokens[k] == tokens[q] and k < q
-    for name, chosen in wanted.items():
-        under = {q: [float(pattern[q, k]) for k in content if k <= q and chosen(q, k)] for q in content}
-        repeated = [sum(weights) for weights in under.values() if weights]
-        assert found[name][0] == pytest.approx(sum(map(sum, under.values())) / total)
-        assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
-
-
-# --- labels
-
-
 def test_a_gpt2_head_built_for_induction_gets_its_label():
     heads = [
         lambda query: [query - 7] if query >= 8 else [0],
@@ -81,19 +35,25 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
         CAUSAL_LOOKS_AT["broad"],
     ]
     found = analyze(TWICE, model=hand_built_gpt2([heads]), tokenizer=gpt2_tokenizer(), syntax=False)
-    assert len(found.tokens) == 16
     assert [head.label for head in found.heads] == ["induction", "duplicate-token", "previous-token", "broad"]
     named = {verdict.name: verdict for verdict in found.heads[0].verdicts}
     assert named["induction"].n == 7  # to GPT-2 "the" at the very beginning is another token than " the"
     assert named["induction"].on_repeats == pytest.approx(1, abs=0.01)
-    assert named["duplicate-token"].on_repeats == pytest.approx(0, abs=0.01)
-    assert not named["duplicate-token"].holds
+    assert (named["duplicate-token"].on_repeats, named["duplicate-token"].holds) == (pytest.approx(0, abs=0.01), False)
+
+
+def at_copies(tokens, after=0):
+    """A head that attends to the latest copy of its token, or to what followed it; else to the first position."""
+    latest = [max((p + after for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
+    return torch.eye(len(tokens))[latest]
 
 
 def after_copies(tokens):
-    """A head that attends to what followed the latest copy of its token; to the first position without one."""
-    earlier = [max((p for p in range(q) if tokens[p] == tokens[q]), default=-1) for q in range(len(tokens))]
-    return torch.eye(len(tokens))[[p + 1 for p in earlier]]
+    return at_copies(tokens, after=1)
+
+
+def itself(tokens):
+    return torch.eye(len(tokens))
 
 
 def for_the_alone(tokens):
@@ -105,23 +65,14 @@ def for_the_alone(tokens):
     return pattern
 
 
-def at_copies(tokens):
-    return torch.eye(len(tokens))[
-        [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "head", "name", "expected"),
     [
-        # always before other words
         ("x the cat saw the dog and the man in the house of the boy", after_copies, "induction", (1, 4, 0, False)),
         ("x the cat ran because the cat sat while the cat ate", after_copies, "induction", (1, 4, 1, False)),
         ("x the cat saw a dog then the cat saw a man", after_copies, "induction", (1, 4, 3, True)),
         ("x the cat ran so the cat ran", after_copies, "induction", (1, 3, 2, True)),
-        # tokens that come twice running
-        ("very very very very good and really really really really bad", lambda of: torch.eye(len(of)), "induction",
-         (0, 4, 0, False)),
+        ("very very very very good and really really really really bad", itself, "induction", (0, 4, 0, False)),
         ("x the cat ran and the cat ran the dog the cow the cat the man", for_the_alone, "induction",
          (0.625, 8, 1, False)),
         ("x the cat the dog the man the cow", at_copies, "duplicate-token", (1, 3, 1, False)),
@@ -131,11 +82,9 @@ def test_a_role_rests_on_two_different_tokens_that_come_back_with_what_followed_
     """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
     tokens = text.split()
     context = context_of([tokens[0] == "x"] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
-    found = judged(head(tokens), context)[name]
+    statistics = {name: values[0] for name, values in measure(verified(head(tokens)), context).items()}
+    (found,) = [each for each in judge(statistics, context, [], HeadId(0, 0)) if each.name == name]
     assert (pytest.approx(found.on_repeats), found.n, found.types, found.holds) == expected
-
-
-# --- random sequences of a profile
 
 
 def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
@@ -158,71 +107,56 @@ def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
     return tally, seen
 
 
-def test_scores_on_random_sequences_are_those_of_a_plain_loop(checkpoint):
-    half = 20
-    patterns = random_patterns(2 * half, n_heads=1, causal=checkpoint.architecture.causal)[0]
+def test_scores_on_random_sequences_are_those_of_a_plain_loop_and_of_uniform_attention_the_baseline(checkpoint):
+    half, causal = 20, checkpoint.architecture.causal
+    patterns = random_patterns(2 * half, n_heads=1, causal=causal)[0]
     scores = sequences_of(checkpoint, lambda _: patterns)[0].results().scores
     wanted = {
         "previous": [patterns[q, q - 1] for q in range(1, 2 * half)],
         "duplicate": [patterns[q, q - half] for q in range(half, 2 * half)],
         "induction": [patterns[q, q - half + 1] for q in range(half, 2 * half)],
     }
+    even = sequences_of(checkpoint, lambda _: uniform_pattern(2 * half, causal))[0].results()
+    assert ("retrieval" in even.baselines) == causal
     for name, weights in wanted.items():
         expected = float(torch.stack(weights).double().mean())
         assert scores[name].unique().tolist() == pytest.approx([expected], abs=SUMS_64)
-
-
-def test_uniform_attention_on_random_sequences_scores_the_baseline(checkpoint):
-    n, causal = 40, checkpoint.architecture.causal
-    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
-    found = sequences_of(checkpoint, lambda _: allowed / allowed.sum(1, keepdim=True))[0].results()
-    assert ("retrieval" in found.baselines) == causal
-    for name in ("previous", "duplicate", "induction"):
-        baseline = found.baselines[name]
-        assert float(found.scores[name][0, 0, 0]) == pytest.approx(baseline)
+        assert float(even.scores[name][0, 0, 0]) == pytest.approx(even.baselines[name])
 
 
 def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoint):
-    tokenizer = bert_tokenizer() if not checkpoint.architecture.causal else gpt2_tokenizer()
+    tokenizer = gpt2_tokenizer() if checkpoint.architecture.causal else bert_tokenizer()
     make = sharp_gpt2 if checkpoint.architecture.causal else sharp_bert
     tokenizer.add_tokens(["[unused0]", "[unused99]", "ordinary"])
-    known = len(tokenizer)
-    with_rest = from_loaded(make(vocab_size=known + 50), tokenizer)  # rows that no token has
-    names = tokenizer.convert_ids_to_tokens(ordinary_ids(with_rest))
-    assert "ordinary" in names
-    assert len(names) == known - 2 - len(set(tokenizer.all_special_ids))
-    pattern = torch.eye(40)
-    drawn = sequences_of(with_rest, lambda _: pattern)[1]
-    found = {token for row in drawn for token in row}
-    assert found <= set(ordinary_ids(with_rest))
+    with_rest = from_loaded(make(vocab_size=len(tokenizer) + 50), tokenizer)  # rows that no token has
+    ordinary = ordinary_ids(with_rest)
+    assert "ordinary" in tokenizer.convert_ids_to_tokens(ordinary)
+    assert len(ordinary) == len(tokenizer) - 2 - len(set(tokenizer.all_special_ids))
+    drawn, in_batches, by_seed = (
+        sequences_of(with_rest, itself, **changes)[1] for changes in ({}, {"batch_size": 32}, {"seed": 1})
+    )
+    assert {token for row in drawn for token in row} <= set(ordinary)
     assert all(row[:20] == row[20:] for row in drawn)
-    assert sequences_of(with_rest, lambda _: pattern, batch_size=32)[1] == drawn
-    assert sequences_of(with_rest, lambda _: pattern, seed=1)[1] != drawn
+    assert in_batches == drawn != by_seed
 
 
-# --- needles of a profile
-
-
-def needles_of(context=40, n_sequences=SEQUENCES, seed=0):
-    checkpoint = from_loaded(sharp_gpt2(n_positions=context), gpt2_tokenizer())
-    return Needles(checkpoint, seed, n_sequences)
+def needles_of(context, seed=0):
+    return Needles(from_loaded(sharp_gpt2(n_positions=context), gpt2_tokenizer()), seed, SEQUENCES)
 
 
 @pytest.mark.parametrize(("context", "needle"), [(6, 2), (40, 5), (100, 10)])
 def test_a_needle_comes_once_more_at_the_end_and_nowhere_else(context, needle):
     needles = needles_of(context)
     assert (needles.measurable, needles.context, needles.needle) == (True, context, needle)
-    numbers = list(range(SEQUENCES))
-    starts = needles.starts(numbers).tolist()
+    starts, drawn = needles.starts(list(range(SEQUENCES))).tolist(), needles.drawn().tolist()
     assert (starts[0], starts[-1]) == (1, context - 2 * needle - 1)  # filler before it, and before its copy
     assert starts == sorted(starts)
-    for start, row in zip(starts, needles.drawn().tolist(), strict=True):
+    for start, row in zip(starts, drawn, strict=True):
         assert len(row) == context
         assert row[start : start + needle] == row[-needle:]
         assert len(set(row[-needle:])) == needle
         assert not set(row[-needle:]) & {*row[:start], *row[start + needle : -needle]}
-    assert needles.drawn().tolist() != needles_of(context, seed=1).drawn().tolist()
-    assert needles.drawn().tolist() == needles_of(context).drawn().tolist()
+    assert needles_of(context).drawn().tolist() == drawn != needles_of(context, seed=1).drawn().tolist()
 
 
 def test_retrieval_counts_the_tokens_to_come_that_get_the_largest_attention():
@@ -244,26 +178,8 @@ def test_retrieval_counts_the_tokens_to_come_that_get_the_largest_attention():
 
 
 def test_only_causal_models_with_room_for_a_needle_are_asked():
-    assert not needles_of(5).measurable
     encoder = from_loaded(sharp_bert(), bert_tokenizer())
+    assert not needles_of(5).measurable
     assert not Needles(encoder, 0, SEQUENCES).measurable
     found = RepeatTally(encoder, 0).results()
-    assert ("retrieval" in found.scores, found.needle, list(found.sequences())) == (
-        False,
-        None,
-        ["20 random tokens, repeated"],
-    )
-
-
-def test_a_head_built_for_copying_retrieves_and_is_told_beside_induction():
-    """Layer 0 carries the previous token up, L1H0 of :func:`known_gpt2` looks for its own token there."""
-    profile = profile_heads(from_loaded(known_gpt2(), gpt2_tokenizer()), [], repeats=True, control=False)
-    found = {role.id: role for role in profile.roles if role.role == "retrieval"}
-    copying = HeadId(1, 0)
-    assert (found[copying].score, found[copying].n, found[copying].holds) == (1, SEQUENCES, True)
-    assert found[copying].baseline == pytest.approx(sum(1 / seen for seen in range(57, 64)) / 7)
-    assert max(role.score for id, role in found.items() if id != copying) < 0.1
-    assert not any(role.holds for id, role in found.items() if id != copying)
-    assert [role.role for role in profile.roles_by_head()[copying]] == ["induction", "retrieval"]
-    assert "32 × 64 random tokens, 8 of them copied" in profile.source("retrieval")
-    assert "copied" not in profile.source("induction")
+    assert ("retrieval" in found.scores, found.needle, len(list(found.sequences()))) == (False, None, 1)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz.judge.roles import (
-    ENOUGH_INSTANCES,
     ENOUGH_SEQUENCES,
     ERROR_RATE,
     MIN_TEXTS_SHARES,
@@ -28,11 +27,10 @@ from attnviz.judge.roles import (
 )
 from attnviz.judge.rules import BROAD_SHARE, MARGIN, Rule
 from attnviz.language.syntax import DIRECTIONS
-from attnviz.measures.bootstrap import REPLICATES, standard_error
+from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import (
     HeadScores,
     cosine_evidence,
-    estimated,
     false_discovery,
     proportion_evidence,
     share_evidence,
@@ -40,7 +38,7 @@ from attnviz.measures.estimates import (
     t_tail,
 )
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import GENERAL, NAMES, SHARES
+from attnviz.measures.patterns import NAMES, SHARES
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS
@@ -63,11 +61,16 @@ def estimate(scores: Any, baselines: Any = 0.1, error: float = 0.0, n: int = 100
     named = baselines if isinstance(baselines, dict) else {"guess": baselines}
     by_name = {name: tensor(each).expand_as(values) for name, each in named.items()}
     errors = torch.full_like(values, error)
-    directions = DIRECTIONS if len(values) == 2 else ("",)
     return HeadScores(
-        values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, torch.full(values.shape[1:], n),
-        texts, directions,
-    )  # fmt: skip
+        scores=values,
+        errors=errors,
+        baselines=by_name,
+        baseline=torch.stack(list(by_name.values())).amax(0),
+        differences=errors,
+        n=torch.full(values.shape[1:], n),
+        texts=texts,
+        directions=DIRECTIONS if len(values) == 2 else ("",),
+    )
 
 
 def of_relation(scores: Any, baselines: Any = 0.5, **numbers: Any) -> Candidate:
@@ -84,21 +87,14 @@ def verdicts(candidates: Any, untrained: Any = None) -> set[str]:
     return {role.role for role in judged_roles(candidates, untrained or {}) if role.holds}
 
 
-# --- Student's t
-
-
 @pytest.mark.parametrize(
     ("p", "freedom", "printed"),
-    [(0.95, 29, 1.699), (0.975, 29, 2.045), (0.995, 29, 2.756), (0.9995, 29, 3.659), (0.975, 99, 1.984),
-     (0.9995, 100, 3.390), (0.995, 60, 2.660), (0.9995, 20, 3.850)],
-)  # fmt: skip
+    [(0.95, 29, 1.699), (0.975, 99, 1.984), (0.995, 60, 2.660), (0.9995, 20, 3.850), (0.9995, 100, 3.390)],
+)
 def test_quantiles_are_those_of_printed_tables(p: float, freedom: int, printed: float):
     assert t_quantile(p, freedom) == pytest.approx(printed, abs=0.001)
     assert t_quantile(1 - p, freedom) == pytest.approx(-printed, abs=0.001)
     assert 0.99 * (1 - p) <= t_tail(printed, freedom) <= 1.2 * (1 - p)  # if anything, too careful
-
-
-# --- intervals
 
 
 def quantile(rate: float, texts: int) -> float:
@@ -120,19 +116,15 @@ def test_the_ends_of_the_interval_of_a_proportion_are_where_the_score_test_just_
 
 def test_instances_that_resemble_each_other_count_as_fewer():
     """Kish's design effect: twice the error of independent instances leaves a quarter of them, a smaller error all."""
+
+    def interval(score: float, error: float, n: int, texts: int = 100) -> tuple[float, float]:
+        return proportion_evidence(score, 0.5, (error, 0.1), (n, texts), 0.05).interval
+
     independent = math.sqrt(0.7 * 0.3 / 400)
-
-    def interval(error: float, n: int) -> tuple[float, float]:
-        return proportion_evidence(0.7, 0.5, (error, 0.1), (n, 100), 0.05).interval
-
-    assert interval(2 * independent, 400) == pytest.approx(interval(0.0001, 100))
-    assert interval(independent / 2, 400) == pytest.approx(interval(independent, 400))
-
-
-def test_a_score_of_all_or_nothing_is_as_uncertain_as_its_sentences_are_few():
-    low, high = proportion_evidence(1.0, 0.5, (0.0, 0.1), (400, 40), 0.05).interval
-    t = quantile(0.05, 40)
-    assert (low, high) == (pytest.approx(40 / (40 + t * t)), pytest.approx(1))
+    assert interval(0.7, 2 * independent, 400) == pytest.approx(interval(0.7, 0.0001, 100))
+    assert interval(0.7, independent / 2, 400) == pytest.approx(interval(0.7, independent, 400))
+    t = quantile(0.05, 40)  # a score of all is as uncertain as its sentences are few
+    assert interval(1.0, 0.0, 400, 40) == (pytest.approx(40 / (40 + t * t)), pytest.approx(1))
 
 
 def test_a_difference_is_shrunk_by_half_an_observation_in_each_cell():
@@ -180,18 +172,6 @@ def test_cosines_may_be_negative_and_end_at_one():
     assert cosine_evidence(0.99, 0.1, (0.05, 0.01), 200, 0.05).interval[1] == 1
 
 
-# --- false discoveries
-
-
-def test_a_hand_worked_example_of_false_discovery_rates():
-    """Four tests: 1 + 1/2 + 1/3 + 1/4 = 25/12, times 4 / rank; the third takes the fourth's, which is less."""
-    assert false_discovery([0.04, 0.001, 0.02, 0.039]) == pytest.approx(
-        [0.04 * 25 / 12, 0.001 * 25 / 3, 0.02 * 25 / 6, 0.04 * 25 / 12]
-    )
-    assert false_discovery([]) == []
-    assert false_discovery([0.9, 0.8]) == [1, 1]
-
-
 @given(st.lists(st.sampled_from([0.0, 1e-6, 0.001, 0.004, 0.01, 0.02, 0.03, 0.2, 0.7, 1.0]), min_size=1, max_size=12))
 def test_the_rate_at_which_a_test_just_passes_is_that_of_the_step_up_rule(p: list[float]):
     """Reject the k smallest for the largest k with p_(k) <= rate k / (m (1 + … + 1/m))."""
@@ -203,80 +183,51 @@ def test_the_rate_at_which_a_test_just_passes_is_that_of_the_step_up_rule(p: lis
         assert [q <= rate for q in false_discovery(p)] == [value <= largest for value in p]
 
 
-# --- baselines
-
-
-def test_the_largest_baseline_as_measured_decides_in_every_sample():
-    """The second one is larger as measured, the first in a sample: errors are of score above the second."""
-    values = tensor([[[[0.6, 0.6]]], [[[0.7, 0.7]]], [[[0.5, 0.5]]]])
-    one, two = tensor([0.3, 0.9, 0.3])[:, None, None, None], tensor([[[[0.4, 0.2]]], [[[0.4, 0.2]]], [[[0.4, 0.2]]]])
-    found = estimated(values, {"one": one, "two": two}, 50, 40)
-    assert found.baseline.tolist() == [[[0.4, 0.3]]]
-    torch.testing.assert_close(found.errors, standard_error(values[1:]))
-    expected = standard_error(torch.stack([values[1:, 0, 0, 0] - 0.4, values[1:, 0, 0, 1] - one[1:, 0, 0, 0]], 1))
-    torch.testing.assert_close(found.differences[0, 0], expected)
-    assert {name: of.tolist() for name, of in found.baselines.items()} == {"one": [[[0.3, 0.3]]], "two": [[[0.4, 0.2]]]}
-
-
-@given(st.floats(0, 1), st.floats(0, 0.99))
-def test_gain_is_the_share_of_the_baselines_errors_that_is_gone(score: float, baseline: float):
-    role = only(of_relation([[[score]], [[score]]], baseline))
-    assert role.error_reduction == pytest.approx(1 - (1 - score) / (1 - baseline))
-    assert only(of_relation([[[score]], [[score]]], 1.0)).error_reduction is None
-
-
-# --- one role: thresholds
+def test_gain_is_the_share_of_the_baselines_errors_that_is_gone():
+    assert only(of_relation([[[0.75]], [[0.75]]], 0.5)).error_reduction == pytest.approx(0.5)
+    assert only(of_relation([[[0.2]], [[0.2]]], 0.6)).error_reduction == pytest.approx(-1)
+    assert only(of_relation([[[0.75]], [[0.75]]], 1.0)).error_reduction is None
 
 
 def statistics(error: float = 0.0, texts: int = 1000, causal: bool = False, **changes: Any) -> Any:
     """A tally of one head: shares 0.2 beside 0.1, offsets 0.01 beside 0.05, no sink, half of the uniform entropy."""
     given = changes.pop("baselines", {})
-    scores = (
-        dict.fromkeys(SHARES, 0.2) | {"long_range": 0.1} | dict.fromkeys(OFFSETS, 0.01) | {"sink": 0.0, "broad": 0.5}
-    )
-    scores |= changes
-    baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "broad": 1.0} | given
-    names = [name for name in scores if not (causal and "+" in name)]
-    found = {name: estimate(scores[name], baselines[name], error, texts=texts) for name in names}
+    offsets = [name for name in OFFSETS if not (causal and "+" in name)]
+    scores = dict.fromkeys(SHARES, 0.2) | dict.fromkeys(offsets, 0.01)
+    scores |= {"long_range": 0.1, "sink": 0.0, "broad": 0.5, **changes}
+    baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "broad": 1.0, **given}
+    found = {name: estimate(score, baselines[name], error, texts=texts) for name, score in scores.items()}
     return SimpleNamespace(estimates=lambda: found)
 
 
 def of_statistics(name: str, **changes: Any) -> Role:
-    (role,) = [
-        role for each in statistic_candidates(statistics(**changes)) for role in each.roles() if role.role == name
-    ]
+    candidates = statistic_candidates(statistics(**changes))
+    (role,) = [role for each in candidates for role in each.roles() if role.role == name]
     return role
 
 
-SPECIFIC = [name for name in SHARES if NAMES[name] not in GENERAL]
+EDGES = [
+    ("previous", 0.5, 0.1, 0, False),  # above its threshold
+    ("previous", 0.500001, 0.1, 0, True),
+    ("current", 0.6, 0.5, 0, True),  # and ten points above uniform attention
+    ("current", 0.599999, 0.5, 0, False),
+    ("next", 0.500001, 0.1, 0, True),
+    ("next", 0.5, 0.1, 0, False),
+    ("previous", 0.6, 0.5, 0.045, True),  # 0.0875 logits less 1.97 errors over 0.24
+    ("previous", 0.6, 0.5, 0.055, False),
+    ("sink", 0.6, 0.1, 0, False),
+    ("sink", 0.600001, 0.1, 0, True),
+    ("sink", 0.7, 0.6, 0, True),
+    ("sink", 0.699999, 0.6, 0, False),
+    ("sink", 0.7, 0.1, 0.5, True),  # whatever the errors: it describes
+    ("long_range", 0.24, 0.3, 0, True),  # 0.8 of what its weights give with keys shuffled
+    ("long_range", 0.2399, 0.3, 0, False),
+    ("local", 0.05 + 0.49 * 0.95, 0.05, 0, False),  # half of what uniform attention leaves
+    ("local", 0.05 + 0.51 * 0.95, 0.05, 0, True),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "score", "uniform", "error", "passed"),
-    [
-        *((name, 0.5, 0.1, 0, False) for name in SPECIFIC),
-        *((name, 0.500001, 0.1, 0, True) for name in SPECIFIC),
-        *((name, 0.6, 0.5, 0, True) for name in SPECIFIC),
-        *((name, 0.599999, 0.5, 0, False) for name in SPECIFIC),
-        ("previous", 0.6, 0.5, 0.045, True),  # 0.0875 logits less 1.97 errors over 0.24
-        ("previous", 0.6, 0.5, 0.055, False),
-        ("sink", 0.6, 0.1, 0, False),
-        ("sink", 0.600001, 0.1, 0, True),
-        ("sink", 0.7, 0.6, 0, True),
-        ("sink", 0.699999, 0.6, 0, False),
-        ("long_range", 0.15, 0.15, 0, False),
-        ("long_range", 0.1501, 0.15, 0, True),
-        ("long_range", 0.24, 0.3, 0, True),  # 0.8 of what its weights give with keys shuffled
-        ("long_range", 0.2399, 0.3, 0, False),
-        ("sink", 0.7, 0.1, 0.5, True),  # whatever the errors: it describes
-        ("local", 0.9, 0.05, 0.5, True),
-        *(
-            ("local", uniform + share * (1 - uniform), uniform, 0, share > 0.5)  # of what uniform attention leaves
-            for uniform in (0.05, 0.5, 0.9)
-            for share in (0.49, 0.51, 1)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "score", "uniform", "error", "passed"), EDGES)
 def test_a_share_passes_above_its_threshold_and_ten_points_above_uniform_attention(name, score, uniform, error, passed):
     role = of_statistics(NAMES.get(name, name), error=error, **{name: score}, baselines={name: uniform})
     assert role.holds is passed
@@ -295,42 +246,35 @@ def test_broad_is_above_a_share_of_the_uniform_entropy():
 
 
 def test_roles_that_describe_have_no_control_no_chance_and_no_interval_and_count_as_no_test():
-    """Of positions, relations and the like all of these are given: a role that passes is evidence."""
     found = statistics(error=0.01, previous=0.9, local=0.9, long_range=0.3, sink=0.8, broad=0.9)
     candidates = list(statistic_candidates(found))
     roles = judged_roles(candidates, untrained_scores(candidates))
-    described = {role.role: role for role in roles if role.describes}
-    assert {name for name, role in described.items() if role.holds} == {"local", "long-range", "sink", "broad"}
-    for role in described.values():
-        evidence = (role.interval, role.difference, role.p, role.q, role.untrained, role.passed)
-        assert evidence == (None,) * len(evidence)
-    tested = [role for role in roles if not role.describes]
+    described, tested = ([role for role in roles if role.describes is which] for which in (True, False))
+    assert {role.role for role in described if role.holds} == {"local", "long-range", "sink", "broad"}
+    for role in described:
+        assert {role.interval, role.difference, role.p, role.q, role.untrained, role.passed} == {None}
     assert all(role.untrained is not None and role.q is not None and role.interval is not None for role in tested)
-    (previous,) = judged_roles([each for each in candidates if each.role == "previous-token"], {})
-    n_tests = sum(not each.describes for each in roles)
+    (alone,) = judged_roles([each for each in candidates if each.role == "previous-token"], {})
     (among_all,) = [role for role in judged_roles(candidates, {}) if role.role == "previous-token"]
-    assert among_all.q == pytest.approx(min(1.0, previous.p * n_tests * sum(1 / i for i in range(1, n_tests + 1))))
+    assert among_all.q == pytest.approx(min(1.0, alone.p * len(tested) * harmonic(len(tested))))
 
 
-@pytest.mark.parametrize("name", ["previous-token", "next-token"])
-def test_a_share_takes_a_hundred_texts(name: str):
-    for texts in (1, MIN_TEXTS_SHARES - 1, MIN_TEXTS_SHARES):
-        role = of_statistics(name, texts=texts, previous=0.95, next=0.95)
-        assert of_statistics("sink", texts=texts, sink=0.8).holds is (texts >= MIN_TEXTS_SHARES)
-        enough = texts >= MIN_TEXTS_SHARES
-        assert (role.passed, role.p is not None, role.interval is not None, not role.too_few) == (enough,) * 4
-        assert role.score >= 0.8
+@pytest.mark.parametrize("texts", [1, MIN_TEXTS_SHARES - 1, MIN_TEXTS_SHARES])
+def test_a_share_takes_a_hundred_texts(texts: int):
+    enough = texts >= MIN_TEXTS_SHARES
+    role = of_statistics("previous-token", texts=texts, previous=0.95)
+    assert (role.passed, role.p is not None, role.interval is not None, not role.too_few) == (enough,) * 4
+    assert role.score >= 0.8
+    assert of_statistics("sink", texts=texts, sink=0.8).holds is enough
 
 
-def test_every_head_is_judged_by_its_strongest_offset_and_each_that_was_tried_is_a_look():
-    role = of_statistics("offset:-3", error=0.01, **{"offset:-3": 0.6, "offset:-2": 0.3})
-    assert role.passed
-    alone = share_evidence(0.6, 0.05, (0.01, 0.01), 1000, ERROR_RATE / 14)
-    assert role.interval == pytest.approx(alone.interval)
-    found = statistics(error=0.01, causal=True, **{"offset:-3": 0.6})
-    roles = [role for each in statistic_candidates(found) for role in each.roles() if "offset" in role.role]
-    assert [role.role for role in roles] == ["offset:-3"]
-    assert roles[0].interval == pytest.approx(share_evidence(0.6, 0.05, (0.01, 0.01), 1000, ERROR_RATE / 7).interval)
+@pytest.mark.parametrize(("causal", "n_offsets"), [(False, 14), (True, 7)])
+def test_every_head_is_judged_by_its_strongest_offset_and_each_that_was_tried_is_a_look(causal, n_offsets):
+    found = statistics(error=0.01, causal=causal, **{"offset:-3": 0.6, "offset:-2": 0.3})
+    (role,) = [role for each in statistic_candidates(found) for role in each.roles() if "offset" in role.role]
+    assert (role.role, role.passed) == ("offset:-3", True)
+    looks = ERROR_RATE / n_offsets
+    assert role.interval == pytest.approx(share_evidence(0.6, 0.05, (0.01, 0.01), 1000, looks).interval)
 
 
 def test_a_chance_counts_as_often_as_directions_or_offsets_were_tried():
@@ -357,24 +301,18 @@ def test_a_relation_is_judged_in_the_direction_that_is_further_above_what_it_has
     assert roles[0].interval == pytest.approx(alone.interval)  # both directions of all heads are looks
 
 
-def test_a_relation_has_to_be_ten_points_above_its_largest_baseline():
-    def verdict(score: float, **numbers: Any) -> bool:
-        return only(of_relation([[[score]], [[0.0]]], {"a": 0.1, "b": 0.5}, **numbers)).passed
-
-    assert verdict(0.6)
-    assert not verdict(0.5999)
-    assert not verdict(0.65, error=0.08, texts=40)  # the interval of the difference reaches below 0
-
-
 @pytest.mark.parametrize(
-    ("n", "texts", "too_few"),
-    [(29, 29, "n = 29, 30 needed"), (200, 29, "29 texts, 30 needed"), (ENOUGH_INSTANCES, ENOUGH_INSTANCES, "")],
+    ("score", "numbers", "passed"),
+    [(0.6, {}, True), (0.5999, {}, False), (0.65, {"error": 0.08, "texts": 40}, False)],  # an interval from below 0
 )
-def test_a_verdict_takes_enough_instances_and_enough_sentences(n: int, texts: int, too_few: str):
-    relation = RelationCount("nsubj", 1, estimate([[[0.95]], [[0.0]]], 0.1, n=n, texts=texts))
-    (role,) = (role for each in syntax_candidates([relation]) for role in each.roles())
-    assert (role.too_few, role.passed) == (too_few, not too_few)
-    assert (role.interval is None, role.p is None) == (bool(too_few),) * 2
+def test_a_relation_has_to_be_ten_points_above_its_largest_baseline(score, numbers, passed):
+    assert only(of_relation([[[score]], [[0.0]]], {"a": 0.1, "b": 0.5}, **numbers)).passed is passed
+
+
+@pytest.mark.parametrize(("n", "texts", "enough"), [(29, 29, False), (200, 29, False), (30, 30, True)])
+def test_a_verdict_takes_enough_instances_and_enough_sentences(n: int, texts: int, enough: bool):
+    role = only(of_relation([[[0.95]], [[0.0]]], 0.1, n=n, texts=texts))
+    assert (not role.too_few, role.passed, role.interval is not None, role.p is not None) == (enough,) * 4
 
 
 def test_coreference_has_to_beat_the_largest_guess_by_ten_points():
@@ -386,24 +324,26 @@ def test_coreference_has_to_beat_the_largest_guess_by_ten_points():
     assert list(coreference_candidates(None)) == []
 
 
-def meaning(score: float, baseline: float, error: float = 0.0, on_pairs: float = 1.0, texts: int = 1000) -> Any:
+@pytest.mark.parametrize(
+    ("score", "baseline", "error", "on_pairs", "texts", "passed"),
+    [
+        (-0.3 + MARGIN, -0.3, 0, 1, 1000, True),
+        (-0.3 + MARGIN - 1e-6, -0.3, 0, 1, 1000, False),
+        (0.4 + MARGIN, 0.4, 0, 1, 1000, True),
+        (0.4 + MARGIN - 1e-6, 0.4, 0, 1, 1000, False),
+        (0.5, 0.3, 0.09, 1, 1000, True),
+        (0.5, 0.3, 0.11, 1, 1000, False),
+        (0.5, 0.1, 0, 0.1, 1000, True),
+        (0.5, 0.1, 0, 0.0999, 1000, False),
+        (0.5, 0.1, 0, 1, MIN_TEXTS_SHARES - 1, False),
+    ],
+)
+def test_a_semantic_head_is_a_margin_above_uniform_attention(score, baseline, error, on_pairs, texts, passed):
     found = estimate(score, baseline, error, texts=texts)
-    return SimpleNamespace(results=lambda: found, on_pairs=lambda: tensor([[on_pairs]]))
-
-
-def test_a_semantic_head_is_a_margin_above_uniform_attention_wherever_that_lies():
-    def role(*arguments: float, **options: Any) -> Role:
-        return only(next(semantic_candidates(meaning(*arguments, **options))))
-
-    for baseline in (-0.3, 0.0, 0.4):
-        assert role(baseline + MARGIN, baseline).passed
-        assert not role(baseline + MARGIN - 1e-6, baseline).passed
-    assert role(0.5, 0.3, error=0.09).passed
-    assert not role(0.5, 0.3, error=0.11).passed
-    assert role(0.5, 0.1, on_pairs=0.1).passed
-    assert not role(0.5, 0.1, on_pairs=0.0999).passed
-    few = role(0.5, 0.1, texts=MIN_TEXTS_SHARES - 1)
-    assert (few.passed, few.interval, few.difference) == (False, None, None)
+    tally: Any = SimpleNamespace(results=lambda: found, on_pairs=lambda: tensor([[on_pairs]]))
+    role = only(next(semantic_candidates(tally)))
+    assert role.passed is passed
+    assert (role.interval is None) == (role.difference is None) == (texts < MIN_TEXTS_SHARES)
 
 
 def repeats(induction: Any, duplicate: Any) -> RepeatScores:
@@ -419,10 +359,9 @@ def test_repeats_are_judged_by_the_spread_over_sequences():
     assert (role.score, role.n, role.passed) == (pytest.approx(0.6), 64, True)
     assert role.interval == pytest.approx(share_evidence(0.6, 0.1, (error, error), 64, ERROR_RATE).interval)
     assert not found["duplicate-token"].passed
-    for n in (1, ENOUGH_SEQUENCES - 1):
-        assert not any(only(each).passed for each in repeat_candidates(repeats([[[0.9]]] * n, [[[0.9]]] * n)))
-    with_previous = repeat_candidates(repeats([[[0.9]]], [[[0.9]]]), previous=True)
-    assert {each.role for each in with_previous} == {"previous-token", *found}
+    few = repeats(*([[[0.9]]] * (ENOUGH_SEQUENCES - 1),) * 2)
+    assert not any(only(each).passed for each in repeat_candidates(few))
+    assert {each.role for each in repeat_candidates(few, previous=True)} == {"previous-token", *found}
 
 
 def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
@@ -432,7 +371,8 @@ def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
     assert not any(role.passed or role.p for role in replace(candidate, estimate=unsure).roles())
 
 
-# --- all roles
+def harmonic(n: int) -> float:
+    return sum(1 / i for i in range(1, n + 1))
 
 
 def test_of_many_roles_one_alone_has_to_be_surer_than_its_own_interval_asks():
@@ -442,9 +382,7 @@ def test_of_many_roles_one_alone_has_to_be_surer_than_its_own_interval_asks():
     assert verdicts([alone]) == {"alone"}
     (role,) = [role for role in judged_roles([alone, *nothing], {}) if role.role == "alone"]
     assert not role.passed
-    assert role.q is not None
-    assert role.q > ERROR_RATE
-    assert role.q == pytest.approx(role.p * 101 * sum(1 / i for i in range(1, 102)))
+    assert ERROR_RATE < role.q == pytest.approx(role.p * 101 * harmonic(101))
 
 
 def test_a_role_passes_only_above_every_untrained_head():
@@ -468,11 +406,16 @@ def test_the_control_of_a_relation_is_that_of_its_direction():
 
 @pytest.mark.parametrize(
     ("score", "error", "untrained", "passed", "refuted"),
-    [(0.3, 0.01, None, False, True), (0.63, 0.14, None, False, False), (0.595, 0.14, None, False, False),
-     (0.9, 0.01, None, True, False), (0.9, 0.01, 0.99, False, True), (0.9, 0.01, 0.9, False, False)],
-)  # fmt: skip
+    [
+        (0.3, 0.01, None, False, True),
+        (0.595, 0.14, None, False, False),
+        (0.9, 0.01, None, True, False),
+        (0.9, 0.01, 0.99, False, True),
+        (0.9, 0.01, 0.9, False, False),
+    ],
+)
 def test_a_role_is_refuted_only_where_its_threshold_is_above_the_whole_interval(
-    score: float, error: float, untrained: float | None, passed: bool, refuted: bool
+    score, error, untrained, passed, refuted
 ):
     control = {} if untrained is None else {("syntactic:nsubj", ""): untrained}
     (role,) = judged_roles([of_relation(score, error=error)], control)
@@ -504,5 +447,5 @@ def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
         Candidate("enough", ANY_SCORE, estimate(0.3)),
     ]
     assert untrained_scores(fresh) == {("enough", ""): 0.3}
-    assert verdicts([next(c for c in statistic_candidates(statistics(broad=0.95)) if c.role == "broad")],
-                    untrained_scores(fresh)) == {"broad"}  # fmt: skip
+    (broad,) = (each for each in statistic_candidates(statistics(broad=0.95)) if each.role == "broad")
+    assert verdicts([broad], untrained_scores(fresh)) == {"broad"}

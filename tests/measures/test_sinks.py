@@ -3,18 +3,18 @@
 import pytest
 import torch
 from transformers import GPT2Model
+from transformers.models.mistral import modeling_mistral
 
 from attnviz import compare, head_outputs, rollout
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
-from attnviz.trace import sinks
 from attnviz.trace.sinks import with_found_sinks
 from tests.conftest import SENTENCE, needs_minilm
+from tests.support.families import checkpoint_of
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
 from tests.support.tolerances import SUMS_32
-from tests.support.verified import random_patterns
 
 EAGER = "transformers.models.gpt2.modeling_gpt2.eager_attention_forward"
 
@@ -29,8 +29,7 @@ def attending_to(place: int, share: float, heads: int):
     """Stands for a GPT-2's attention: some heads give that share to one position, whatever else they do."""
 
     def eager(module, query, key, value, attention_mask, **more):
-        scores = query @ key.mT * 8**-0.5 + attention_mask
-        weights = torch.softmax(scores, dim=-1)
+        weights = torch.softmax(query @ key.mT * 8**-0.5 + attention_mask, dim=-1)
         weights[:, :heads, place + 1 :] *= 1 - share
         weights[:, :heads, place + 1 :, place] += share
         return (weights @ value).transpose(1, 2), weights
@@ -38,31 +37,27 @@ def attending_to(place: int, share: float, heads: int):
     return eager
 
 
-def fresh_gpt2():
+def fresh_gpt2(**changes):
     """A GPT-2 that was never trained, with attention that is nearly even."""
     torch.manual_seed(0)
-    return from_loaded(GPT2Model(gpt2_config(attn_implementation="eager")).eval(), gpt2_tokenizer())
+    return from_loaded(GPT2Model(gpt2_config(attn_implementation="eager", **changes)).eval(), gpt2_tokenizer())
 
 
 def resting_gpt2(word):
     """A GPT-2 whose heads all attend to one word: its keys have a direction that every query has."""
-    tokenizer = gpt2_tokenizer()
-    model = fresh_gpt2().model
-    (token,) = tokenizer(f" {word}")["input_ids"]
+    model, n = fresh_gpt2().model, 32
+    (token,) = gpt2_tokenizer()(f" {word}")["input_ids"]
+    direction = torch.eye(n)[0] - torch.eye(n)[1]  # a layer norm leaves its mean
     with torch.no_grad():
-        direction = torch.zeros(model.config.n_embd)
-        direction[0], direction[1] = 1.0, -1.0  # a layer norm leaves its mean
         model.wte.weight[token] += 30 * direction
         for block in model.h:
-            weight, bias = block.attn.c_attn.weight, block.attn.c_attn.bias
-            n = model.config.n_embd
-            weight[:, n : 2 * n] += 2 * direction[:, None]
-            bias[:n] += 2.0
+            block.attn.c_attn.weight[:, n : 2 * n] += 2 * direction[:, None]
+            block.attn.c_attn.bias[:n] += 2.0
     return model
 
 
 @pytest.mark.parametrize(
-    ("share", "heads", "is_sink"), [(0.5, 4, True), (0.5, 3, True), (0.5, 2, False), (0.1, 4, False)]
+    ("share", "heads", "is_sink"), [(0.5, 4, True), (0.5, 3, True), (0.5, 2, False), (0.3, 4, True), (0.1, 4, False)]
 )
 def test_a_position_that_most_heads_rest_on_is_a_sink(monkeypatch, share, heads, is_sink):
     monkeypatch.setattr(EAGER, attending_to(2, share, heads))
@@ -71,51 +66,42 @@ def test_a_position_that_most_heads_rest_on_is_a_sink(monkeypatch, share, heads,
     assert now == ((0, 2) if is_sink else (0,))
 
 
-def test_what_a_key_gets_is_the_mean_over_the_queries_after_it_that_see_it():
-    pattern, windows = random_patterns(9, n_heads=3, causal=True, seed=1).float(), (None, 6)
-    for window, received in zip(windows, sinks._received(pattern.expand(2, -1, -1, -1), windows), strict=True):
-        for key in range(9):
-            rows = [q for q in range(key + 1, 9) if window is None or q - key < window]
-            expected = pattern[:, rows, key].mean(1) if len(rows) >= 4 else torch.zeros(3)
-            torch.testing.assert_close(received[:, key], expected)
-
-
-def test_an_encoder_has_the_sinks_of_convention():
-    now, before = found(from_loaded(sharp_bert(), bert_tokenizer()))
-    assert now == before == (0, 8)
+def test_a_mean_takes_four_queries_after_a_key(monkeypatch):
+    """Of seven tokens the third has four after it, the fourth three."""
+    monkeypatch.setattr(EAGER, attending_to(2, 0.9, 4))
+    checkpoint = fresh_gpt2()
+    assert [found(checkpoint, " ".join(["the"] + ["cat"] * n))[0] for n in (6, 5)] == [(0, 2), (0,)]
+    monkeypatch.setattr(EAGER, attending_to(3, 0.9, 4))
+    assert found(checkpoint, " ".join(["the"] + ["cat"] * 6))[0] == (0,)
 
 
 @needs_minilm
 @pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
 def test_real_models_on_a_sentence_rest_on_nothing_else(name):
-    checkpoint, _ = open_checkpoint(name)
-    now, before = found(checkpoint, "When Mary and John went to the store, John gave a drink to the man who waited")
+    now, before = found(open_checkpoint(name)[0], "When Mary and John went to the store, John gave a drink to the man")
     assert now == before
 
 
-def test_an_untrained_model_has_no_sink_but_the_first():
-    now, before = found(fresh_gpt2(), "the cat saw the cat " * 7)
-    assert now == before == (0,)
+def test_encoders_and_untrained_models_have_the_sinks_of_convention():
+    assert found(from_loaded(sharp_bert(), bert_tokenizer())) == [(0, 8)] * 2
+    assert found(fresh_gpt2(), "the cat saw the cat " * 7) == [(0,)] * 2
 
 
 def test_every_command_of_a_single_text_has_the_same_sinks():
     """Position 2 is the one word that all heads look at."""
-    model = resting_gpt2("cat")
-    options = {"model": model, "tokenizer": gpt2_tokenizer()}
+    options = {"model": resting_gpt2("cat"), "tokenizer": gpt2_tokenizer()}
     analysis = analyze(SENTENCE, syntax=False, **options)
     outputs, rolled = head_outputs(SENTENCE, **options), rollout(SENTENCE, **options)
-    compared = compare(analysis, analysis)
+    compared = {"tokens": compare(analysis, analysis).document()["tokens"][1]}
     kinds = [token["sink"] for token in analysis.document()["tokens"]]
     assert kinds == ["first", None, "found", *[None] * (len(kinds) - 3)]
-    for document in (outputs.document(), rolled.document(), {"tokens": compared.document()["tokens"][1]}):
+    for document in (outputs.document(), rolled.document(), compared):
         assert [token["sink"] for token in document["tokens"]] == kinds
     assert [entry["sink"] for entry in rolled.document()["inputs"]] == [kind is not None for kind in kinds]
     by_head = {head.id: head.sink for head in outputs.heads}
-    for head in analysis.heads:
-        assert by_head[head.id] == pytest.approx(head.statistics["sink"], abs=SUMS_32)
-        assert by_head[head.id] > 0.5
-    for result in (analysis, outputs, rolled):
-        assert "“cat” (#2)" in " ".join(result.report(verbose=True).split())
+    assert by_head == pytest.approx({head.id: head.statistics["sink"] for head in analysis.heads}, abs=SUMS_32)
+    assert min(by_head.values()) > 0.5
+    assert all("“cat” (#2)" in result.report(verbose=True) for result in (analysis, outputs, rolled))
 
 
 def test_a_first_run_that_is_not_finite_is_refused():
@@ -126,5 +112,21 @@ def test_a_first_run_that_is_not_finite_is_refused():
         return states * torch.nan if len(runs) == 1 else states
 
     checkpoint.model.ln_f.register_forward_hook(spoiled)
-    with pytest.raises(VerificationError, match="not finite"):
+    with pytest.raises(VerificationError):
         found(checkpoint)
+
+
+def test_in_a_window_the_queries_that_no_longer_see_a_key_do_not_count(monkeypatch):
+    """All attention of the four that see the third token is on it, and none of the thirty after them."""
+    checkpoint = checkpoint_of("mistral", sliding_window=5, attn_implementation="eager")
+    own = modeling_mistral.eager_attention_forward
+
+    def eager(module, query, key, value, attention_mask, **more):
+        output, weights = own(module, query, key, value, attention_mask, **more)
+        weights = torch.zeros_like(weights)
+        for place in range(weights.shape[-1]):
+            weights[:, :, place, 2 if 2 < place < 7 else place] = 1
+        return output, weights
+
+    monkeypatch.setattr(modeling_mistral, "eager_attention_forward", eager)
+    assert 2 in found(checkpoint, "the cat that i saw ran away from the dog " * 3)[0]

@@ -11,27 +11,23 @@ from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
 from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
-from attnviz.measures.relations import RelationTally, SpansOfTexts
-from attnviz.measures.tallies import OFFSETS, StatisticsTally, counting
+from attnviz.measures.relations import RelationTally
+from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.tokens import merge_pattern
-from attnviz.texts.batches import collate, encode
+from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count, sentence
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
 
 TREES = [
-    sentence(
-        "the cat saw the dog".split(), arcs=[Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 2, "obj")]
-    ),
-    sentence(
-        "the unbelievable cat ran away".split(), arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod"), Arc(2, 3, "nsubj:pass")]
-    ),
-    sentence("the dog ran".split(), arcs=[Arc(0, 1, "det"), Arc(1, 2, "nsubj")]),
+    sentence("the cat saw the dog".split(), arcs=[Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det")]),
+    sentence("the unbelievable cat ran".split(), arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod"), Arc(2, 3, "nsubj:pass")]),
+    sentence(["the", "\u200b", "dog", "ran"], arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod"), Arc(2, 3, "nsubj")]),
     sentence("he saw the house of the dog that ran away".split(), arcs=[Arc(0, 1, "nsubj"), Arc(3, 1, "obj")]),
 ]
+"""Of different lengths; a word of several pieces, and one without any."""
 
 
 def statistics(checkpoint, texts, batch_size=1, replicates=3, **more):
@@ -39,10 +35,9 @@ def statistics(checkpoint, texts, batch_size=1, replicates=3, **more):
     return count(tally, checkpoint, texts, batch_size, replicates, **more)
 
 
-@pytest.mark.parametrize("batch_size", [3])
-def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch_size):
+def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint):
     """Against the independent loops of one text at a time, weighted by positions or by attention on content."""
-    tally, model = statistics(checkpoint, TREES, batch_size), (checkpoint.model, checkpoint.tokenizer)
+    tally, model = statistics(checkpoint, TREES, 3), (checkpoint.model, checkpoint.tokenizer)
     found, baselines = tally.results(), tally.baselines()
     sums, weights = Counter(), Counter()
     for text in TREES:
@@ -75,9 +70,10 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_size):
+def test_offsets_their_baselines_and_the_n_of_patterns_are_those_of_plain_loops(checkpoint, batch_size):
+    """n counts the content with a key under the pattern: offsets of 8 have few in short sentences, the sink all."""
     causal, tally = checkpoint.architecture.causal, statistics(checkpoint, TREES, batch_size)
-    at, uniform, total, queries = Counter(), Counter(), np.zeros((3, 4)), 0
+    at, uniform, n, total, sinks, queries = Counter(), Counter(), Counter(), np.zeros((3, 4)), 0, 0
     for text in TREES:
         sink = independent.sink_flags(checkpoint.model, checkpoint.tokenizer, text.text, None)
         patterns = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
@@ -85,11 +81,15 @@ def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_
         queries += len(content)
         for q in content:
             keys = [k for k in content if k <= q or not causal]
+            n_seen = q + 1 if causal else len(sink)
+            sinks += (n_seen - len(keys)) / n_seen
             for k in keys:
                 total += patterns[:, :, q, k]
                 at[f"offset:{k - q:+d}"] += patterns[:, :, q, k]
                 uniform[f"offset:{k - q:+d}"] += 1 / len(keys)
-    found, baselines = tally.results(), tally.baselines()
+            n.update(f"offset:{k - q:+d}" for k in keys)
+            n.update({"long_range": any(abs(k - q) >= 4 for k in keys), "previous": q - 1 in keys, "sink": 1})
+    found, baselines, estimates = tally.results(), tally.baselines(), tally.estimates()
     assert len(OFFSETS) == 14
     for name in OFFSETS:
         if causal and "+" in name:
@@ -99,57 +99,40 @@ def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_
             np.testing.assert_allclose(found[name], at[name] / total, atol=SUMS_32)
             assert baselines[name] == pytest.approx(uniform[name] / queries)
     np.testing.assert_allclose(1 - found["sink"], total / queries, atol=SUMS_32)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_the_n_of_a_pattern_is_that_of_the_content_with_a_key_under_it(checkpoint, batch_size):
-    """As in a text; offsets of 8 have few in short sentences, and the sink counts all content."""
-    causal, wanted, tally = checkpoint.architecture.causal, Counter(), statistics(checkpoint, TREES, batch_size)
-    for text in TREES:
-        sink = independent.sink_flags(checkpoint.model, checkpoint.tokenizer, text.text, None)
-        content = [i for i, is_sink in enumerate(sink) if not is_sink]
-        for q in content:
-            apart = {k - q for k in content if k <= q or not causal}
-            wanted.update(f"offset:{offset:+d}" for offset in apart)
-            wanted.update({"long_range": any(abs(offset) >= 4 for offset in apart), "previous": -1 in apart, "sink": 1})
-    found = {name: set(estimate.n.flatten().tolist()) for name, estimate in tally.estimates().items()}
-    for name in ("long_range", "previous", "sink", *(offset for offset in OFFSETS if offset in found)):
-        assert found[name] == {wanted[name]}, name
-    assert wanted["offset:-8"] < wanted["previous"] < wanted["sink"]
+    assert baselines["sink"] == pytest.approx(sinks / queries)
+    for name in ("long_range", "previous", "sink", *(offset for offset in OFFSETS if offset in estimates)):
+        assert estimates[name].n.unique().tolist() == [n[name]], name
+    assert n["offset:-8"] < n["previous"] < n["sink"]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, monkeypatch, batch_size):
     """Attention to tokens with an ``a``, against a loop over single texts."""
-    spec = PatternSpec(
-        "with_a", "with-a", lambda text: torch.tensor([["a" in label for label in text.labels]] * text.n),
-        "tokens with an a", "other", reads_text=True,
-    )  # fmt: skip
+
+    def with_a(text):
+        return torch.tensor([["a" in label for label in text.labels]] * text.n)
+
+    spec = PatternSpec("with_a", "with-a", with_a, "tokens with an a", "other", reads_text=True)
     monkeypatch.setattr("attnviz.measures.tallies.PATTERNS", (*PATTERNS, spec))
     tally = statistics(checkpoint, TREES, batch_size)
-    on_a, on_content, uniform, n_non_sink = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
+    on_a, on_content, uniform, n_content = np.zeros((3, 4)), np.zeros((3, 4)), 0.0, 0
     for text in TREES:
         (item,) = encode(checkpoint, [text])
-        content = torch.tensor([not sink for sink in item.sink])
-        with_a = torch.tensor(["a" in piece for piece in item.pieces]) & content
         patterns = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
-        rows = torch.from_numpy(patterns)[:, :, content]
-        on_a += rows[..., with_a].sum((-1, -2))
-        on_content += rows[..., content].sum((-1, -2))
-        for query in content.nonzero().flatten().tolist():
-            end = query + 1 if checkpoint.architecture.causal else None
-            uniform += float(with_a[:end].sum() / content[:end].sum())
-        n_non_sink += int(content.sum())
-    torch.testing.assert_close(tally.results()["with_a"].float(), on_a / on_content, atol=SUMS_32, rtol=SUMS_32)
-    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_non_sink, rel=SUMS_32)
-
-
-def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(checkpoint):
-    expected = np.mean([1 / (q + 1) for q in range(1, 5)]) if checkpoint.architecture.causal else 2 / 7
-    assert statistics(checkpoint, TREES[:1]).baselines()["sink"] == pytest.approx(expected)
+        content = [place for place, sink in enumerate(item.sink) if not sink]
+        for query in content:
+            keys = [key for key in content if key <= query or not checkpoint.architecture.causal]
+            chosen = [key for key in keys if "a" in item.pieces[key]]
+            on_a += patterns[:, :, query, chosen].sum(-1)
+            on_content += patterns[:, :, query, keys].sum(-1)
+            uniform += len(chosen) / len(keys)
+        n_content += len(content)
+    np.testing.assert_allclose(tally.results()["with_a"], on_a / on_content, atol=SUMS_32)
+    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_content, rel=SUMS_32)
 
 
 def test_standard_errors_are_those_of_a_bootstrap_over_texts(checkpoint):
+    """And of a seed, whatever the batches."""
     texts = [text for text in TREES for _ in range(5)]
     broad = statistics(checkpoint, texts, 4, 2000, seed=5).estimates()["broad"]
     alone = {text: statistics(checkpoint, [text]) for text in TREES}
@@ -160,9 +143,6 @@ def test_standard_errors_are_those_of_a_bootstrap_over_texts(checkpoint):
     means = (entropy * length)[drawn].sum(1) / (uniform * length)[drawn].sum(1)
     assert float(broad.scores[0, 1, 2]) == pytest.approx((entropy * length).sum() / (uniform * length).sum())
     assert float(broad.errors[0, 1, 2]) == pytest.approx(means.std(), rel=0.15)
-
-
-def test_errors_depend_on_the_seed_and_not_on_the_batches(checkpoint):
     one, other, seeded = (
         statistics(checkpoint, TREES, batch_size, 20, seed=seed).estimates()["sink"].errors
         for seed, batch_size in ((1, 2), (1, 3), (2, 2))
@@ -171,18 +151,16 @@ def test_errors_depend_on_the_seed_and_not_on_the_batches(checkpoint):
     assert not torch.allclose(one, seeded, rtol=1e-2)
 
 
-# --- relations, beside guesses, sentence by sentence
-
 NAMED = ("fixed offset", "chance", "first word", "last word", "longest word", "other words")
 WAYS = ("dependent_to_head", "head_to_dependent")
 
 
 def plain_counts(checkpoint, text):
-    """By relation: instances, offsets, and by way what is right, by a plain loop over words, for every head."""
+    """By relation and name: instances, offsets, and by way what is right, by a plain loop over words, of every head."""
     (item,) = encode(checkpoint, [text])
     words = [[place for place in word if not item.sink[place]] for word in item.members]
     layers = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
-    found = {}
+    sums = Counter()
 
     def seen_from(word):
         before = range(word) if checkpoint.architecture.causal else range(len(words))
@@ -196,119 +174,61 @@ def plain_counts(checkpoint, text):
         if not words[arc.dependent] or not words[arc.head]:
             continue
         for name in {arc.relation, arc.relation.split(":")[0]}:
-            sums = found.setdefault(name, Counter())
-            sums["n"] += 1
-            sums["offset", arc.head - arc.dependent] += 1
+            sums[name, "n"] += 1
+            sums[name, "offset", arc.head - arc.dependent] += 1
             for way, query, target in zip(WAYS, (arc.dependent, arc.head), (arc.head, arc.dependent), strict=True):
                 seen = seen_from(query)
-                sums[way, "chance"] += (target in seen) / max(len(seen), 1)
-                sums[way, "first word"] += seen[:1] == [target]
-                sums[way, "last word"] += seen[-1:] == [target]
-                sums[way, "longest word"] += bool(seen) and max(seen, key=lambda w: (len(words[w]), -w)) == target
+                sums[name, way, "chance"] += (target in seen) / max(len(seen), 1)
+                sums[name, way, "first word"] += seen[:1] == [target]
+                sums[name, way, "last word"] += seen[-1:] == [target]
+                longest = max(seen, key=lambda w: (len(words[w]), -w), default=None)
+                sums[name, way, "longest word"] += longest == target
                 others = [word for word in range(len(words)) if word != query and target in seen_from(word)]
                 for at in np.ndindex(3, 4):
-                    sums[way, at] += guess(at, query) == target
+                    sums[name, way, at] += guess(at, query) == target
                     right = sum(guess(at, word) == target for word in others)
-                    sums[way, "other words", at] += right / max(len(others), 1)
-    return found
+                    sums[name, way, "other words", at] += right / max(len(others), 1)
+    return sums
 
 
-def plain_relations(checkpoint, texts, weights):
-    """By relation: n, the best offset, and scores and baselines of each way, [n_layers, n_heads], in one sample."""
-    counts = Counter()
-    for text, weight in zip(texts, weights, strict=True):
-        for name, sums in plain_counts(checkpoint, text).items():
-            for what, value in sums.items():
-                counts[name, what] += weight * value
-    return counts
-
-
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [4, pytest.param(1, marks=pytest.mark.thorough)])
 def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_bootstrap_sample(checkpoint, batch_size):
     texts = [replace(text, number=number) for number, text in enumerate(TREES, start=1)]
     samples = text_weights(0, [text.number for text in texts], 3)
     assert len({tuple(row) for row in samples.tolist()}) == 4
-    tally = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, texts, batch_size)
-    expected = [plain_relations(checkpoint, texts, row) for row in samples.tolist()]
-    relations = tally.results()
-    names = {name for name, what in expected[0] if what == "n"}
-    assert {relation.relation: relation.n for relation in relations} == {name: expected[0][name, "n"] for name in names}
-    assert names >= {"nsubj", "nsubj:pass", "det"}
+    relations = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, texts, batch_size).results()
+    of_texts, expected = [plain_counts(checkpoint, text) for text in texts], [Counter() for _ in samples]
+    for sums, row in zip(expected, samples.tolist(), strict=True):
+        for weight, counts in zip(row, of_texts, strict=True):
+            for name, value in counts.items():
+                sums[name] += weight * value
+    n_texts = Counter(name for counts in of_texts for name, *what in counts if what == ["n"])
+    wanted = {name: (expected[0][name, "n"], number) for name, number in n_texts.items()}
+    assert {each.relation: (each.n, each.accuracy.texts) for each in relations} == wanted
+    assert wanted.keys() >= {"nsubj", "nsubj:pass", "det"}
     for relation in relations:
         name, found = relation.relation, relation.accuracy
         assert (found.directions, tuple(found.baselines)) == (WAYS, NAMED)
-        offsets = {key[1][1]: value for key, value in expected[0].items() if key[0] == name and "offset" in key[1]}
-        assert expected[0][name, ("offset", relation.offset)] == max(offsets.values())
+        best = max(value for key, value in expected[0].items() if key[:2] == (name, "offset"))
+        assert expected[0][name, "offset", relation.offset] == best
         scores, baselines = np.zeros((4, 2, 3, 4)), {each: np.zeros((4, 2, 3, 4)) for each in NAMED}
-        for sample, sums in enumerate(expected):
-            n = sums[name, "n"] or np.nan
-            for (place, way), at in ((each, at) for each in enumerate(WAYS) for at in np.ndindex(3, 4)):
-                scores[sample, place][at] = sums[name, (way, at)] / n
-                baselines["other words"][sample, place][at] = sums[name, (way, "other words", at)] / n
-                baselines["fixed offset"][sample, place][at] = sums[name, ("offset", relation.offset)] / n
-                for each in NAMED[1:-1]:
-                    baselines[each][sample, place][at] = sums[name, (way, each)] / n
+        for sample, place, layer, head in np.ndindex(scores.shape):
+            at, way, sums = (layer, head), WAYS[place], expected[sample]
+            n, where = sums[name, "n"] or np.nan, (sample, place, layer, head)
+            scores[where] = sums[name, way, at] / n
+            baselines["other words"][where] = sums[name, way, "other words", at] / n
+            baselines["fixed offset"][where] = sums[name, "offset", relation.offset] / n
+            for each in NAMED[1:-1]:
+                baselines[each][where] = sums[name, way, each] / n
         np.testing.assert_allclose(found.scores, scores[0], atol=SUMS_64)
         for each in NAMED:
             np.testing.assert_allclose(found.baselines[each], baselines[each][0], atol=SUMS_64, err_msg=each)
-        largest = np.stack([baselines[each][0] for each in NAMED]).argmax(0)
+        largest = np.stack([baselines[each][0] for each in NAMED]).argmax(0)  # as measured, in every sample
         deciding = np.take_along_axis(np.stack(list(baselines.values())), largest[None, None], 0)[0]
         np.testing.assert_allclose(found.baseline, deciding[0], atol=SUMS_64)
         torch.testing.assert_close(found.errors, standard_error(torch.from_numpy(scores[1:])), equal_nan=True)
         differences = standard_error(torch.from_numpy((scores - deciding)[1:]))
         torch.testing.assert_close(found.differences, differences, equal_nan=True)
-
-
-def test_sentences_are_counted_once_however_many_instances_they_have(checkpoint):
-    found = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, TREES, 2).results()
-    counted = {relation.relation: (relation.n, relation.accuracy.texts) for relation in found}
-    in_first = 0 if checkpoint.architecture.causal else 1  # "the" at the beginning is GPT-2's sink, and no word
-    assert counted["det"] == (1 + 3 * in_first, 1 + 2 * in_first)
-    assert counted["nsubj"] == (3 + in_first, 3 + in_first)  # nsubj:pass is a nsubj
-    assert counted["nsubj:pass"] == (1, 1)
-
-
-def test_a_head_that_rests_on_the_first_word_of_gpt2_finds_nothing_there():
-    """The first word is the head of both; a sink is nobody's guess, and its relations are none."""
-    checkpoint = from_loaded(sharp_gpt2(), gpt2_tokenizer())
-    text = sentence("cat saw dog house".split(), arcs=[Arc(1, 0, "obj"), Arc(2, 0, "obj"), Arc(3, 1, "det")])
-    batch = collate(checkpoint, encode(checkpoint, [text]))
-    n = batch.valid.shape[1]
-    tally = RelationTally(1, 1, True, 2)
-    pattern = torch.zeros(1, 1, n, n)
-    pattern[..., 0], pattern[..., 1] = 0.9, 0.1
-    with counting([tally], batch, torch.ones(3, 1, dtype=torch.float64)) as add:
-        add(0, pattern.tril())
-    (relation,) = tally.results()
-    assert (relation.relation, relation.n) == ("det", 1)
-    assert relation.accuracy.scores.flatten().tolist() == [1.0, 0.0]
-    assert relation.accuracy.baselines["first word"][0, 0, 0] == 1.0
-
-
-def test_relations_with_a_word_without_tokens_are_left_out():
-    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
-    text = sentence(["the", "\u200b", "cat"], arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod")])
-    tally = count(RelationTally(3, 4, False, 3), checkpoint, [text])
-    assert [relation.relation for relation in tally.results()] == ["det"]
-
-
-def test_corpora_without_relations_have_none(checkpoint):
-    plain = [replace(text, arcs=()) for text in TREES]
-    assert count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, plain, 2).results() == []
-
-
-def test_attention_between_spans_is_that_of_merged_words():
-    pattern = torch.rand(2, 3, 6, 6)
-    members = [[(0,), (1, 2), (5,)], [(3, 4), ()]]
-    found = SpansOfTexts(members, 6, pattern.device).between(pattern)
-    assert found.shape == (2, 3, 3, 3)
-    torch.testing.assert_close(found[0], merge_pattern(pattern[0], members[0]))
-    torch.testing.assert_close(found[1, :, :1, :1], merge_pattern(pattern[1], members[1][:1]))
-    assert (found[1, :, 1:] == 0).all()
-    assert (found[1, :, :, 1:] == 0).all()
-
-
-# --- names
 
 
 def names_text(text, *words, answer=0, subjects=None, number=0):
@@ -395,9 +315,6 @@ def test_subjects_are_a_guess_only_where_all_examples_were_parsed(checkpoint):
     assert NameTally(3, 4, False).results() is None
 
 
-# --- saved and added up
-
-
 @pytest.mark.parametrize(
     ("make", "texts"),
     [
@@ -435,3 +352,76 @@ def test_samples_in_which_nothing_counts_are_left_out_of_the_error():
     found = standard_error(values)
     assert found[:2].tolist() == pytest.approx([2**0.5, 8**0.5])
     assert found[2].isnan()
+
+
+MEANT = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
+
+
+def meanings(checkpoint, places, batch_size=1):
+    """A tally of these of the texts, every replicate weighted by their places."""
+    texts = [Text(MEANT[place], number=10 + place) for place in places]
+    return count(MeaningTally(checkpoint, 3), checkpoint, texts, batch_size)
+
+
+def plain_meanings(checkpoint, texts):
+    """Scores, [n_layers, n_heads], and baseline as defined, pair by pair."""
+    tokenizer, causal = checkpoint.tokenizer, checkpoint.architecture.causal
+    table = checkpoint.model.get_input_embeddings().weight.detach().double()
+    special = tokenizer.all_special_tokens
+    ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special]
+    table = table - table[ordinary].mean(0)
+    weighted, total, means = 0.0, 0.0, []
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        sink = independent.sink_flags(checkpoint.model, tokenizer, text, None)
+        patterns = independent.attentions(checkpoint.model, tokenizer, text, None)
+        for q in range(len(ids)):
+            found = []
+            for k in range(q + 1 if causal else len(ids)):
+                if sink[q] or sink[k] or ids[q] == ids[k]:
+                    continue
+                found.append(float(torch.cosine_similarity(table[ids[q]], table[ids[k]], dim=0)))
+                weighted = weighted + patterns[:, :, q, k] * found[-1]
+                total = total + patterns[:, :, q, k]
+            means += [sum(found) / len(found)] if found else []
+    return weighted / total, sum(means) / len(means)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_scores_and_baseline_are_those_of_plain_loops(checkpoint, batch_size):
+    tally = meanings(checkpoint, [0, 1, 2, 3], batch_size)
+    found = tally.results()
+    expected, expected_baseline = plain_meanings(checkpoint, MEANT)
+    assert expected.shape == (3, 4)
+    np.testing.assert_allclose(found.scores[0], expected, atol=SUMS_32)
+    np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=SUMS_32)
+    assert (found.texts, found.n.unique().tolist()) == (4, [tally.n_queries])
+
+
+def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint):
+    weights = text_weights(0, [10, 11, 12, 13], 3)[1:].long()
+    assert int(weights.sum(1).min()) > 0
+    assert len({tuple(row) for row in weights.tolist()}) == 3
+    drawn = [meanings(checkpoint, torch.arange(4).repeat_interleave(row).tolist()).results() for row in weights]
+    found = meanings(checkpoint, [0, 1, 2, 3], 2).results()
+    torch.testing.assert_close(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=SUMS_32, rtol=0)
+    above = torch.stack([each.scores - each.baseline for each in drawn]).std(0)
+    torch.testing.assert_close(found.differences, above, atol=SUMS_32, rtol=0)
+    assert float(found.differences.min()) > 0
+
+
+def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint):
+    found = count(MeaningTally(checkpoint, 2), checkpoint, [Text("cat cat cat")], replicates=2).results()
+    assert found.scores.isnan().all()
+    assert found.baseline.isnan().all()
+    assert not found.n.any()
+
+
+def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
+    model, tokenizer = sharp_bert(vocab_size=len(bert_tokenizer()) + 7), bert_tokenizer()
+    table = model.get_input_embeddings().weight
+    expected = table[[i for i in range(len(tokenizer)) if i not in range(5)]].mean(0)
+    with torch.no_grad():
+        table[:5] += 100
+        table[len(tokenizer) :] -= 50
+    assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=SUMS_32)

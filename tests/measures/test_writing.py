@@ -9,19 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, GPT2LMHeadModel
 
-from attnviz.commands.profile.measure import Profile, profile_heads, untrained_copy
-from attnviz.commands.profile.report import SPEC
+from attnviz.commands.profile.measure import profile_heads, untrained_copy
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, WRITTEN
 from attnviz.measures.tallies import counting
 from attnviz.measures.writing import QUIET, WritingTally
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.head_ids import HeadId
-from attnviz.present.view import ViewOptions
 from attnviz.texts.batches import SampledAttention, batches
 from attnviz.texts.reading import Text
 from tests.support.corpora import WORDS, sentences
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
-from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama, sharp_with_images
+from tests.support.families import model_of as model_of_family
+from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, hand_built_gpt2, sharp_bert, sharp_gpt2
 from tests.support.outputs import model_of, of_head, own_numbers, sharper_gpt2
 from tests.support.relatives import checkpoint_of
@@ -136,8 +134,6 @@ def test_scores_and_baselines_are_those_of_plain_loops(kind: str):
         np.testing.assert_array_equal(estimates[INACTIVE].n, tally.n_non_sink)
 
 
-# --- heads built by hand
-
 BUILT = [{COPYING}, {COPY_SUPPRESSION}, {COPYING, INACTIVE}, set()]
 """What each head writes of the token before: its code; less its code; its code, but little; that of all words."""
 
@@ -171,70 +167,55 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sentences(tmp_path_factory.mktemp("corpus") / "random.txt", 130)
 
 
-@pytest.fixture(scope="module")
-def found(corpus: Path) -> Profile:
+def test_heads_that_are_built_to_copy_suppress_or_write_little_are_told_from_one_that_raises_all_words(corpus: Path):
     profile = profile_heads(built(), [corpus], syntax=False)
     assert profile is not None
-    return profile
-
-
-def test_heads_that_are_built_to_copy_suppress_or_write_little_are_told_from_one_that_raises_all_words(found: Profile):
-    roles = {(role.id, role.role): role for role in found.roles if role.role in WRITTEN}
-    passed = [{name for (id, name), role in roles.items() if role.passed and id.head == head} for head in range(4)]
-    assert passed == BUILT
-    assert roles[HeadId(0, 0), COPYING].score == roles[HeadId(0, 1), COPY_SUPPRESSION].score == 1
-    assert roles[HeadId(0, 2), INACTIVE].score == 1
-    all_words = roles[HeadId(0, 3), COPYING]
+    roles = {(role.id.head, role.role): role for role in profile.roles if role.role in WRITTEN}
+    assert [{name for (at, name), role in roles.items() if role.passed and at == head} for head in range(4)] == BUILT
+    assert roles[0, COPYING].score == roles[1, COPY_SUPPRESSION].score == roles[2, INACTIVE].score == 1
+    all_words = roles[3, COPYING]
     assert all_words.score > 0.9
     assert all_words.score - all_words.baseline < 0.05
     assert all(role.untrained is not None for role in roles.values())
 
 
-def test_a_freshly_initialised_model_writes_in_no_way_that_passes_even_without_a_control(corpus: Path):
-    for seed in range(3):
-        torch.manual_seed(seed)
-        fresh = from_loaded(GPT2LMHeadModel(gpt2_config()).eval(), gpt2_tokenizer())
-        profile = profile_heads(fresh, [corpus], control=False, syntax=False, examples=0)
-        assert profile is not None
-        assert {role.role for role in profile.roles} >= set(WRITTEN)
-        assert {role.role for role in profile.roles if role.holds} <= {"broad"}
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_freshly_initialised_model_writes_in_no_way_that_passes_even_without_a_control(corpus: Path, seed: int):
+    torch.manual_seed(seed)
+    fresh = from_loaded(GPT2LMHeadModel(gpt2_config()).eval(), gpt2_tokenizer())
+    profile = profile_heads(fresh, [corpus], control=False, syntax=False, examples=0)
+    assert profile is not None
+    assert {role.role for role in profile.roles} >= set(WRITTEN)
+    assert {role.role for role in profile.roles if role.holds} <= {"broad"}
 
 
-@pytest.mark.parametrize(
-    ("family", "tied"), [("llama", False), ("granite", True), ("gemma3_text", False), ("images", True)]
-)
+@pytest.mark.parametrize(("family", "tied"), [("llama", False), ("granite", True), ("gemma3", True)])
 def test_an_untrained_copy_has_an_unembedding_of_its_own_tied_where_the_models_is(family: str, tied: bool):
-    maker = sharp_with_images if family == "images" else partial(sharp_llama, family)
-    checkpoint = from_loaded(maker(tie_word_embeddings=tied), sentencepiece_tokenizer())
-    fresh: Any = untrained_copy(checkpoint, 1)
-    tables: list[Any] = [each.model.get_input_embeddings().weight for each in (checkpoint, fresh)]
-    heads = [[*each.language_head.parameters()] for each in (checkpoint, fresh)]
-    assert [own is table for (own, *_), table in zip(heads, tables, strict=True)] == [heads[0][0] is tables[0]] * 2
-    assert heads[0][0].shape == heads[1][0].shape
-    assert not torch.allclose(heads[0][0], heads[1][0])
-    again: Any = untrained_copy(checkpoint, 1)
-    assert torch.equal(heads[1][0], next(again.language_head.parameters()))
+    checkpoint = from_loaded(*model_of_family(family, tie_word_embeddings=tied))
+    fresh, again = (untrained_copy(checkpoint, 1) for _ in range(2))
+    own, of_fresh, of_again = (next(each.language_head.parameters()) for each in (checkpoint, fresh, again))
+    for each, head in ((checkpoint, own), (fresh, of_fresh)):
+        assert (head is each.model.get_input_embeddings().weight) is tied
+    assert own.shape == of_fresh.shape
+    assert not torch.allclose(own, of_fresh)
+    assert torch.equal(of_fresh, of_again)
 
 
-def test_without_a_way_to_the_logits_the_reason_is_said_once_and_inactive_is_still_judged(corpus: Path):
-    profile = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), [corpus], control=False, syntax=False)
+def test_without_a_way_to_the_logits_inactive_is_still_judged(tmp_path: Path):
+    few = sentences(tmp_path / "few.txt", 20)
+    profile = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), [few], control=False, syntax=False)
     assert profile is not None
     assert {role.role for role in profile.roles} & set(WRITTEN) == {INACTIVE}
-    told = "".join(map(str, SPEC.tables(profile, ViewOptions(verbose=True))))
-    assert told.count("Copying and copy-suppression were not measured: in BERT and its relatives") == 1
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "why"),
+    "checkpoint",
     [
-        (lambda: from_loaded(sharp_llama("gemma2"), sentencepiece_tokenizer()), "bounds its logits"),
-        (lambda: from_loaded(sharp_gpt2(), gpt2_tokenizer()), "no language-modelling head"),
-        (lambda: checkpoint_of("modernbert", auto_class=AutoModelForMaskedLM), "not linear"),
-        (
-            lambda: from_loaded(sharp("t5"), unigram_tokenizer()).encoder,
-            "makes no logits",
-        ),
+        lambda: from_loaded(sharp_llama("gemma2"), sentencepiece_tokenizer()),  # bounds its logits
+        lambda: from_loaded(sharp_gpt2(), gpt2_tokenizer()),  # has no language-modelling head
+        lambda: checkpoint_of("modernbert", auto_class=AutoModelForMaskedLM),  # whose head is not linear
+        lambda: from_loaded(sharp("t5"), unigram_tokenizer()).encoder,
     ],
 )
-def test_each_kind_of_model_has_its_own_reason(checkpoint: Any, why: str):
-    assert why in WritingTally(checkpoint(), 1).why_no_copying
+def test_some_kinds_of_models_have_no_way_to_the_logits(checkpoint: Any):
+    assert WritingTally(checkpoint(), 1).why_no_copying

@@ -1,5 +1,6 @@
 """The reference attention against four oracles: transformers, torch's own kernel, a plain loop, and algebra."""
 
+import cmath
 import itertools
 import math
 from dataclasses import replace
@@ -10,113 +11,66 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import layer_norm, linear, rms_norm, scaled_dot_product_attention
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.reference.attention import (
-    HeadParameters,
-    Projection,
-    allowed_positions,
-    joined_output,
-    pattern_of,
-    project,
-    queries_and_keys,
-    values,
-)
+from attnviz.models.checkpoint import from_loaded
+from attnviz.models.families.llama import rotary_of
+from attnviz.reference import attention as reference
+from attnviz.reference.attention import HeadParameters, LayerNorm, Projection, RMSNorm, allowed_positions, pattern_of
+from attnviz.reference.positions import Rotary, apply_rotary, default_frequencies
 from tests.support.drawn_parameters import random_input, random_parameters
+from tests.support.llamas import ROPE, llama_config
 from tests.support.models import sharp_bert, sharp_gpt2
-from tests.support.recorded import RecordedLayer, batch, recorded
+from tests.support.recorded import batch, recorded
 from tests.support.tolerances import SHARP, SHARP_64, SUMS_32, SUMS_64
-
-GPT2_FLAGS = ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
-DTYPES = [torch.float32, torch.float64]
 
 
 def multi_head_attention(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[Tensor, Tensor]:
     """The pattern of every head, and the output of all heads, of a layer with the input x."""
-    query, key = queries_and_keys(x, x, parameters)
+    query, key = reference.queries_and_keys(x, x, parameters)
     pattern = pattern_of(query, key, parameters, allowed)
-    return pattern, joined_output(pattern @ values(x, parameters), parameters)
-
-
-def captured(model: Any, inputs: dict[str, Tensor]) -> tuple[Checkpoint, list[RecordedLayer]]:
-    checkpoint = from_loaded(model, object())
-    return checkpoint, recorded(checkpoint, inputs)
-
-
-def recomputed(checkpoint: Checkpoint, layer: RecordedLayer, mask: Tensor) -> tuple[Tensor, Tensor]:
-    parameters = checkpoint.architecture.parameters(checkpoint.model, layer.layer)
-    with torch.inference_mode():
-        allowed = allowed_positions(mask, parameters.causal)
-        return multi_head_attention(layer.record.attention_input, parameters, allowed)
+    return pattern, reference.joined_output(pattern @ reference.values(x, parameters), parameters)
 
 
 def assert_reproduces(model: Any, inputs: dict[str, Tensor], dtype: torch.dtype) -> None:
     """Compare every row of a real query, in every layer, with what the model computed."""
-    checkpoint, layers = captured(model, inputs)
-    real = inputs["attention_mask"].bool()
-    assert len(layers) == 3
-    for layer in layers:
-        pattern, output = recomputed(checkpoint, layer, inputs["attention_mask"])
+    checkpoint, real = from_loaded(model, object()), inputs["attention_mask"].bool()
+    layers = recorded(checkpoint, inputs)
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        attentions = model(**inputs, output_attentions=True).attentions
+    for layer, own in zip(layers, attentions, strict=True):
+        torch.testing.assert_close(layer.pattern, own, rtol=0, atol=SUMS_32)  # the oracle itself
+        assert layer.pattern[0].max(dim=-1).values[..., 1:].mean() > 0.2  # and sharp: 0.09 would hide wrong formulas
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer.layer)
+        with torch.inference_mode():
+            allowed = allowed_positions(inputs["attention_mask"], parameters.causal)
+            pattern, output = multi_head_attention(layer.record.attention_input, parameters, allowed)
         assert pattern.dtype == output.dtype == dtype
-        assert pattern.shape == layer.pattern.shape
         difference = (pattern - layer.pattern).abs().amax(dim=(1, 3))[real]
         assert difference.max() <= SHARP[dtype]
         scale = layer.record.output[real].abs().max()
         assert (output - layer.record.output)[real].abs().max() <= SHARP[dtype] * scale
 
 
-def plain_loops(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[list[Any], list[Any]]:
-    """The formulas of the paper on Python floats: no torch arithmetic at all."""
-    n, d_model = x.shape
-    n_heads, _, d_head = parameters.query.weight.shape
-    rows = x.tolist()
-
-    def vector(projection: Projection, head: int, position: int) -> list[float]:
-        weight, bias = projection.weight[head].tolist(), projection.bias[head].tolist()
-        return [bias[e] + math.fsum(rows[position][d] * weight[d][e] for d in range(d_model)) for e in range(d_head)]
-
-    pattern = [[[0.0] * n for _ in range(n)] for _ in range(n_heads)]
-    output = [list(parameters.output_bias.tolist()) for _ in range(n)]
-    for head in range(n_heads):
-        keys = [vector(parameters.key, head, k) for k in range(n)]
-        values = [vector(parameters.value, head, k) for k in range(n)]
-        w_o = parameters.output_weight[head].tolist()
-        for q in range(n):
-            query = vector(parameters.query, head, q)
-            seen = [k for k in range(n) if allowed[q, k]]
-            scores = {k: parameters.scale * math.fsum(a * b for a, b in zip(query, keys[k], strict=True)) for k in seen}
-            top = max(scores.values())
-            total = math.fsum(math.exp(score - top) for score in scores.values())
-            for k in seen:
-                pattern[head][q][k] = math.exp(scores[k] - top) / total
-            for e in range(d_head):
-                weighted = math.fsum(pattern[head][q][k] * values[k][e] for k in seen)
-                for d in range(d_model):
-                    output[q][d] += weighted * w_o[e][d]
-    return pattern, output
-
-
-# --- against transformers -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("seed", "lengths"), [(0, (11,)), (1, (11,)), (0, (11, 6))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("seed", "lengths"), [(0, (11,)), (1, (11, 6))])
 def test_reference_reproduces_bert(dtype, seed, lengths):
     assert_reproduces(sharp_bert(seed).to(dtype), batch(61, lengths), dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("flags", list(itertools.product([True, False], repeat=3)))
-@pytest.mark.parametrize("lengths", [(11, 6)])
-def test_reference_reproduces_gpt2_under_every_flag(dtype, flags, lengths):
-    settings = dict(zip(GPT2_FLAGS, flags, strict=True))
-    if dtype == torch.float64 and settings["reorder_and_upcast_attn"]:
-        # transformers itself cannot compute this: its mask is float64 where it insists on float32 scores
-        with pytest.raises(ArchitectureError, match="reorder_and_upcast_attn=True"):
-            captured(sharp_gpt2(**settings).to(dtype), batch(400, lengths))
-        return
-    assert_reproduces(sharp_gpt2(**settings).to(dtype), batch(400, lengths), dtype)
+def test_reference_reproduces_gpt2_under_every_flag(dtype, flags):
+    names = "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"
+    model, inputs = sharp_gpt2(**dict(zip(names, flags, strict=True))).to(dtype), batch(400, (11, 6))
+    if dtype == torch.float64 and flags[2]:  # whose float64 mask transformers itself cannot add to float32 scores
+        with pytest.raises(ArchitectureError, match="reorder_and_upcast_attn"):
+            from_loaded(model, object())
+    else:
+        assert_reproduces(model, inputs, dtype)
 
 
 @pytest.mark.parametrize("flag", ["upcast", "softmax_in_float32"])
@@ -131,71 +85,24 @@ def test_scores_and_softmax_or_the_softmax_alone_can_be_in_float32(flag):
     torch.testing.assert_close(narrow, wide, rtol=0, atol=SUMS_32)
 
 
-@pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])
-def test_captured_patterns_are_those_of_output_attentions_and_sharp(make):
-    """The oracle itself; a nearly uniform model (0.09 over 11 keys) would agree with many wrong formulas."""
-    model = make()
-    inputs = batch(61, (11, 6))
-    _, records = captured(model, inputs)
-    model.set_attn_implementation("eager")
-    with torch.inference_mode():
-        attentions = model(**inputs, output_attentions=True).attentions
-    for record, expected in zip(records, attentions, strict=True):
-        torch.testing.assert_close(record.pattern, expected, rtol=0, atol=SUMS_32)
-        assert record.pattern[0].max(dim=-1).values[..., 1:].mean() > 0.2
-
-
-# --- against torch's own kernel and a plain loop ----------------------------------------------------
-
-
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-def test_reference_agrees_with_torch_scaled_dot_product_attention(causal, padded):
-    parameters = random_parameters(4, 8, sharpness=0.3, causal=causal)
-    x = random_input(2, 9, 32)
-    mask = torch.ones(2, 9, dtype=torch.long)
-    if padded:
-        mask[1, 6:] = 0
+@pytest.mark.parametrize("real", [9, 6])
+def test_reference_agrees_with_torch_scaled_dot_product_attention(causal, real):
+    parameters, x = random_parameters(4, 8, sharpness=0.3, causal=causal), random_input(2, 9, 32)
+    mask = (torch.arange(9) < torch.tensor([[9], [real]])).long()
     allowed = allowed_positions(mask, causal)
     _, output = multi_head_attention(x, parameters, allowed)
 
-    def linear(projection: Projection) -> Tensor:
+    def projected(projection: Projection) -> Tensor:
         weight = projection.weight.transpose(0, 1).flatten(1)
-        return torch.nn.functional.linear(x, weight.T, projection.bias.flatten()).view(2, 9, 4, 8).transpose(1, 2)
+        return linear(x, weight.T, projection.bias.flatten()).view(2, 9, 4, 8).transpose(1, 2)
 
-    heads = torch.nn.functional.scaled_dot_product_attention(
-        linear(parameters.query), linear(parameters.key), linear(parameters.value), attn_mask=allowed, scale=8**-0.5
-    )
-    expected = torch.nn.functional.linear(
-        heads.transpose(1, 2).reshape(2, 9, 32), parameters.output_weight.flatten(0, 1).T, parameters.output_bias
-    )
-    real = mask.bool()
-    torch.testing.assert_close(output[real], expected[real], rtol=SHARP_64, atol=SHARP_64)
+    of_each = map(projected, (parameters.query, parameters.key, parameters.value))
+    heads = scaled_dot_product_attention(*of_each, attn_mask=allowed, scale=8**-0.5)
+    joined = heads.transpose(1, 2).reshape(2, 9, 32)
+    expected = linear(joined, parameters.output_weight.flatten(0, 1).T, parameters.output_bias)
+    torch.testing.assert_close(output[mask.bool()], expected[mask.bool()], rtol=SHARP_64, atol=SHARP_64)
 
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("n", "n_heads", "d_head", "d_model"), [(1, 1, 1, 1), (3, 2, 2, 4), (5, 3, 2, 6), (4, 2, 3, 5)]
-)
-def test_reference_agrees_with_plain_loops(causal, n, n_heads, d_head, d_model):
-    parameters = random_parameters(n_heads, d_head, d_model=d_model, seed=n, causal=causal)
-    x = random_input(n, d_model)
-    allowed = allowed_positions(torch.ones(1, n), causal)[0, 0]
-    pattern, output = multi_head_attention(x, parameters, allowed)
-    expected_pattern, expected_output = plain_loops(x, parameters, allowed)
-    torch.testing.assert_close(pattern, torch.tensor(expected_pattern, dtype=torch.float64), rtol=0, atol=SUMS_64)
-    torch.testing.assert_close(output, torch.tensor(expected_output, dtype=torch.float64), rtol=SUMS_64, atol=SUMS_64)
-
-
-def test_allowed_positions_are_those_before_a_query_and_no_padding():
-    assert allowed_positions(torch.ones(1, 3), causal=False).tolist() == [[[[True] * 3] * 3]]
-    assert allowed_positions(torch.ones(1, 3), causal=True).int().tolist() == [[[[1, 0, 0], [1, 1, 0], [1, 1, 1]]]]
-    allowed = allowed_positions(torch.tensor([[1, 1, 1], [1, 1, 0]]), causal=False)
-    assert allowed[0].all()
-    assert allowed[1, 0].int().tolist() == [[1, 1, 0]] * 3
-
-
-# --- properties -------------------------------------------------------------------------------------
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
 cases = {
@@ -209,77 +116,162 @@ cases = {
 
 @few
 @given(**cases, causal=st.booleans())
-def test_rows_sum_to_one_and_weights_are_not_negative(n, n_heads, d_head, seed, sharpness, causal):
-    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
-    allowed = allowed_positions(torch.ones(1, n), causal)[0, 0]
-    pattern, _ = multi_head_attention(random_input(n, n_heads * d_head, seed=seed), parameters, allowed)
-    torch.testing.assert_close(pattern.sum(-1), torch.ones(n_heads, n, dtype=torch.float64), rtol=0, atol=SUMS_64)
-    assert (pattern >= 0).all()
-
-
-@few
-@given(**cases)
-def test_causal_attention_sees_nothing_ahead_and_later_tokens_change_nothing(n, n_heads, d_head, seed, sharpness):
-    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness, causal=True)
+def test_rows_sum_to_one_and_later_tokens_change_nothing(n, n_heads, d_head, seed, sharpness, causal):
+    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness, causal=causal)
     x = random_input(n + 1, n_heads * d_head, seed=seed)
-    allowed = allowed_positions(torch.ones(1, n + 1), causal=True)[0, 0]
+    allowed = allowed_positions(torch.ones(1, n + 1), causal)[0, 0]
     pattern, output = multi_head_attention(x, parameters, allowed)
-    assert (pattern[:, torch.ones(n + 1, n + 1, dtype=torch.bool).triu(1)] == 0).all()
-    assert (pattern[:, 0, 0] == 1).all()
-    shorter, shorter_output = multi_head_attention(x[:n], parameters, allowed[:n, :n])
-    torch.testing.assert_close(pattern[:, :n, :n], shorter, rtol=0, atol=SHARP_64)
-    torch.testing.assert_close(output[:n], shorter_output, rtol=SHARP_64, atol=SHARP_64)
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(n_heads, n + 1).double(), rtol=0, atol=SUMS_64)
+    assert (pattern >= 0).all()
+    if causal:
+        assert (pattern.triu(1) == 0).all()
+        shorter, shorter_output = multi_head_attention(x[:n], parameters, allowed[:n, :n])
+        torch.testing.assert_close(pattern[:, :n, :n], shorter, rtol=0, atol=SHARP_64)
+        torch.testing.assert_close(output[:n], shorter_output, rtol=SHARP_64, atol=SHARP_64)
 
 
 @few
 @given(**cases, data=st.data())
-def test_permuting_heads_permutes_patterns_and_leaves_the_output(n, n_heads, d_head, seed, sharpness, data):
+def test_heads_in_another_order_and_no_key_bias_leave_the_output(n, n_heads, d_head, seed, sharpness, data):
+    """A key bias adds the same score to every key of a query, which the softmax cancels."""
     parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
     order = data.draw(st.permutations(range(n_heads)))
-
-    def permuted(projection: Projection) -> Projection:
-        return Projection(projection.weight[order], projection.bias[order])
-
-    changed = replace(
-        parameters,
-        query=permuted(parameters.query),
-        key=permuted(parameters.key),
-        value=permuted(parameters.value),
-        output_weight=parameters.output_weight[order],
-    )
+    changed = {
+        name: Projection(getattr(parameters, name).weight[order], getattr(parameters, name).bias[order])
+        for name in ("query", "key", "value")
+    }
+    changed["key"] = replace(changed["key"], bias=torch.zeros_like(changed["key"].bias))
+    permuted = replace(parameters, **changed, output_weight=parameters.output_weight[order])
     x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
     pattern, output = multi_head_attention(x, parameters, allowed)
-    new_pattern, new_output = multi_head_attention(x, changed, allowed)
+    new_pattern, new_output = multi_head_attention(x, permuted, allowed)
     torch.testing.assert_close(new_pattern, pattern[order], rtol=0, atol=SHARP_64)
     torch.testing.assert_close(new_output, output, rtol=SHARP_64, atol=SHARP_64)
 
 
-@few
-@given(**cases)
-def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
-    """It adds the same score to every key of a query, which the softmax cancels: dropping it is no error."""
-    parameters = random_parameters(n_heads, d_head, seed=seed, sharpness=sharpness)
-    without = replace(parameters, key=Projection(parameters.key.weight, torch.zeros_like(parameters.key.bias)))
-    x, allowed = random_input(n, n_heads * d_head, seed=seed), torch.ones(n, n, dtype=torch.bool)
-    pattern, output = multi_head_attention(x, parameters, allowed)
-    same_pattern, same_output = multi_head_attention(x, without, allowed)
-    torch.testing.assert_close(same_pattern, pattern, rtol=0, atol=SHARP_64)
-    torch.testing.assert_close(same_output, output, rtol=SHARP_64, atol=SHARP_64)
-
-
 @pytest.mark.parametrize("make", [sharp_bert, sharp_gpt2])
 def test_head_outputs_and_the_bias_add_up_to_the_attention_output(make: Any) -> None:
-    from attnviz.reference.attention import head_outputs, transformed_values
-
     model = make().double()
     parameters = from_loaded(model, object()).architecture.parameters(model, 1)
     x = torch.randn(2, 7, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     allowed = allowed_positions(torch.ones(2, 7), parameters.causal)
     with torch.no_grad():
         pattern, output = multi_head_attention(x, parameters, allowed)
-        value = project(x, parameters.value)
-        written = head_outputs(pattern, value, parameters.output_weight)
-        of_each_key = transformed_values(value, parameters.output_weight)
+        value = reference.project(x, parameters.value)
+        written = reference.head_outputs(pattern, value, parameters.output_weight)
+        of_each_key = reference.transformed_values(value, parameters.output_weight)
     assert written.shape == (2, 4, 7, 32)
     torch.testing.assert_close(written.sum(1) + parameters.output_bias, output)
     torch.testing.assert_close(torch.einsum("bhqk,bhkd->bhqd", pattern, of_each_key), written)
+
+
+# --- positions, norms, groups, caps and windows
+
+
+@pytest.mark.parametrize("rotated_numbers", [8, 4])
+def test_pairs_of_numbers_are_turned_as_complex_numbers(rotated_numbers):
+    x, half = random_input(2, 5, 8), rotated_numbers // 2
+    frequencies = default_frequencies(rotated_numbers, 100.0)
+    turned = apply_rotary(x, Rotary(frequencies, factor=1.5))
+    for head in range(2):
+        for position in range(5):
+            for i in range(half):
+                angle = position * 100.0 ** (-2 * i / rotated_numbers)
+                pair = complex(x[head, position, i], x[head, position, i + half])
+                expected = pair * cmath.exp(1j * angle) * 1.5
+                assert float(turned[head, position, i]) == pytest.approx(expected.real, abs=SUMS_32)
+                assert float(turned[head, position, i + half]) == pytest.approx(expected.imag, abs=SUMS_32)
+    assert torch.equal(turned[..., rotated_numbers:], x[..., rotated_numbers:])
+
+
+@pytest.mark.parametrize("kind", ROPE)
+def test_frequencies_are_those_of_transformers(kind):
+    name = kind.split(",")[0]
+    config = llama_config("llama", rope_parameters={"rope_type": name, "rope_theta": 10000.0, **ROPE[kind]})
+    rotary = rotary_of(config, 16)
+    for n in (4, 12):
+        expected, factor = ROPE_INIT_FUNCTIONS[name](config, seq_len=n)
+        torch.testing.assert_close(rotary.of(n), expected, rtol=SUMS_32, atol=0)
+        assert rotary.factor == pytest.approx(factor)
+
+
+def test_frequencies_by_type_of_layer_are_those_of_transformers():
+    settings = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 1000}
+    settings["truncate"] = False  # transformers reads it of all layers alone, so that here it has no effect
+    by_type = {"full_attention": settings, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    config = llama_config("gemma3_text", rope_parameters=by_type, head_dim=64)
+    expected, factor = ROPE_INIT_FUNCTIONS["yarn"](config, layer_type="full_attention")
+    rotary = rotary_of(config, 64, "full_attention")
+    torch.testing.assert_close(rotary.frequencies, expected, rtol=SUMS_32, atol=0)
+    assert rotary.factor == pytest.approx(factor)
+
+
+def test_norms_are_those_of_torch_and_of_a_loop():
+    x, weight, bias = random_input(3, 6), random_input(6, seed=1), random_input(6, seed=2)
+    torch.testing.assert_close(LayerNorm(weight, bias, 1e-3)(x), layer_norm(x, (6,), weight, bias, 1e-3))
+    torch.testing.assert_close(RMSNorm(weight, 1e-3)(x), rms_norm(x, (6,), weight, 1e-3), rtol=SUMS_32, atol=SUMS_32)
+    row = [float(value) for value in x[1]]
+    root = math.sqrt(sum(value**2 for value in row) / 6 + 1e-3)
+    expected = [value / root * (1 + float(w)) for value, w in zip(row, weight, strict=True)]
+    assert RMSNorm(weight, 1e-3, one_more=True)(x)[1].tolist() == pytest.approx(expected, rel=SUMS_32, abs=SUMS_32)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        RMSNorm(random_input(6, seed=1), 1e-3),
+        RMSNorm(random_input(6, seed=1), 1e-3, one_more=True),
+        LayerNorm(random_input(6, seed=1), torch.zeros(6, dtype=torch.float64), 1e-3),
+    ],
+)
+def test_norms_are_linear_with_their_scale_held_fixed(norm):
+    x, y = random_input(3, 6), random_input(3, 6, seed=2)
+    scale = norm.scale(x + y)
+    parts = norm.linear_part(x, scale) + norm.linear_part(y, scale)
+    torch.testing.assert_close(parts, norm(x + y), rtol=SUMS_32, atol=SUMS_32)
+
+
+def test_groups_caps_windows_and_queries_that_see_nothing_by_hand():
+    x = torch.arange(3.0)[:, None, None].expand(2, 3, 4, 5)
+    assert reference.repeat_kv(x, 6)[1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert reference.repeat_kv(x, 3) is x
+    capped = reference.softcap(torch.tensor([0.01, -1.0, 1e6]), 2.0).tolist()
+    assert capped == pytest.approx([0.01, 2 * math.tanh(-0.5), 2.0], abs=SUMS_32)
+    allowed = allowed_positions(torch.ones(1, 4), causal=True, window=2)[0, 0]
+    assert allowed.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    padded = allowed_positions(torch.tensor([[0, 1, 1, 0]]), causal=True, window=1)[0, 0]
+    assert padded.int().tolist() == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    pattern = reference.attention_pattern(
+        torch.tensor([[3.0, -5.0], [1.0, 1.0]]), torch.tensor([[False, False], [True, False]])
+    )
+    assert pattern.tolist() == [[0.5, 0.5], [1.0, 0.0]]
+
+
+def by_distance(first: int, n_queries: int, n_keys: int) -> Tensor:
+    distance = torch.arange(n_keys) - torch.arange(first, first + n_queries)[:, None]
+    return 0.3 * torch.arange(4.0, dtype=torch.float64)[:, None, None] * distance
+
+
+def test_rectangular_attention_with_groups_and_a_bias_is_that_of_a_plain_loop():
+    """Queries from one input, keys and values from another, shared by two heads each; a bias by distance."""
+    drawn = random_parameters(4, 3, d_model=7, sharpness=0.5)
+    few = {
+        each: Projection(getattr(drawn, each).weight[:2], getattr(drawn, each).bias[:2]) for each in ("key", "value")
+    }
+    parameters = replace(drawn, position_bias=by_distance, **few)
+    x, source = random_input(3, 7), random_input(5, 7, seed=1)
+    allowed = torch.ones(3, 5, dtype=torch.bool)
+    allowed[:, 4] = False
+    pattern = pattern_of(*reference.queries_and_keys(x, source, parameters), parameters, allowed)
+    output = reference.joined_output(pattern @ reference.values(source, parameters), parameters)
+    expected, weights = drawn.output_bias.repeat(3, 1), torch.zeros(4, 3, 5, dtype=torch.float64)
+    for head, q in itertools.product(range(4), range(3)):
+        query = x[q] @ drawn.query.weight[head] + drawn.query.bias[head]
+        keys, read = (source[:4] @ few[each].weight[head // 2] + few[each].bias[head // 2] for each in ("key", "value"))
+        scores = [float(query @ keys[k]) * parameters.scale + 0.3 * head * (k - q) for k in range(4)]
+        total = sum(map(math.exp, scores))
+        for k, score in enumerate(scores):
+            weights[head, q, k] = math.exp(score) / total
+            expected[q] += weights[head, q, k] * read[k] @ parameters.output_weight[head]
+    torch.testing.assert_close(pattern, weights, rtol=SHARP_64, atol=0)
+    torch.testing.assert_close(output, expected, rtol=SHARP_64, atol=SHARP_64)

@@ -1,9 +1,9 @@
 """Verification must fail for every wrong attention, pass for the right one, and never compare nothing."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -25,22 +25,15 @@ from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attenti
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.blocks import hidden_keys
 from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
-from tests.support.mutations import (
-    MODELING,
-    PATTERN_MUTATIONS,
-    change_parameters,
-    state_of,
-)
+from tests.support.mutations import MODELING, PATTERN_MUTATIONS, change_parameters, state_of
 from tests.support.recorded import own_patterns, whole_pattern
 from tests.support.tolerances import SHARP_32, SUMS_32
 
 KINDS = ["bert", "gpt2"]
-DTYPES = [torch.float32, torch.float64]
 MAKERS = {"bert": sharp_bert, "gpt2": sharp_gpt2}
 HEADED = {"bert": BertForMaskedLM, "gpt2": GPT2LMHeadModel}
 TOKENIZERS = {"bert": bert_tokenizer(), "gpt2": gpt2_tokenizer()}
 N_LAYERS, N_HEADS = 3, 4
-VALUE = r"-?(?:\d[\d.]*(?:e[+-]\d+)?|nan|inf)"
 
 
 def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Checkpoint:
@@ -52,11 +45,8 @@ def run(checkpoint: Checkpoint, visit: Callable[[VerifiedRows], None] = lambda l
     return verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), visit)
 
 
-# --- the right attention ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_right_reference_verifies_every_head_far_inside_the_tolerance_and_again_later(kind, dtype):
     seen: list[VerifiedRows] = []
     verified = run(checkpoint_of(kind, dtype), seen.append)
@@ -66,16 +56,12 @@ def test_the_right_reference_verifies_every_head_far_inside_the_tolerance_and_ag
     assert verification.tolerance == TOLERANCES[dtype]
     checks = verification.layers
     assert [(check.layer, check.heads_compared) for check in checks] == [(i, N_HEADS) for i in range(N_LAYERS)]
-    assert [rows.layer for rows in seen] == list(range(N_LAYERS))
-    assert all(layer.pattern.shape == (1, N_HEADS, n, n) for layer in seen)
-    assert all(check.output_scale > 0 for check in verification.layers)
+    assert all(check.output_scale > 0 for check in checks)
+    assert [(rows.layer, rows.pattern.shape) for rows in seen] == [(i, (1, N_HEADS, n, n)) for i in range(N_LAYERS)]
     for layer in (2, 0, 1):
         (again,) = verified.rows(layer)
         torch.testing.assert_close(again.pattern, seen[layer].pattern, rtol=0, atol=SUMS_32)
-        assert again.check == verification.layers[layer]
-
-
-# --- mutations: every wrong attention must be noticed ------------------------------------------------
+        assert again.check == checks[layer]
 
 
 def softmax_over_queries(scores: Tensor, allowed: Tensor, _: Tensor | None) -> Tensor:
@@ -102,28 +88,33 @@ def head_average(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     [
         ("bert", "attention_pattern", softmax_over_queries),
         ("gpt2", "attention_pattern", softmax_before_mask),
-        *((kind, "joined_output", wrong) for kind in KINDS for wrong in (no_concatenation, head_average)),
+        ("bert", "joined_output", no_concatenation),
+        ("gpt2", "joined_output", head_average),
     ],
 )
 def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, function, wrong):
     checkpoint = checkpoint_of(kind)
     monkeypatch.setattr(attention, function, wrong)
-    with pytest.raises(VerificationError, match="do not reproduce the model: 3 of 3 layers differ"):
+    with pytest.raises(VerificationError, match="3 of 3"):
         run(checkpoint)
 
 
-@pytest.mark.parametrize("part", ["pattern", "output"])
+@pytest.mark.parametrize(
+    ("disturbed", "named"),
+    [
+        ({"pattern": lambda rows, size: rows[0, 3, 4, 2].add_(size)}, "3 of 3"),
+        ({"output": lambda output, size: output[0, 4, 31].add_(size * output.abs().max())}, "3 of 3"),
+        ({"layer": 2, "output": lambda output, size: output[0, 6, 17].add_(7.0)}, "layer 2 .*query 6 .*dimension 17"),
+        ({"layer": 0, "pattern": lambda rows, size: rows[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
+        ({"layer": 0, "output": lambda output, size: output[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
+    ],
+)
 @pytest.mark.parametrize(("kind", "dtype", "size"), [("bert", torch.float32, 1e-3), ("gpt2", torch.float64, 1e-9)])
-def test_a_tiny_perturbation_of_one_number_fails_verification(monkeypatch, kind, part, dtype, size):
-    if part == "pattern":
-        disturb(monkeypatch, pattern=lambda rows: rows[0, 3, 4, 2].add_(size))
-    else:
-        disturb(monkeypatch, output=lambda output: output[0, 4, 31].add_(size * output.abs().max()))
-    with pytest.raises(VerificationError, match="3 of 3 layers differ"):
+def test_one_number_that_is_a_little_off_is_named(monkeypatch, kind, dtype, size, disturbed, named):
+    changes = {name: partial(change, size=size) if callable(change) else change for name, change in disturbed.items()}
+    disturb(monkeypatch, **changes)
+    with pytest.raises(VerificationError, match=named):
         run(checkpoint_of(kind, dtype))
-
-
-# --- what the user is told ----------------------------------------------------------------------------
 
 
 def disturb(
@@ -151,53 +142,44 @@ def disturb(
     monkeypatch.setattr(attention, "joined_output", disturbed_output)
 
 
-def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
+def test_the_largest_difference_is_named_with_both_values(monkeypatch):
     checkpoint = checkpoint_of("bert")
     inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
-    model_value = float(own_patterns(checkpoint, inputs)[1][0, 2, 5, 3])
+    value = float(own_patterns(checkpoint, inputs)[1][0, 2, 5, 3])
 
     def change(pattern: Tensor) -> None:
         pattern[0, 2, 5, 3] += 0.5
         pattern[0, 1, 5, 3] += 0.25
 
     disturb(monkeypatch, 1, pattern=change)
-    with pytest.raises(VerificationError, match=r"\(L1H2\), query 5 \('saw'\), key 3 \('that'\)") as caught:
+    with pytest.raises(VerificationError, match=r"L1H2.*query 5 \('saw'\), key 3 \('that'\)") as caught:
         run(checkpoint)
-    found = re.search(rf"the model attends ({VALUE}), the reference ({VALUE})", str(caught.value))
-    assert [float(value) for value in found.groups()] == pytest.approx([model_value, model_value + 0.5], rel=SHARP_32)
+    found = [float(each) for each in re.findall(r"\d\.[\d.]*(?:e[+-]\d+)?", str(caught.value))]
+    for expected in (value, value + 0.5):
+        assert any(each == pytest.approx(expected, rel=SHARP_32) for each in found)
 
 
-SIZES = cycle([0.1, 0.4, 0.2])
-
-
-@pytest.mark.parametrize(("disturbed", "where"), [
-    ({"layer": 2, "output": lambda output: output[0, 6, 17].add_(7.0)}, r"layer 2 .* query 6 .*, dimension 17: "),
-    ({"pattern": lambda pattern: pattern[0, 0, 1, 1].add_(next(SIZES))}, r"3 of 3 layers differ\. .* layer 1, head 0"),
-])  # fmt: skip
-def test_message_names_the_dimension_of_an_output_and_the_worst_layer(monkeypatch, disturbed, where):
-    disturb(monkeypatch, **disturbed)
-    with pytest.raises(VerificationError, match=where):
+def test_of_all_layers_the_worst_is_named(monkeypatch):
+    sizes = cycle([0.1, 0.4, 0.2])
+    disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
+    with pytest.raises(VerificationError, match="L1H0"):
         run(checkpoint_of("bert"))
-
-
-# --- on the command line -------------------------------------------------------------------------------
-
-
-def heads_command(folder, out, *options: str):
-    return CliRunner().invoke(app, ["heads", SENTENCE, "-m", str(folder), "-o", str(out), "--no-syntax", *options])
 
 
 def test_command_with_a_wrong_reference_exits_3_and_writes_nothing(monkeypatch, bert_folder, tmp_path):
     change_parameters(monkeypatch, "bert", PATTERN_MUTATIONS["no scale"])
-    result = heads_command(bert_folder, tmp_path / "out", "--json")
+    words = ["heads", SENTENCE, "-m", str(bert_folder), "-o", str(tmp_path / "out"), "--no-syntax", "--json"]
+    result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout) == (3, "")
-    assert "do not reproduce the model" in result.stderr
+    assert result.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def wrong_eager(scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
+def scaled_eager(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Eager attention as transformers has it, its scores multiplied by a factor before they are rounded."""
+
     def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
-        weights = query @ key.mT * scale
+        weights = query @ key.mT * (query.shape[-1] ** -0.5 * factor)
         weights = torch.softmax(weights if attention_mask is None else weights + attention_mask, dim=-1)
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -206,18 +188,14 @@ def wrong_eager(scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_that_scales_wrongly_itself_fails_and_with_the_right_scale_it_passes(monkeypatch, kind):
-    monkeypatch.setattr(MODELING[kind], wrong_eager(32**-0.5))
-    with pytest.raises(VerificationError, match="the model attends"):
+    monkeypatch.setattr(MODELING[kind], scaled_eager(0.5))
+    with pytest.raises(VerificationError):
         run(checkpoint_of(kind))
-    monkeypatch.setattr(MODELING[kind], wrong_eager(8**-0.5))
+    monkeypatch.setattr(MODELING[kind], scaled_eager(1))
     assert run(checkpoint_of(kind)).verification.heads_compared == N_LAYERS * N_HEADS
 
 
-# --- comparing nothing is not passing --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch, kind):
+def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch):
     add_rows, add_outputs = LayerComparison.add_rows, LayerComparison.add_outputs
     compared, passes = list[list[Tensor]](), list[nn.Module]()
 
@@ -231,7 +209,7 @@ def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch, 
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
     monkeypatch.setattr(LayerComparison, "add_outputs", keep)
-    seen, checkpoint = list[VerifiedRows](), checkpoint_of(kind)
+    seen, checkpoint = list[VerifiedRows](), checkpoint_of("bert")
     checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
     run(checkpoint, seen.append)
     assert (len(compared), len(passes)) == (N_LAYERS, 1)
@@ -240,88 +218,57 @@ def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch, 
         assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 6
 
 
-def without_patterns(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    eager = wrong_eager(8**-0.5)
-    place = MODELING[checkpoint.architecture.name]
-    monkeypatch.setattr(place, lambda *args, **kwargs: (eager(*args, **kwargs)[0], None))
-
-
-def times(count: int) -> Callable[[Checkpoint, pytest.MonkeyPatch], None]:
-    def spoil(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-        forward = checkpoint.model.forward
-        monkeypatch.setattr(checkpoint.model, "forward", lambda **inputs: [forward(**inputs) for _ in range(count)])
-
-    return spoil
-
-
-def skipping_a_layer(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint.modules[1].block, "forward", lambda hidden_states, *args, **kwargs: hidden_states)
-
-
-@pytest.mark.parametrize(("spoil", "word"), [
-    (without_patterns, "layer 0 of the model returned no attention pattern"),
-    (times(0), r"layers \[\]"), (times(2), r"layers \[0, 1, 2, 0, 1, 2\]"), (skipping_a_layer, r"layers \[0, 2\]"),
-])  # fmt: skip
-@pytest.mark.parametrize("kind", KINDS)
-def test_layers_that_give_no_pattern_or_not_one_are_an_error(monkeypatch, kind, spoil, word):
-    checkpoint = checkpoint_of(kind)
-    spoil(checkpoint, monkeypatch)
-    with pytest.raises(VerificationError, match=word):
+@pytest.mark.parametrize(
+    ("spoiled", "named"),
+    [("no pattern", "layer 0"), (0, r"\[\]"), (2, r"\[0, 1, 2, 0, 1, 2\]"), ("a layer skipped", r"\[0, 2\]")],
+)
+def test_layers_that_give_no_pattern_or_not_one_are_an_error(monkeypatch, spoiled, named):
+    checkpoint = checkpoint_of("bert")
+    forward, eager = checkpoint.model.forward, scaled_eager(1)
+    if spoiled == "no pattern":
+        monkeypatch.setattr(MODELING["bert"], lambda *args, **more: (eager(*args, **more)[0], None))
+    elif spoiled == "a layer skipped":
+        monkeypatch.setattr(checkpoint.modules[1].block, "forward", lambda hidden_states, *_, **__: hidden_states)
+    else:
+        monkeypatch.setattr(checkpoint.model, "forward", lambda **given: [forward(**given) for _ in range(spoiled)])
+    with pytest.raises(VerificationError, match=named):
         run(checkpoint)
 
 
-TOLERANCE = TOLERANCES[torch.float32]
 GOOD = LayerCheck(layer=1, heads_compared=4, pattern_error=1e-6, output_error=1e-6, output_scale=1.0)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(
-            (f"{part}_error", error)
-            for part in ("pattern", "output", "residual", "input", "head_output")
-            for error in (1.1e-4, float("nan"))
-        ),
+        *((f"{part}_error", 1.1e-4) for part in ("pattern", "output", "residual", "input", "head_output")),
+        ("pattern_error", float("nan")),
+        ("output_error", float("nan")),
         ("heads_compared", 3),
         ("heads_compared", 0),
     ],
 )
 def test_a_layer_outside_tolerance_cannot_be_built(name, value):
-    with pytest.raises(VerificationError, match="layer 1 did not verify"):
-        VerifiedRows(replace(GOOD, **{name: value}), TOLERANCE, torch.zeros(1, 4, 2, 2), 0, 2, 2)
+    with pytest.raises(VerificationError, match="layer 1"):
+        VerifiedRows(replace(GOOD, **{name: value}), TOLERANCES[torch.float32], torch.zeros(1, 4, 2, 2), 0, 2, 2)
 
 
-# --- numbers that are not finite ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "part", "value"),
-    [("bert", "pattern", torch.nan), ("gpt2", "output", torch.inf), ("gpt2", "weight", torch.nan)],
-)
-def test_one_number_in_the_models_attention_that_is_not_finite_fails_verification(monkeypatch, kind, part, value):
-    eager, checkpoint = wrong_eager(8**-0.5), checkpoint_of(kind)
+@pytest.mark.parametrize(("part", "value"), [("pattern", torch.nan), ("output", torch.inf), ("weight", torch.nan)])
+def test_one_number_in_the_models_attention_that_is_not_finite_fails_verification(monkeypatch, part, value):
+    eager, checkpoint = scaled_eager(1), checkpoint_of("gpt2")
 
     def spoiled(*args, **kwargs):
         output, pattern = eager(*args, **kwargs)
-        if part == "pattern":
-            pattern[0, 1, 2, 1] = value
-        elif part == "output":
-            output[0, 8, 0, 0] = value
+        if part != "weight":
+            (pattern if part == "pattern" else output)[0, 1, 2, 1] = value
         return output, pattern
 
-    monkeypatch.setattr(MODELING[kind], spoiled)
+    monkeypatch.setattr(MODELING["gpt2"], spoiled)
     if part == "weight":  # both sides agree
         with torch.no_grad():
             checkpoint.model.get_parameter("h.1.attn.c_attn.weight")[0, 0] = value
-    with pytest.raises(VerificationError, match=r"own attention in layer \d has values .* not finite in float32"):
+    with pytest.raises(VerificationError, match=r"layer \d .* float32"):
         run(checkpoint)
-
-
-@pytest.mark.parametrize("part", ["pattern", "output"])
-def test_nan_in_the_reference_fails_verification(monkeypatch, part):
-    disturb(monkeypatch, 0, **{part: lambda result: result[0, 1, 2].fill_(float("nan"))})
-    with pytest.raises(VerificationError, match=r"layer 0.*query [12] .*the reference nan"):
-        run(checkpoint_of("bert"))
 
 
 def test_a_reference_of_fewer_heads_than_the_model_is_a_difference_of_shapes(monkeypatch):
@@ -331,86 +278,52 @@ def test_a_reference_of_fewer_heads_than_the_model_is_a_difference_of_shapes(mon
         run(checkpoint_of("bert"))
 
 
-@pytest.mark.parametrize(("dtype", "factor", "word"), [
-    (torch.float16, 1e4, "not finite in float16; a wider --dtype may help"),
-    (torch.float32, 1e25, "squares overflow in float32"),
-])  # fmt: skip
-def test_overflow_fails_verification_with_its_reason(dtype, factor, word):
+@pytest.mark.parametrize(
+    ("dtype", "factor", "named"), [(torch.float16, 1e4, "--dtype"), (torch.float32, 1e25, "float32")]
+)
+def test_overflow_fails_verification_with_its_reason(dtype, factor, named):
     checkpoint = checkpoint_of("bert", dtype)
     wide = "self.query" if dtype == torch.float16 else "output.dense"
     with torch.no_grad():
         checkpoint.model.get_parameter(f"encoder.layer.0.attention.{wide}.weight").mul_(factor)
-    with pytest.raises(VerificationError, match=word):
+    with pytest.raises(VerificationError, match=named):
         run(checkpoint)
 
 
-# --- a model that changed after verification -------------------------------------------------------------------
-
-
-def test_recomputing_after_the_weights_changed_is_an_error():
-    checkpoint = checkpoint_of("gpt2")
-    verified = run(checkpoint)
+@pytest.mark.parametrize("places", [False, True])
+def test_recomputing_after_the_weights_changed_is_an_error(places):
+    """Or two heads changed places: one-hot patterns have the same norm, so a norm alone does not tell them apart."""
+    checkpoint, seen = checkpoint_of("bert"), list[VerifiedRows]()
+    attends = checkpoint.model.get_submodule("encoder.layer.1.attention.self")
+    parameters = [*attends.query.parameters(), *attends.key.parameters()]
     with torch.no_grad():
-        checkpoint.model.get_parameter("h.1.attn.c_attn.weight").mul_(1.5)
+        for each in parameters[:2]:
+            each.mul_(1e4)
+        verified = run(checkpoint, seen.append)
+        assert (seen[1].pattern.roll(1, 1) - seen[1].pattern).abs().max() > 0.99
+        for each in parameters:
+            each.copy_(each.roll(8, 0) if places else 1.01 * each)
     assert [rows.layer for rows in verified.rows(0)] == [0]
-    with pytest.raises(VerificationError, match=r"layer 1 no longer gives the verified patterns: .*weights changed"):
+    with pytest.raises(VerificationError, match="layer 1"):
         next(verified.rows(1))
-
-
-def test_recomputing_after_two_sharp_heads_changed_places_is_an_error():
-    """One-hot patterns all have the same norm, so a norm alone does not tell one from another."""
-    checkpoint = checkpoint_of("bert")
-    attention_layer = checkpoint.model.get_submodule("encoder.layer.0.attention.self")
-    with torch.no_grad():
-        attention_layer.query.weight.mul_(1e4)
-        attention_layer.query.bias.mul_(1e4)
-    seen: list[VerifiedRows] = []
-    verified = run(checkpoint, seen.append)
-    assert (seen[0].pattern.roll(1, 1) - seen[0].pattern).abs().max() > 0.99
-    with torch.no_grad():
-        for linear in (attention_layer.query, attention_layer.key):
-            linear.weight.copy_(linear.weight.roll(8, 0))
-            linear.bias.copy_(linear.bias.roll(8, 0))
-    with pytest.raises(VerificationError, match="layer 0 no longer gives the verified patterns"):
-        next(verified.rows(0))
-
-
-# --- the model is left as it was ---------------------------------------------------------------------------------
-
-
-def sdpa_model_in_mixed_modes(kind: str) -> Any:
-    """With a head on top, attention sdpa, in train mode except for one module."""
-    model = MAKERS[kind](model_class=HEADED[kind])
-    model.set_attn_implementation("sdpa")
-    model.train()
-    model.get_submodule("bert.encoder.layer.1" if kind == "bert" else "transformer.h.1").eval()
-    return model
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(monkeypatch, kind):
-    expected: list[VerifiedRows] = []
+    """With a head on top, in train mode except for one module."""
+    expected, seen = list[VerifiedRows](), list[VerifiedRows]()
     run(from_loaded(MAKERS[kind](model_class=HEADED[kind]), TOKENIZERS[kind]), expected.append)
-    model = sdpa_model_in_mixed_modes(kind)
+    model = MAKERS[kind](model_class=HEADED[kind], attn_implementation="sdpa").train()
+    model.get_submodule("bert.encoder.layer.1" if kind == "bert" else "transformer.h.1").eval()
     before = state_of(model)
     assert set(before[1].values()) == {"sdpa"}
-    seen: list[VerifiedRows] = []
     verified = run(from_loaded(model, TOKENIZERS[kind]), seen.append)
     assert verified.verification.heads_compared == N_LAYERS * N_HEADS
-    for mine, other in zip(seen, expected, strict=True):
-        assert torch.equal(mine.pattern, other.pattern)
+    assert all(torch.equal(mine.pattern, other.pattern) for mine, other in zip(seen, expected, strict=True))
     assert state_of(model) == before
-    assert before[2] == 0
-
-    def broken(*args, **kwargs):
-        raise AssertionError("the model's own attention was called")
-
-    monkeypatch.setattr(MODELING[kind], broken)
-    for layer in range(N_LAYERS):  # what is computed later never asks transformers
+    monkeypatch.setattr(MODELING[kind], lambda *_, **__: pytest.fail("what is computed later asked transformers"))
+    for layer in range(N_LAYERS):
         torch.testing.assert_close(whole_pattern(verified, layer), seen[layer].pattern, rtol=0, atol=SUMS_32)
-
-
-# --- what a layer passes on ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -418,50 +331,28 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
     checkpoint = checkpoint_of(kind)
     norm = checkpoint.modules[2].after_attention(checkpoint.architecture.pre_norm)
     norm.register_forward_hook(lambda _, __, output: output * 1.001)
-    with pytest.raises(VerificationError, match="layer 2 does not pass them on: the norm after its attention"):
+    with pytest.raises(VerificationError, match="layer 2"):
         run(checkpoint)
 
 
-@needs_minilm
-@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
-def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name):
-    checkpoint, _ = open_checkpoint(name)
-    layers = run(checkpoint).verification.layers
-    assert max(check.residual_error for check in layers) <= TOLERANCES[checkpoint.dtype].output / 100
-
-
-# --- half precision: what a coarse comparison still sees -----------------------------------------------------------
-
-HALVES = ["float16", "bfloat16"]
 LONGER = "The old man who had never been to sea told his grandson a story, and then another one, about whales and men."
 
 
-def scaled_by(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Eager attention as transformers has it, its scores multiplied by a factor before they are rounded."""
-
-    def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
-        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        weights = query @ key.mT * (scaling * factor)
-        weights = torch.softmax(weights if attention_mask is None else weights + attention_mask, dim=-1)
-        return (weights @ value).transpose(1, 2).contiguous(), weights
-
-    return eager
-
-
 @needs_minilm
-@pytest.mark.parametrize(("name", "dtype"), [("minilm", "float16"), ("tiny-gpt2", "bfloat16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [pytest.param("minilm", "float16", marks=pytest.mark.thorough), ("tiny-gpt2", "bfloat16")]
+)
 def test_a_scale_one_per_cent_off_is_seen_in_half_precision(monkeypatch, name, dtype):
     checkpoint, _ = open_checkpoint(name, dtype=dtype, attention="eager")
-    kind = checkpoint.architecture.name
-    for factor in (1.0, 1.01, 0.99):
-        monkeypatch.setattr(MODELING[kind], scaled_by(factor))
-        if factor == 1:
-            seen = verify_attention(checkpoint, checkpoint.tokenize(LONGER)).verification.scale_seen
-            assert seen is not None
-            assert 0 < seen < 0.02
-        else:
-            with pytest.raises(VerificationError, match=r"as if its scores were off by 0\.0"):
-                verify_attention(checkpoint, checkpoint.tokenize(LONGER))
+    place = MODELING[checkpoint.architecture.name]
+    monkeypatch.setattr(place, scaled_eager(1))
+    found = verify_attention(checkpoint, checkpoint.tokenize(LONGER)).verification
+    assert 0 < (found.scale_seen or 1) < 0.02
+    assert all(check.scale_error <= check.scale_limit for check in found.layers)
+    for factor in (1.01, 0.99):
+        monkeypatch.setattr(place, scaled_eager(factor))
+        with pytest.raises(VerificationError):
+            verify_attention(checkpoint, checkpoint.tokenize(LONGER))
 
 
 FRESH = {
@@ -470,25 +361,15 @@ FRESH = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "wrong"),
-    [
-        ("bert", "float16", "scale 0"),
-        ("gpt2", "bfloat16", "scale 0"),
-        ("bert", "bfloat16", "query and key swapped"),
-        ("gpt2", "float16", "query and key swapped"),
-        *((kind, dtype, None) for kind in KINDS for dtype in HALVES),
-    ],
-)
-def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(monkeypatch, kind, dtype, wrong):
-    torch.manual_seed(0)
-    checkpoint = from_loaded(FRESH[kind]().to(getattr(torch, dtype)), TOKENIZERS[kind])
-    if wrong is None:
-        assert (run(checkpoint).verification.scale_seen or 1) < 1
-        return
-    changes = {**PATTERN_MUTATIONS, "scale 0": lambda p: replace(p, scale=0.0)}
-    change_parameters(monkeypatch, kind, changes[wrong])
-    with pytest.raises(VerificationError, match=r"\d of 3 layers differ"):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(monkeypatch, kind, dtype):
+    checkpoint = from_loaded(FRESH[kind]().to(dtype), TOKENIZERS[kind])
+    assert (run(checkpoint).verification.scale_seen or 1) < 1
+    even = (kind, dtype) in (("bert", torch.float16), ("gpt2", torch.bfloat16))
+    wrong = (lambda p: replace(p, scale=0.0)) if even else PATTERN_MUTATIONS["query and key swapped"]
+    change_parameters(monkeypatch, kind, wrong)
+    with pytest.raises(VerificationError, match="of 3"):
         run(checkpoint)
 
 
@@ -496,16 +377,5 @@ def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(mon
 def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(monkeypatch, dtype):
     disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 1, 5].mul_(torch.tensor([1.5] + [1] * 39).to(dtype)))
     checkpoint = from_loaded(FRESH["bert"]().to(dtype), TOKENIZERS["bert"])
-    with pytest.raises(VerificationError, match=r"layer 1, head 1 \(L1H1\), query 5 .* of the row's largest weight"):
+    with pytest.raises(VerificationError, match=r"L1H1.*query 5"):
         verify_attention(checkpoint, checkpoint.tokenize("the cat " * 50, truncate=True))
-
-
-def test_the_line_says_what_half_precision_does_not_see(bert_folder, gpt2_folder, tmp_path):
-    half, whole = (
-        heads_command(folder, tmp_path / f"{n}", "--figures", "none", *options).stdout
-        for n, (folder, options) in enumerate(((bert_folder, ("--dtype", "bfloat16")), (gpt2_folder, ())))
-    )
-    assert "coarse" in half
-    layer = json.loads((tmp_path / "0" / "heads.json").read_text())["verification"]["layers"][0]
-    assert layer["scale_error"] <= layer["scale_limit"]
-    assert "coarse" not in whole

@@ -10,8 +10,6 @@ from torch.nn.functional import pad
 from attnviz.measures import statistics
 from attnviz.trace import recorder, verify
 
-SIZES = [1, 7, 64]
-
 
 def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Blocks of so many rows, but where a layer is asked for whole."""
