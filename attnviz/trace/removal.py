@@ -25,7 +25,7 @@ class Replacement:
     """Replaces a removed head's weighted values, by one of :data:`attnviz.options.METHODS` or ``patch``.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
-    head's mean weighted value, the same for every token, of ``means`` or of the text itself. ``uniform``: what the head
+    head's mean weighted value, the same for every token, of ``means``. ``uniform``: what the head
     would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019). ``patch``: what it gives in
     another pass over as many rows and tokens, ``values``.
     """
@@ -204,8 +204,6 @@ def removed_heads(
             instead = replacement.values[layer].reshape(copies.shape[1:])
         elif replacement.means is not None:
             instead = replacement.means[layer].to(values)
-        elif replacement.method == "mean":
-            instead = copies.mean(2, keepdim=True)
         elif replacement.method == "uniform":
             in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
             mask = decoder_mask if in_decoder and decoder_mask is not None else attention_mask
