@@ -18,6 +18,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.tokens import merge_pattern
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
+from tests.support.families import first_of
 from tests.support.hand_made import uniform_pattern
 from tests.support.models import LOOKS_AT, bert_tokenizer, gpt2_tokenizer, hand_built_bert, sharp_bert, sharp_gpt2
 from tests.support.outputs import of_head, own_numbers
@@ -141,7 +142,7 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("kind", ["bert", pytest.param("gpt2", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", first_of(MODELS))
 @pytest.mark.parametrize("mistake", [*WRONG, "output_bias", "output_weight", "value"])
 def test_parts_that_do_not_add_up_to_the_models_output_are_refused(
     kind: str, mistake: str, monkeypatch: pytest.MonkeyPatch

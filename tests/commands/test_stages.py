@@ -21,6 +21,7 @@ from attnviz.reference.positions import Rotary
 from attnviz.trace.taps import Site
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, steps_of
+from tests.support.families import first_of
 from tests.support.llamas import (
     FAMILIES,
     HYBRID,
@@ -66,23 +67,15 @@ HAS = {
     "deepseek_v3": {"rotated", "feed_forward_output"},
     "qwen3_moe": {"head_norm", "rotated", "gate", "gated"},  # of which the first layer is dense
 }
-QUICK = ("llama", "qwen3", "olmo2", "gpt_neox", "mistral", "mixtral", "deepseek_v3")
-MODELS = [
-    *((family, torch.float32) for family in ("bert", "gpt2", "gemma2", *QUICK)),
-    ("bert", torch.float16),
-    ("gpt2", torch.bfloat16),
-]
-MORE_MODELS = [
-    *((family, torch.float32) for family in FAMILIES if family not in (*HYBRID, *QUICK, "gemma2")),
-    *((family, torch.float64) for family in ("bert", "gpt2", "gemma2")),
-    ("gemma2", torch.bfloat16),
-    ("qwen3", torch.float16),
-]
+QUICK = ("bert", "gpt2", "gemma2", "llama", "qwen3", "olmo2", "gpt_neox", "mistral", "mixtral", "deepseek_v3")
+MODELS = [(family, torch.float32) for family in ("bert", "gpt2", *FAMILIES) if family not in HYBRID]
+MODELS += [(family, torch.float64) for family in ("bert", "gpt2", "gemma2")]
+MODELS += [("bert", torch.float16), ("gpt2", torch.bfloat16), ("gemma2", torch.bfloat16), ("qwen3", torch.float16)]
 
 
 @pytest.mark.draws
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*MODELS, *(pytest.param(*each, marks=pytest.mark.thorough) for each in MORE_MODELS)]
+    ("family", "dtype"), first_of(MODELS, *((family, torch.float32) for family in QUICK), ("bert", torch.float16))
 )
 def test_a_family_has_its_steps_and_the_last_is_the_next_hidden_state_of_the_model(
     family: str, dtype: torch.dtype

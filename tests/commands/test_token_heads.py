@@ -12,6 +12,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.opening import open_checkpoint
 from attnviz.trace.direct_effects import NOT_LINEAR
 from tests.support.classifiers import CARRIER, LABELS, LLAMAS, hand_built_classifier, sharp_classifier
+from tests.support.families import first_of
 from tests.support.models import save_checkpoint
 from tests.support.relatives import KINDS as NEAREST
 from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
@@ -21,11 +22,6 @@ TEXT = "the cat that i saw ran away"
 QUESTION, CONTEXT = "who ran away ?", "the dog saw the cat and ran away ."
 BARE: dict[str, Any] = {"num_labels": 2, "id2label": None, "label2id": None}
 IN_TURN = (*NEAREST, "modernbert", "gpt2")
-
-
-def quick(kinds: tuple[str, ...], *first: str) -> list[Any]:
-    """Kinds of which some are tried by everybody, and all the others in the thorough tests."""
-    return [*first, *(pytest.param(kind, marks=pytest.mark.thorough) for kind in kinds if kind not in first)]
 
 
 @torch.no_grad()
@@ -46,7 +42,7 @@ def doors(model: Any, tokenizer: Any, folder: Path) -> tuple[dict[str, Any], ...
 
 @pytest.mark.draws
 @pytest.mark.parametrize(
-    "kind", quick(("bert", *IN_TURN, "esm", "bloom", "falcon", *LLAMAS), "bert", "modernbert", "gpt2")
+    "kind", first_of(("bert", *IN_TURN, "esm", "bloom", "falcon", *LLAMAS), "bert", "modernbert", "gpt2")
 )
 def test_all_parts_sum_to_the_logits_of_a_token(kind: str, tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier(kind, TOKENS)
@@ -150,7 +146,7 @@ def test_a_model_that_returns_other_logits_than_its_head_gives_is_refused() -> N
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("kind", quick(("bert", *IN_TURN, "llama", "bloom", "falcon"), "bert", "gpt2"))
+@pytest.mark.parametrize("kind", first_of(("bert", *IN_TURN, "llama", "bloom", "falcon"), "bert", "gpt2"))
 def test_all_parts_sum_to_the_logits_of_start_and_end(kind: str, tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier(kind, SPANS, **BARE)
     in_pairs = kind not in ("gpt2", "llama", "bloom", "falcon")

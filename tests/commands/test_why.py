@@ -23,7 +23,7 @@ from attnviz.trace.residual_parts import WrittenParts
 from tests.conftest import needs_minilm
 from tests.support.classifiers import sharp_classifier
 from tests.support.explained import bert, gpt2
-from tests.support.families import checkpoint_of
+from tests.support.families import checkpoint_of, first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import gpt2_tokenizer
 from tests.support.outputs import sharper_gpt2
@@ -34,10 +34,6 @@ REPEATED = "one two three four five one two three four five"
 
 
 QUICK = ("bert", "deepseek_v3", "gemma2", "gpt2", "gpt_oss", "llama", "mpnet", "olmo", "olmo2", "t5")
-FAMILIES = [*QUICK]
-FAMILIES += [
-    pytest.param(family, marks=pytest.mark.thorough) for family in sorted(set(ARCHITECTURES) - {"whisper", *QUICK})
-]
 model = cache(checkpoint_of)
 
 
@@ -48,7 +44,7 @@ def of(family: str, **options: Any) -> Account:
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first_of(sorted(set(ARCHITECTURES) - {"whisper"}), *QUICK))
 def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_its_part(family: str) -> None:
     result = of(family, depth=3)
     assert 0 < result.scores.error < SUMS_32
@@ -79,14 +75,7 @@ def test_a_difference_that_is_small_beside_its_parts_has_no_shares(difference: f
     assert key.share(10.0) == (None if share is None else pytest.approx(share))
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "gpt2",
-        "qwen3",
-        *(pytest.param(each, marks=pytest.mark.thorough) for each in ("bert", "gemma2", "mpnet", "gpt_oss")),
-    ],
-)
+@pytest.mark.parametrize("family", first_of(("gpt2", "qwen3", "bert", "gemma2", "mpnet", "gpt_oss"), "gpt2", "qwen3"))
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str, monkeypatch: Any) -> None:
     taken: list[tuple[float, float]] = []
