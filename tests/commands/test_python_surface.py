@@ -37,9 +37,6 @@ class Unwritable:
         raise RuntimeError("not written")
 
 
-BAD = Unwritable()
-
-
 def _refused(call: Callable[..., Any], *positional: Any, **given: Any) -> None:
     with pytest.raises(AttnvizError) as error:
         call(*positional, **given)
@@ -53,22 +50,15 @@ def test_a_wrong_keyword_is_an_error_that_names_the_function_and_the_nearest_one
         result_of("heads").report(widht=60)
 
 
-def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
+def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
     _refused(attnviz.analyze)
     _refused(attnviz.explain, "the cat", "minilm", 3)
     _refused(result_of("heads").figure, "map", Style(width=3.3), theme="dark")
+
+
+def test_frames_need_pandas(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
     _refused(result_of("heads").frame)
-
-
-@pytest.mark.parametrize(
-    ("function", "given"),
-    [("check", {"files": 1.5}), ("cards", {"select": np.array("x")}), ("cards", {"select": [10**5000]}),
-     ("check", {"files": "a", "seed": 10**5000}), ("ablate", {"texts": 1.5}), ("analyze", {"text": "a", "words": BAD}),
-     ("ablate", {"texts": "a", "label": 10**5000}), ("analyze", {"text": "a", "generate": 10**5000})],
-)  # fmt: skip
-def test_any_wrong_value_is_an_error_of_one_line(function: str, given: dict[str, Any]):
-    _refused(FUNCTIONS[function], **given)
 
 
 @cache
@@ -118,7 +108,8 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 
 STRANGE = (
     object(),
-    BAD,
+    10**5000,  # which cannot be written
+    Unwritable(),
     np.array([None, {}], dtype=object),
     torch.eye(3).to_sparse(),
     torch.nested.nested_tensor([torch.rand(3, 3)], layout=torch.jagged),
@@ -209,7 +200,6 @@ def test_a_checker_of_types_knows_the_arguments_of_analyze():
 def test_names_of_the_command_line_are_those_of_python(tmp_path: Path):
     document = result_of("heads").save(tmp_path, figures=["none"], save_attention=True)
     assert set(document["files"]) == {"attention.safetensors", "heads.csv", "heads.json"}
-    _refused(result_of("heads").save, tmp_path, figures="none")
 
 
 def test_an_estimate_is_a_number():

@@ -135,7 +135,6 @@ WRONG: dict[str, Any] = {
     "longer vectors": lambda pattern, vectors: (pattern, 1.01 * vectors),
     "heads swapped": lambda pattern, vectors: (pattern, vectors.roll(1, 0)),
     "queries for keys": lambda pattern, vectors: (pattern.mT, vectors),
-    "a head left out": lambda pattern, vectors: (pattern[:-1], vectors[:-1]),
     "other tokens": lambda pattern, vectors: (pattern, vectors.roll(1, 1)),
     "not a number": lambda pattern, vectors: (pattern, vectors * float("nan")),
 }
@@ -159,17 +158,6 @@ def test_parts_that_do_not_add_up_to_the_models_output_are_refused(
         monkeypatch.setattr(measure, "layer_contributions", wrong)
     with pytest.raises(VerificationError, match="layer 0"):
         measured(kind)
-
-
-def test_attention_that_adds_nothing_keeps_every_token():
-    model = sharp_bert()
-    with torch.no_grad():
-        for layer in model.encoder.layer:
-            layer.attention.output.dense.weight.zero_()
-            layer.attention.output.dense.bias.zero_()
-    found = attnviz.rollout(TEXT, model, tokenizer=bert_tokenizer())
-    torch.testing.assert_close(found.norms[-1], torch.eye(9))
-    assert not torch.allclose(found.weights[-1], torch.eye(9), atol=0.1)
 
 
 def test_a_bert_known_by_design_gives_the_rollout_worked_by_hand():

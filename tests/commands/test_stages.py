@@ -17,7 +17,6 @@ from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
-from attnviz.reference.positions import Rotary
 from attnviz.trace.taps import Site
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, steps_of
@@ -59,13 +58,10 @@ HAS = {
     "qwen3": {"head_norm", "rotated"},
     "gemma2": {"rotated", "capped", *BOTH_NORMS},
     "gemma3_text": {"head_norm", "rotated", *BOTH_NORMS},
-    "phi3": {"rotated", "gate", "gated"},
     "olmo2": {"head_norm", "rotated", *BOTH_NORMS},
     "gpt_neox": {"rotated", "feed_forward_norm"},
-    "stablelm": {"head_norm", "rotated"},
     "mixtral": {"rotated", "feed_forward_output"},
     "deepseek_v3": {"rotated", "feed_forward_output"},
-    "qwen3_moe": {"head_norm", "rotated", "gate", "gated"},  # of which the first layer is dense
 }
 QUICK = ("bert", "gpt2", "gemma2", "llama", "qwen3", "olmo2", "gpt_neox", "mistral", "mixtral", "deepseek_v3")
 MODELS = [(family, torch.float32) for family in ("bert", "gpt2", *FAMILIES) if family not in HYBRID]
@@ -114,27 +110,19 @@ def test_what_is_compared_and_where(family: str) -> None:
     assert first.checks["output"].place == ("input of encoder.layer.1" if family == "bert" else "input of h.1")
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gpt2": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True,
+             "n_inner": 20, "activation_function": "relu", "layer_norm_epsilon": 1e-2},
+    "bert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-2,
+             "chunk_size_feed_forward": 3},  # nine tokens, so that a chunk of three divides them
+    "llama": {"mlp_bias": True, "hidden_act": "gelu", "rms_norm_eps": 1e-2},
+}  # fmt: skip
+
+
 @pytest.mark.draws
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("gpt2", {"scale_attn_weights": False}),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
-        ("gpt2", {"reorder_and_upcast_attn": True}),
-        ("gpt2", {"n_inner": 20}),
-        ("gpt2", {"activation_function": "relu"}),
-        ("gpt2", {"layer_norm_epsilon": 1e-2}),
-        ("bert", {"hidden_act": "gelu_new"}),
-        ("bert", {"hidden_act": "silu"}),
-        ("bert", {"layer_norm_eps": 1e-2}),
-        ("bert", {"chunk_size_feed_forward": 3}),  # nine tokens, so that a chunk of three divides them
-        ("llama", {"mlp_bias": True}),
-        ("llama", {"hidden_act": "gelu"}),
-        ("llama", {"rms_norm_eps": 1e-2}),
-    ],
-)
-def test_settings_are_reproduced(family: str, changes: dict[str, Any]) -> None:
-    assert len(steps_of(of(family, **changes), [0, 1])) == 2
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in SETTINGS for name in SETTINGS[family]])
+def test_settings_are_reproduced(family: str, name: str) -> None:
+    assert len(steps_of(of(family, **{name: SETTINGS[family][name]}), [0, 1])) == 2
 
 
 @pytest.mark.parametrize(("family", "n_kv_heads"), [("llama", 2), ("qwen3", 1), ("phi3", 2)])
@@ -216,21 +204,14 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "layer norms": ("llama", in_layer(attention_norm=mean_taken)),
     "1 + w": ("llama", in_layer(attention_norm=without_one)),
     "w for 1 + w": ("gemma2", in_layer(attention_norm=without_one)),
-    "w for 1 + w in the network's norm": ("gemma", in_layer(feed_forward_norm=without_one)),
     "a large epsilon": ("llama", in_layer(feed_forward_norm=large_epsilon)),
     "no rotation": ("llama", in_heads(rotary=lambda _: None)),
-    "rotation where there is none": ("smollm3", in_heads(rotary=lambda _: Rotary(torch.ones(4)))),
-    "no norms of heads": ("gemma3_text", in_heads(query_norm=lambda _: None)),
-    "another cap": ("gemma2", in_heads(cap=lambda cap: cap + 1)),
     "a window off by one": ("mistral", in_heads(window=lambda window: window + 1)),
-    "groups in another order": ("llama", in_heads(key=lambda key: replace(key, weight=key.weight.flip(0)))),
     "no norm behind the attention": ("olmo2", put(attention_output_norm=None)),
     "no norm behind the network": ("olmo2", put(feed_forward_output_norm=None)),
     "a norm before the attention": ("olmo2", taken_from(attention_norm="attention_output_norm")),
     "a norm before the network": ("olmo2", taken_from(feed_forward_norm="feed_forward_output_norm")),
     "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
-    "no bound of normed keys": ("olmoe", in_heads(key_norm=lambda norm: replace(norm, clip=None))),
-    "no multiplier beside experts": ("granitemoe", put(residual_multiplier=1.0)),
     "no multiplier": ("granite", put(residual_multiplier=1.0)),
     "no bias of a network without a gate": ("starcoder2", in_layer(up_proj=no_bias)),
     "RMS for layer norms": ("starcoder2", lambda p: replace(p, attention_norm=RMSNorm(p.attention_norm.weight, 1e-5))),
@@ -238,10 +219,6 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "gate for what it gates": ("llama", exchanged("gate", "up_proj")),
     "halves exchanged": ("phi3", exchanged("gate", "up_proj")),
     "another activation": ("llama", put(activation=ACTIVATIONS["gelu"])),
-    "the other gelu": ("gemma2", put(activation=ACTIVATIONS["gelu"])),
-    "no norm after the attention": ("gemma2", put(attention_output_norm=None)),
-    "no norm after the network": ("gemma3_text", put(feed_forward_output_norm=None)),
-    "halves of one norm in a row": ("phi", put(parallel=False)),
     "halves in a row": ("gpt_neox", put(parallel=False)),
     "one norm for both halves": ("gpt_neox", taken_from(feed_forward_norm="attention_norm")),
     "post-norm": ("llama", put(pre_norm=False)),
@@ -257,7 +234,7 @@ MISTAKES += [(family, name, change) for name, (family, change) in WRONG_LLAMAS.i
     ("family", "change"), [pytest.param(family, change, id=f"{family}, {name}") for family, name, change in MISTAKES]
 )
 def test_a_wrong_formula_fails(family: str, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = 1 if family in ("bert", "gpt2", "smollm3", "gemma3_text") else 0
+    layer = 1 if family in ("bert", "gpt2") else 0
     right = reference.layer_parameters
     monkeypatch.setattr(stages, "layer_parameters", lambda *given: change(right(*given)))
     with pytest.raises(VerificationError):
@@ -324,13 +301,11 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
     ("family", "module", "step"),
     [
         ("bert", "encoder.layer.1.output.dense", "feed forward output"),
-        ("bert", "encoder.layer.1.intermediate.dense", "expanded"),
         ("gpt2", "h.1", "output"),
         ("llama", "layers.1.mlp.act_fn", "activated"),
         ("qwen3", "layers.1.self_attn.k_norm", "head norm"),
         ("gemma2", "layers.1.post_attention_layernorm", "attention output norm"),
         ("gemma2", "layers.1.post_feedforward_layernorm", "feed forward output norm"),
-        ("phi3", "layers.1.self_attn.qkv_proj", "query"),
         ("gpt_neox", "layers.1.attention.query_key_value", "query"),
         ("gpt_neox", "layers.1.post_attention_layernorm", "feed forward norm"),
         ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
