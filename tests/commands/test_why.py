@@ -219,10 +219,10 @@ def test_what_is_not_there_is_named(options: dict[str, Any], name: str | None) -
 
 
 def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
-    steep, tokenizer = sharp_llama("mistral"), sentencepiece_tokenizer()
+    steep = sharp_llama("mistral")
     with torch.no_grad():
         steep.model.layers[0].self_attn.q_proj.weight.mul_(300)
-    result = attnviz.why(TEXT, steep, tokenizer=tokenizer, head="L0H1", query=8)
+    result = attnviz.why(TEXT, steep, tokenizer=sentencepiece_tokenizer(), head="L0H1", query=8)
     assert [key.weight for key in result.keys[1:]] == [0.0, 0.0]
     assert all(5 <= key.key <= 8 for key in result.keys)
 
@@ -236,14 +236,14 @@ def test_pairs_and_sources_of_the_document_sum_to_the_difference() -> None:
         assert total == pytest.approx(1, abs=SHARP_32)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
-def test_what_a_head_does_is_that_of_outputs_by_key(family: str) -> None:
-    whole = sharper_gpt2() if family == "gpt2" else sharp_llama(family)
-    tokenizer = gpt2_tokenizer() if family == "gpt2" else sentencepiece_tokenizer()
-    result = attnviz.why(TEXT, whole, tokenizer=tokenizer, head="L0H1", query=4, answer=7, foil=11)
+@pytest.mark.parametrize(
+    ("whole", "tokenizer"), [(sharper_gpt2, gpt2_tokenizer), (lambda: sharp_llama("qwen2"), sentencepiece_tokenizer)]
+)
+def test_what_a_head_does_is_that_of_outputs_by_key(whole: Any, tokenizer: Any) -> None:
+    given: dict[str, Any] = {"model": whole(), "tokenizer": tokenizer(), "answer": 7, "foil": 11}
+    result = attnviz.why(TEXT, head="L0H1", query=4, **given)
+    of_all = attnviz.head_outputs(TEXT, token=4, **given).effects
     assert result.effects is not None
-    of_all = attnviz.head_outputs(TEXT, whole, tokenizer=tokenizer, token=4, answer=7, foil=11).effects
-    assert of_all is not None
     assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=SUMS_32 * of_all.scale)
     assert result.effects.keys[5:] == (0.0,) * (len(result.tokens) - 5)  # which the query does not see
     assert len(result.document()["effects"]["direct_effect_by_key"]) == len(result.tokens)
