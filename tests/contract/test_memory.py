@@ -143,10 +143,9 @@ def test_a_long_run_keeps_what_it_has_and_goes_on_with_the_same_numbers(
 
 
 def numbers(content: Any) -> list[float]:
-    if isinstance(content, dict):
-        return [each for key in sorted(content) for each in numbers(content[key])]
-    if isinstance(content, list):
-        return [each for part in content for each in numbers(part)]
+    if isinstance(content, dict | list):
+        parts = content if isinstance(content, list) else [content[key] for key in sorted(content)]
+        return [each for part in parts for each in numbers(part)]
     return [float(content)] if isinstance(content, int | float) else []
 
 

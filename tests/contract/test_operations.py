@@ -72,7 +72,7 @@ def opened(kind: str, layers: int) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def counted(
-    monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, tokens: int, implementation: str = "sdpa"
+    monkeypatch: pytest.MonkeyPatch, kind: str, layers: int, implementation: str = "sdpa", tokens: int = 128
 ) -> tuple[int, int, int]:
     """Operations of the model's own eager pass, operations of ``analyze``, and the waits of its verified pass."""
     checkpoint, more = opened(kind, layers)
@@ -99,8 +99,8 @@ def test_the_device_is_seldom_waited_for_and_asked_little(
     monkeypatch: pytest.MonkeyPatch, kind: str, ratio: float, implementation: str
 ) -> None:
     """Every block of rows has to know its pairs, and the mask that hides keys: no layer waits."""
-    own, ours, waits = counted(monkeypatch, kind, 4, 128, implementation)
-    more_own, more, more_waits = counted(monkeypatch, kind, 8, 128, implementation)
+    own, ours, waits = counted(monkeypatch, kind, 4, implementation)
+    more_own, more, more_waits = counted(monkeypatch, kind, 8, implementation)
     assert waits == more_waits <= 6
     assert ours <= ratio * own
     assert more <= ratio * more_own
@@ -108,7 +108,7 @@ def test_the_device_is_seldom_waited_for_and_asked_little(
 
 @pytest.mark.thorough
 def test_a_long_text_waits_no_oftener_in_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, more_waits = (counted(monkeypatch, "gpt2", layers, 1024)[2] for layers in (2, 4))
+    waits, more_waits = (counted(monkeypatch, "gpt2", layers, tokens=1024)[2] for layers in (2, 4))
     assert waits == more_waits <= 8
 
 

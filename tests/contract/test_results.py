@@ -61,10 +61,8 @@ def missing(command: str, name: str) -> bool:
 
 
 def test_a_command_is_registered_whole(command: str, result: Any):
-    views = views_of(command)
-    names = [view.name for view in views]
-    assert len({*names, "all", "none"}) == len(names) + 2
-    assert all(view.shows for view in views)
+    names = [view.name for view in views_of(command) if view.shows]
+    assert len({*names, "all", "none"}) == len(views_of(command)) + 2
     assert result.command == command
     assert len(repr(result)) < 300
 
@@ -252,10 +250,9 @@ def test_odd_arguments_are_refused_with_what_was_expected(result: Any, tmp_path:
     assert not other.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "method"), [("heads", "layer_patterns"), ("heads", "drawn"), ("compare", "part_of"), ("explain", "tensor")]
-)
-def test_the_methods_of_results_refuse_what_they_cannot_take(name: str, method: str):
-    for wrong in (-1, 99, 1.5, object(), np.ones((2, 2)), [None], "\0"):
+@pytest.mark.parametrize("wrong", [-1, 99, 1.5, object(), np.ones((2, 2)), [None], "\0"])
+def test_the_methods_of_results_refuse_what_they_cannot_take(wrong: Any):
+    heads = result_of("heads")
+    for method in (heads.layer_patterns, heads.drawn, result_of("compare").part_of, result_of("explain").tensor):
         with pytest.raises(UsageError):
-            getattr(result_of(name), method)(wrong)
+            method(wrong)
