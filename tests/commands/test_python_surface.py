@@ -1,4 +1,4 @@
-"""What Python users meet first: keywords, styles, arrays, tables of pandas."""
+"""What Python users meet first: keywords, styles, arrays."""
 
 import inspect
 import sys
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from types import SimpleNamespace
 from typing import Any, get_args, get_overloads
 
 import numpy as np
@@ -20,14 +19,13 @@ from attnviz.commands.ablate.inputs import role_names
 from attnviz.commands.check.claims import read_claims
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
-from attnviz.figures.style import figure_bytes
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.options import DrawingOptionNames, ViewOptionNames
-from attnviz.present.view import ViewOptions
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-from tests.support.results import MEASURES, TEXT, result_of
+from tests.support.results import TEXT, result_of
+from tests.support.signatures import parameters_of
 
 FUNCTIONS = {name: getattr(attnviz, name) for name in attnviz.__all__ if inspect.isfunction(getattr(attnviz, name))}
 
@@ -39,7 +37,10 @@ class Unwritable:
         raise RuntimeError("not written")
 
 
-BAD = Unwritable()
+def _refused(call: Callable[..., Any], *positional: Any, **given: Any) -> None:
+    with pytest.raises(AttnvizError) as error:
+        call(*positional, **given)
+    assert "\n" not in str(error.value)
 
 
 def test_a_wrong_keyword_is_an_error_that_names_the_function_and_the_nearest_one():
@@ -49,28 +50,15 @@ def test_a_wrong_keyword_is_an_error_that_names_the_function_and_the_nearest_one
         result_of("heads").report(widht=60)
 
 
-def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UsageError, match="a text"):
-        attnviz.analyze()
-    with pytest.raises(UsageError, match="too many"):
-        attnviz.explain("the cat", "minilm", 3)
-    with pytest.raises(UsageError, match="found both"):
-        result_of("heads").figure("map", Style(width=3.3), theme="dark")
+def test_arguments_that_are_missing_or_too_many_are_errors_of_attnviz():
+    _refused(attnviz.analyze)
+    _refused(attnviz.explain, "the cat", "minilm", 3)
+    _refused(result_of("heads").figure, "map", Style(width=3.3), theme="dark")
+
+
+def test_frames_need_pandas(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match="pip install pandas"):
-        result_of("heads").frame()
-
-
-@pytest.mark.parametrize(
-    ("function", "given"),
-    [("check", {"files": 1.5}), ("cards", {"select": np.array("x")}), ("cards", {"select": [10**5000]}),
-     ("check", {"files": "a", "seed": 10**5000}), ("ablate", {"texts": 1.5}), ("analyze", {"text": "a", "words": BAD}),
-     ("ablate", {"texts": "a", "label": 10**5000}), ("analyze", {"text": "a", "generate": 10**5000})],
-)  # fmt: skip
-def test_any_wrong_value_is_a_usage_error_of_one_line(function: str, given: dict[str, Any]):
-    with pytest.raises(UsageError, match=r"^expected .* found ") as error:
-        FUNCTIONS[function](**given)
-    assert "\n" not in str(error.value)
+    _refused(result_of("heads").frame)
 
 
 @cache
@@ -120,28 +108,14 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 
 STRANGE = (
     object(),
-    BAD,
+    10**5000,  # which cannot be written
+    Unwritable(),
     np.array([None, {}], dtype=object),
     torch.eye(3).to_sparse(),
     torch.nested.nested_tensor([torch.rand(3, 3)], layout=torch.jagged),
     torch.eye(3, device="meta"),
 )
 """What no argument is."""
-
-
-def _names_of(function: Callable[..., Any]) -> list[str]:
-    """Its arguments, with those of an unpacked TypedDict."""
-    names = list[str]()
-    for name, parameter in inspect.signature(function).parameters.items():
-        unpacked = parameter.kind is inspect.Parameter.VAR_KEYWORD
-        names += get_args(parameter.annotation)[0].__annotations__ if unpacked else [name]
-    return names
-
-
-def _refused(call: Callable[..., Any], **given: Any) -> None:
-    with pytest.raises(AttnvizError) as error:
-        call(**given)
-    assert "\n" not in str(error.value)
 
 
 def test_every_public_function_is_tried():
@@ -151,7 +125,7 @@ def test_every_public_function_is_tried():
 @pytest.mark.parametrize("function", GIVEN)
 def test_what_no_argument_is_is_refused_in_a_line(function: str):
     given = GIVEN[function]()
-    for name in _names_of(FUNCTIONS[function]):
+    for name in parameters_of(FUNCTIONS[function]):
         for value in STRANGE:
             _refused(FUNCTIONS[function], **given | {name: value})
 
@@ -179,44 +153,38 @@ def test_what_no_option_of_a_result_is_is_refused_in_a_line(method: str, tmp_pat
 
 @pytest.mark.parametrize("head", ["L0H0", HeadId(0, 0), (4, 0)])
 def test_a_head_that_a_result_has_not_is_refused(head: Any):
-    drawn = attnviz.draw(torch.eye(3).expand(2, 4, 3, 3), ["a", "b", "c"], layers=[3, 7])
-    cross = attnviz.draw(torch.eye(3).expand(2, 4, 3, 3), ["a", "b", "c"], keys=["a", "b", "c"], layers=[3, 7])
-    for refused in (drawn.pattern, drawn.head, cross.head, result_of("ablate").head):
-        with pytest.raises(UsageError):
-            refused("L2H0" if refused.__self__ is result_of("ablate") else head)
-    with pytest.raises(UsageError):
-        drawn.layer_patterns(0)
+    weights, tokens = torch.eye(3).expand(2, 4, 3, 3), ["a", "b", "c"]
+    drawn, cross = (attnviz.draw(weights, tokens, layers=[3, 7], **more) for more in ({}, {"keys": tokens}))
+    for refused in (drawn.pattern, drawn.head, cross.head):
+        _refused(refused, head)
+    _refused(result_of("ablate").head, "L2H0")
+    _refused(drawn.layer_patterns, 0)
     assert torch.equal(drawn.pattern("L7H3"), torch.eye(3))
 
 
+@pytest.mark.thorough
 def test_a_model_in_memory_and_its_tokenizer_are_arguments_of_every_function(tmp_path: Path):
     """As a Checkpoint made of both is."""
-    model, tokenizer = sharp_bert(), bert_tokenizer()
-    known, more = from_loaded(model, tokenizer), {"syntax": False, "control": False, "examples": 0}
-    profiles = [
-        attnviz.profile_heads(model, [_corpus()], tokenizer=tokenizer, **more),
-        attnviz.profile_heads(known, [_corpus()], **more),
-    ]
-    assert profiles[0].document()["statistics"] == profiles[1].document()["statistics"]
-    other = sharp_bert(1)
+    model, tokenizer, claims = sharp_bert(), bert_tokenizer(), tmp_path / "claims.toml"
+    given: tuple[Any, ...] = ((model, {"tokenizer": tokenizer}), (from_loaded(model, tokenizer), {}))
+    more = {"syntax": False, "control": False, "examples": 0}
+    profiles = [attnviz.profile_heads(one, [_corpus()], **named, **more).document() for one, named in given]
+    assert profiles[0]["statistics"] == profiles[1]["statistics"]
     compared = [
-        attnviz.compare_corpus(model, other, _corpus(), tokenizer=tokenizer, syntax=False),
-        attnviz.compare_corpus(known, other, _corpus(), tokenizer=tokenizer, syntax=False),
+        attnviz.compare_corpus(one, sharp_bert(1), _corpus(), tokenizer=tokenizer, syntax=False).document()
+        for one, _ in given
     ]
-    assert compared[0].document()["heads"] == compared[1].document()["heads"]
-    claims = tmp_path / "claims.toml"
+    assert compared[0]["heads"] == compared[1]["heads"]
     claims.write_text(f'text = "{TEXT}"\n[[claim]]\nhead = "L0H1"\nscore = "entropy"\nat_least = 0\n')
     assert attnviz.check(claims, model, tokenizer=tokenizer).exit_code == 0
-    with pytest.raises(UsageError):
-        attnviz.profile_heads(model, [_corpus()], tokenizer="minilm")
+    _refused(attnviz.profile_heads, model, [_corpus()], tokenizer="minilm")
 
 
 def test_a_model_before_its_text_is_refused():
-    model = sharp_bert()
     for function in ("analyze", "explain", "head_outputs", "rollout", "why"):
-        for given in ((model, TEXT), (from_loaded(model, bert_tokenizer()), TEXT), ("minilm", TEXT)):
+        for model in (sharp_bert(), from_loaded(sharp_bert(), bert_tokenizer()), "minilm"):
             with pytest.raises(UsageError, match=rf"{function}\(text, model"):
-                FUNCTIONS[function](*given)
+                FUNCTIONS[function](model, TEXT)
 
 
 def test_a_checker_of_types_knows_the_arguments_of_analyze():
@@ -232,8 +200,6 @@ def test_a_checker_of_types_knows_the_arguments_of_analyze():
 def test_names_of_the_command_line_are_those_of_python(tmp_path: Path):
     document = result_of("heads").save(tmp_path, figures=["none"], save_attention=True)
     assert set(document["files"]) == {"attention.safetensors", "heads.csv", "heads.json"}
-    with pytest.raises(UsageError, match=r"write \['none'\]"):
-        result_of("heads").save(tmp_path, figures="none")
 
 
 def test_an_estimate_is_a_number():
@@ -251,11 +217,12 @@ def test_subject_and_object_are_names_of_relations_too(tmp_path: Path):
 
 @pytest.mark.draws
 def test_theme_and_width_of_a_figure_are_keywords_too():
-    result = result_of("heads")
-    given = figure_bytes(result.figure("map", theme="dark", width="3.3in"), "svg")
-    assert given == figure_bytes(result.figure("map", Style("dark", width=3.3)), "svg")
-    assert given != figure_bytes(result.figure("map"), "svg")
-    assert result.figure(width=3.3).get_figwidth() == pytest.approx(3.3)
+    light, by_style, by_keywords = (
+        result_of("heads").figure("map", **choices)
+        for choices in ({}, {"style": Style("dark", width=3.3)}, {"theme": "dark", "width": "3.3in"})
+    )
+    assert by_keywords.get_figwidth() == by_style.get_figwidth() == pytest.approx(3.3)
+    assert by_keywords.get_facecolor() == by_style.get_facecolor() != light.get_facecolor()
 
 
 def test_a_pattern_is_an_array():
@@ -265,39 +232,3 @@ def test_a_pattern_is_an_array():
     assert pattern.shape == (len(result.tokens), len(result.tokens))
     assert np.allclose(pattern.sum(1), 1)
     assert np.array_equal(pattern[2], result.layer_patterns(1)[1][2].numpy())
-
-
-@pytest.fixture
-def pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps the rows and columns that a DataFrame is made of."""
-
-    class DataFrame:
-        def __init__(self, rows: list[dict[str, Any]], columns: list[str]) -> None:
-            self.columns, self.rows = columns, rows
-
-        def to_dict(self, _: str) -> list[dict[str, Any]]:
-            return [{name: row[name] for name in self.columns} for row in self.rows]
-
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=DataFrame))
-
-
-@pytest.mark.draws
-@pytest.mark.usefixtures("pandas")
-@pytest.mark.parametrize("command", MEASURES)
-def test_a_frame_has_the_rows_and_columns_of_the_csv_file(command: str):
-    result = result_of(command)
-    header, *lines = result.table(ViewOptions()).csv().splitlines()
-    frame = result.frame()
-    assert list(frame.columns) == header.split(",")
-    assert len(frame.to_dict("records")) == len(lines) > 0
-
-
-@pytest.mark.usefixtures("pandas")
-def test_a_frame_has_the_values_of_the_document_one_row_a_head():
-    result = result_of("heads")
-    rows = result.frame(select="L1").to_dict("records")
-    assert [row["id"] for row in rows] == ["L1H0", "L1H1", "L1H2", "L1H3"]
-    for row, head in zip(rows, result.select("L1"), strict=True):
-        assert row["entropy"] == head.statistics["entropy"]
-        assert row["head"] == head.id.head
-        assert row["label_certain"] in (True, False)

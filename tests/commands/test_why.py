@@ -1,6 +1,10 @@
 """Scores in parts: they sum to the model's own in every family, wrong parts are noticed, known heads are found."""
 
+import itertools
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,7 +12,7 @@ import torch
 from transformers import GPT2Config, GPT2Model
 
 import attnviz
-from attnviz.commands.why import scores
+from attnviz.commands.why import measure, scores
 from attnviz.commands.why.measure import Account
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.families import ARCHITECTURES
@@ -17,9 +21,9 @@ from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.trace import residual_parts
 from attnviz.trace.residual_parts import WrittenParts
 from tests.conftest import needs_minilm
-from tests.models.test_families import model
 from tests.support.classifiers import sharp_classifier
 from tests.support.explained import bert, gpt2
+from tests.support.families import checkpoint_of, first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import gpt2_tokenizer
 from tests.support.outputs import sharper_gpt2
@@ -29,6 +33,10 @@ TEXT = "the cat saw the dog and ran away"
 REPEATED = "one two three four five one two three four five"
 
 
+QUICK = ("bert", "deepseek_v3", "gemma2", "gpt2", "gpt_oss", "llama", "mpnet", "olmo", "olmo2", "t5")
+model = cache(checkpoint_of)
+
+
 def of(family: str, **options: Any) -> Account:
     checkpoint = {"bert": bert, "gpt2": gpt2}[family]() if family in ("bert", "gpt2") else model(family)
     last = number_of(checkpoint.encoder.layers[-1])
@@ -36,22 +44,19 @@ def of(family: str, **options: Any) -> Account:
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("family", sorted(set(ARCHITECTURES) - {"whisper"}))
+@pytest.mark.parametrize("family", first_of(sorted(set(ARCHITECTURES) - {"whisper"}), *QUICK))
 def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_its_part(family: str) -> None:
     result = of(family, depth=3)
     assert 0 < result.scores.error < SUMS_32
     assert [key.weight for key in result.keys] == sorted((key.weight for key in result.keys), reverse=True)
-    own = result.attention.verification
-    assert own.level == 4
+    assert result.attention.verification.level == 4
+    near = SUMS_32 * (result.scores.scale + 1)
     for key in result.keys:
-        extras = list(key.extras.values())
-        near = SUMS_32 * (result.scores.scale + 1)
-        assert float(key.pairs.sum()) + sum(each[0] for each in extras) == pytest.approx(key.score, abs=near)
-        assert float(key.differences.sum()) + sum(each[1] for each in extras) == pytest.approx(key.difference, abs=near)
+        score, difference = (sum(each[of] for each in key.extras.values()) for of in (0, 1))
+        assert float(key.pairs.sum()) + score == pytest.approx(key.score, abs=near)
+        assert float(key.differences.sum()) + difference == pytest.approx(key.difference, abs=near)
     first, second = result.keys[:2]  # of which the softmax sees the difference alone
-    assert first.score - second.score == pytest.approx(
-        float(torch.tensor(first.weight).log() - torch.tensor(second.weight).log()), abs=1e-3
-    )
+    assert first.score - second.score == pytest.approx(math.log(first.weight) - math.log(second.weight), abs=1e-3)
     for step in result.chain:
         if step.rest is not None:
             assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
@@ -70,11 +75,13 @@ def test_a_difference_that_is_small_beside_its_parts_has_no_shares(difference: f
     assert key.share(10.0) == (None if share is None else pytest.approx(share))
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "qwen3", "gemma2", "olmo2", "mpnet", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", first_of(("gpt2", "qwen3", "gpt_oss", "bert", "gemma2", "mpnet"), "gpt2", "qwen3", "gpt_oss")
+)
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str, monkeypatch: Any) -> None:
     taken: list[tuple[float, float]] = []
-    follow = attnviz.commands.why.measure.follow  # type: ignore[attr-defined]
+    follow = measure.follow
 
     def spied(heads: Callable[[HeadId], scores.ScoreDecomposer], found: scores.QueryScores, depth: int) -> Any:
         for source, value in found.totals(side, found.keys[0]):
@@ -82,44 +89,38 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
                 taken.append((float(heads(found.head).attribute_to_source(found, side, source).sum()), value))
         return follow(heads, found, depth)
 
-    monkeypatch.setattr("attnviz.commands.why.measure.follow", spied)
+    monkeypatch.setattr(measure, "follow", spied)
     result = of(family)
     assert len(taken) >= 4
     assert [one for one, _ in taken] == pytest.approx([other for _, other in taken], abs=SUMS_32 * result.scores.scale)
 
 
-def _without(name: str) -> Callable[..., Any]:
-    terms = WrittenParts.terms
-
-    def wrong(self: WrittenParts, *arguments: Any) -> Any:
-        return (term for term in terms(self, *arguments) if term.sources[0][0] != name)
-
-    return wrong
+right_terms, right_rotary = WrittenParts.terms, scores.apply_rotary
 
 
-def _on_one_side(self: Any, parts: Any, positions: Any) -> Any:
-    return parts if parts.shape[-2] == 1 else _rotated(self, parts, positions)
+def without(name: str) -> Callable[..., Any]:
+    return lambda self, *given: (term for term in right_terms(self, *given) if term.sources[0][0] != name)
 
 
-_rotated, _terms = scores.ScoreDecomposer._rotated, scores.ScoreDecomposer._terms
+def another_scale(self: WrittenParts, *given: Any) -> Any:
+    return (replace(term, scale=1.1 * term.scale) for term in right_terms(self, *given))
+
+
+def unnormed(self: Any, weight: torch.Tensor) -> torch.Tensor:
+    return self.weight[:, None] * weight
+
 
 WRONG: dict[str, tuple[str, Any, str, Any]] = {
-    "a bias of attention lost": ("gpt2", WrittenParts, "terms", _without("attention bias")),
-    "a bias of norms lost": ("bert", WrittenParts, "terms", _without("norm bias")),
-    "a network lost": ("qwen3", WrittenParts, "terms", _without("feed-forward")),
-    "the positions lost": ("gpt2", WrittenParts, "terms", _without("position embedding")),
-    "the scale of a norm": (
-        "bert", residual_parts._Reading, "through",
-        lambda self, norm, *_: iter(setattr(self, "weight", norm.read_by(self.weight)) or ()),
+    "a bias of attention lost": ("gpt2", WrittenParts, "terms", without("attention bias")),
+    "a bias of norms lost": ("bert", WrittenParts, "terms", without("norm bias")),
+    "a network lost": ("qwen3", WrittenParts, "terms", without("feed-forward")),
+    "the positions lost": ("gpt2", WrittenParts, "terms", without("position embedding")),
+    "the scale of a norm": ("bert", WrittenParts, "terms", another_scale),
+    "a norm that subtracts no mean": ("gpt2", LayerNorm, "read_by", unnormed),
+    "a norm's weight without its 1": ("gemma2", RMSNorm, "read_by", unnormed),
+    "rotation on one side": (
+        "llama", scores, "apply_rotary", lambda x, *given: x if x.shape[-2] == 1 else right_rotary(x, *given)
     ),
-    "a norm that subtracts no mean": (
-        "gpt2", LayerNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,
-    ),
-    "a norm's weight without its 1": (
-        "gemma2", RMSNorm, "read_by", lambda self, weight: self.weight[:, None] * weight,
-    ),
-    "rotation on one side": ("llama", scores.ScoreDecomposer, "_rotated", _on_one_side),
-    "the scale of the norm of queries": ("qwen3", scores, "_norm_scale", lambda _, x: torch.ones_like(x[..., :1])),
     "the weight of the norm of queries": ("olmo2", scores, "normed_heads", lambda rows, *_, **__: rows),
     "the bias of queries lost": (
         "bert", scores, "constant_term",
@@ -127,8 +128,7 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     ),
     "the scale of scores": ("gpt2", scores.ScoreDecomposer, "factor", 1.0),
     "a bound forgotten": (
-        "olmo", scores.ScoreDecomposer, "_terms",
-        lambda self, side: [term for term in _terms(self, side) if "bound" not in str(term.sources)],
+        "olmo", scores, "Term", lambda sources, vectors, *more: residual_parts.Term(sources, 0 * vectors, *more)
     ),
 }  # fmt: skip
 
@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
 def test_wrong_parts_do_not_pass(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family, owner, name, instead = WRONG[wrong]
     monkeypatch.setattr(owner, name, instead)
-    with pytest.raises(VerificationError, match="parts of the scores"):
+    with pytest.raises(VerificationError, match="parts"):
         of(family)
 
 
@@ -181,15 +181,11 @@ def test_a_hand_built_models_parts_are_those_of_the_closed_form() -> None:
         (float(key.pairs[i, j]), float(key.differences[i, j]))
         for i, a in enumerate(result.scores.query_sources) for j, b in enumerate(result.scores.key_sources)
     }  # fmt: skip
-    for one, q in query.items():
-        for other, k in keys.items():
-            products = k @ q / 2
-            assert found[one, other] == pytest.approx(
-                (float(products[2]), float(products[2] - products.mean())), abs=SUMS_32
-            )
-    assert sum(value for pair, (value, _) in found.items() if not set(pair) <= set(query)) == pytest.approx(
-        0, abs=SUMS_32
-    )
+    for one, other in itertools.product(query, keys):
+        products = keys[other] @ query[one] / 2
+        expected = (float(products[2]), float(products[2] - products.mean()))
+        assert found.pop((one, other)) == pytest.approx(expected, abs=SUMS_32)
+    assert sum(value for value, _ in found.values()) == pytest.approx(0, abs=SUMS_32)
 
 
 def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> None:
@@ -203,6 +199,7 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
 
 
 @pytest.mark.draws
+@pytest.mark.thorough
 @needs_minilm
 def test_real_weights_and_half_precision() -> None:
     result = attnviz.why("The cat that I saw ran away", "minilm", head="L2H8", query="saw", depth=3)
@@ -213,27 +210,21 @@ def test_real_weights_and_half_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({}, "--head"),
-        ({"head": "L7H0"}, "L7H0"),
-        ({"head": "L2H1", "query": "zebra"}, "zebra"),
-        ({"head": "L2H1", "query": "cat", "key": "dog"}, "does not see"),
-        ({"head": "L2H1", "query": "#0"}, "alone"),
-        ({"head": "L2H1", "depth": 0}, "depth"),
-        ({"head": "L2H1", "answer": "cat"}, "no head for tokens"),
-    ],
-)
-def test_what_is_not_there_is_named(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(UsageError, match=word):
+    ("options", "name"),
+    [({}, "--head"), ({"head": "L7H0"}, "L7H0"), ({"head": "L2H1", "query": "zebra"}, "zebra"),
+     ({"head": "L2H1", "query": "cat", "key": "dog"}, "L2H1"), ({"head": "L2H1", "query": "#0"}, "L2H1"),
+     ({"head": "L2H1", "depth": 0}, "depth"), ({"head": "L2H1", "answer": "cat"}, None)],
+)  # fmt: skip
+def test_what_is_not_there_is_named(options: dict[str, Any], name: str | None) -> None:
+    with pytest.raises(UsageError, match=name):
         attnviz.why(TEXT, gpt2(), **options)
 
 
 def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
-    steep, tokenizer = sharp_llama("mistral"), sentencepiece_tokenizer()
+    steep = sharp_llama("mistral")
     with torch.no_grad():
         steep.model.layers[0].self_attn.q_proj.weight.mul_(300)
-    result = attnviz.why(TEXT, steep, tokenizer=tokenizer, head="L0H1", query=8)
+    result = attnviz.why(TEXT, steep, tokenizer=sentencepiece_tokenizer(), head="L0H1", query=8)
     assert [key.weight for key in result.keys[1:]] == [0.0, 0.0]
     assert all(5 <= key.key <= 8 for key in result.keys)
 
@@ -247,14 +238,14 @@ def test_pairs_and_sources_of_the_document_sum_to_the_difference() -> None:
         assert total == pytest.approx(1, abs=SHARP_32)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
-def test_what_a_head_does_is_that_of_outputs_by_key(family: str) -> None:
-    whole = sharper_gpt2() if family == "gpt2" else sharp_llama(family)
-    tokenizer = gpt2_tokenizer() if family == "gpt2" else sentencepiece_tokenizer()
-    result = attnviz.why(TEXT, whole, tokenizer=tokenizer, head="L0H1", query=4, answer=7, foil=11)
+@pytest.mark.parametrize(
+    ("whole", "tokenizer"), [(sharper_gpt2, gpt2_tokenizer), (lambda: sharp_llama("qwen2"), sentencepiece_tokenizer)]
+)
+def test_what_a_head_does_is_that_of_outputs_by_key(whole: Any, tokenizer: Any) -> None:
+    given: dict[str, Any] = {"model": whole(), "tokenizer": tokenizer(), "answer": 7, "foil": 11}
+    result = attnviz.why(TEXT, head="L0H1", query=4, **given)
+    of_all = attnviz.head_outputs(TEXT, token=4, **given).effects
     assert result.effects is not None
-    of_all = attnviz.head_outputs(TEXT, whole, tokenizer=tokenizer, token=4, answer=7, foil=11).effects
-    assert of_all is not None
     assert sum(result.effects.keys) == pytest.approx(of_all.heads[HeadId(0, 1)], abs=SUMS_32 * of_all.scale)
     assert result.effects.keys[5:] == (0.0,) * (len(result.tokens) - 5)  # which the query does not see
     assert len(result.document()["effects"]["direct_effect_by_key"]) == len(result.tokens)
@@ -265,5 +256,5 @@ def test_what_a_head_does_in_a_classifier_is_where_the_classifier_reads() -> Non
     result = attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=0, answer="good")
     outputs = attnviz.head_outputs("the cat ran", classifier, tokenizer=tokenizer, answer="good").effects
     assert sum(result.effects.keys) == pytest.approx(outputs.heads[HeadId(1, 2)], abs=SUMS_32 * outputs.scale)
-    with pytest.raises(UsageError, match="--query '#0'"):
+    with pytest.raises(UsageError, match="--query"):
         attnviz.why("the cat ran", classifier, tokenizer=tokenizer, head="L1H2", query=1, answer="good")

@@ -10,31 +10,35 @@ from transformers import GPT2LMHeadModel
 from transformers.models.gpt2 import modeling_gpt2
 
 import attnviz
-from attnviz.commands.explain import reference
 from attnviz.present.report import views_of
 from attnviz.present.result import Result
 from attnviz.present.view import ViewOptions
 from tests.support.blocks import in_blocks
 from tests.support.drawn import numbers_of as drawn
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
+from tests.support.families import first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import LONG_TEXT, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SHARP
 
 
-def models() -> dict[str, Callable[[], tuple[dict[str, Any], str]]]:
-    return {
-        "bert": lambda: ({"model": sharp_bert(max_position_embeddings=99), "tokenizer": bert_tokenizer()}, LONG_TEXT),
-        "gpt2": lambda: (
-            {"model": sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=200), "tokenizer": gpt2_tokenizer()},
-            LONG_TEXT,
-        ),
-        "gemma2": lambda: (
-            {"model": sharp_llama("gemma2"), "tokenizer": sentencepiece_tokenizer()},
-            "the cat that i saw ran away",
-        ),
-        "t5": lambda: ({"model": sharp("t5", len(tokenizer := unigram_tokenizer())), "tokenizer": tokenizer}, SOURCE),
-    }
+def many_heads() -> dict[str, Any]:
+    """Of few dimensions, so that the patterns of a layer would be by far the largest tensor."""
+    model = sharp_bert(max_position_embeddings=300, num_attention_heads=16, num_hidden_layers=1)
+    return {"model": model, "tokenizer": bert_tokenizer()}
+
+
+def gpt2(**changes: Any) -> dict[str, Any]:
+    return {"model": sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=300, **changes), "tokenizer": gpt2_tokenizer()}
+
+
+TEXT = "the cat that i saw ran away"
+MODELS: dict[str, Callable[[], tuple[dict[str, Any], str]]] = {
+    "bert": lambda: ({"model": sharp_bert(max_position_embeddings=99), "tokenizer": bert_tokenizer()}, LONG_TEXT),
+    "gpt2": lambda: (gpt2(), LONG_TEXT),
+    "gemma2": lambda: ({"model": sharp_llama("gemma2"), "tokenizer": sentencepiece_tokenizer()}, TEXT),
+    "t5": lambda: ({"model": sharp("t5", len(tokenizer := unigram_tokenizer())), "tokenizer": tokenizer}, SOURCE),
+}
 
 
 def target(model: dict[str, Any]) -> dict[str, Any]:
@@ -58,14 +62,12 @@ def compare(model: dict[str, Any], text: str) -> Result:
 
 
 def explain(model: dict[str, Any], text: str) -> Result:
-    if hasattr(model["model"], "decoder"):
-        pytest.skip("explain takes no encoder-decoders")
     return attnviz.explain(text, **model)
 
 
 def ablate(model: dict[str, Any], text: str) -> Result:
-    heads = "X" if hasattr(model["model"], "decoder") else "L0"
-    return attnviz.ablate(text, **model, **target(model), method="uniform", select=[heads])
+    more = target(model)
+    return attnviz.ablate(text, **model, **more, method="uniform", select=["X" if more else "L0"])
 
 
 COMMANDS = {"ablate": ablate, "outputs": outputs, "rollout": rollout, "compare": compare, "explain": explain}
@@ -100,15 +102,18 @@ def everything(result: Result) -> tuple[dict[str, float], list[np.ndarray]]:
     return dict(found_in(result.document())), arrays
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [*((kind, torch.float64) for kind in models()), ("bert", torch.float32), ("gpt2", torch.float32)],
-)
-@pytest.mark.parametrize("command", COMMANDS)
+CASES = [
+    (command, kind, torch.float64) for command in COMMANDS for kind in MODELS if (command, kind) != ("explain", "t5")
+]
+CASES += [(command, kind, torch.float32) for command in COMMANDS for kind in ("bert", "gpt2")]
+EVERYBODY = [(command, "gpt2", torch.float64) for command in COMMANDS]
+
+
+@pytest.mark.parametrize(("command", "kind", "dtype"), first_of(CASES, *EVERYBODY))
 def test_no_number_of_a_command_depends_on_the_blocks(
     command: str, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, text = models()[kind]()
+    model, text = MODELS[kind]()
     model["model"].to(dtype)
     whole, arrays = everything(COMMANDS[command](model, text))
     assert len(whole) > 20
@@ -116,13 +121,15 @@ def test_no_number_of_a_command_depends_on_the_blocks(
     # gemma2's own softmax is float32 in float64, too: vector instructions round it by how many keys a block has
     rounding = SHARP[torch.float32 if kind == "gemma2" else dtype]
     rounding *= 50 if command == "ablate" else 1  # losses of a model as sharp as these say more of it
-    for size in (3, 64) if dtype == torch.float64 else (7,):
-        in_blocks(monkeypatch, size)
-        monkeypatch.setattr(reference, "_ROWS", size)
-        again, others = everything(COMMANDS[command](model, text))
-        assert again == pytest.approx(whole, rel=rounding, abs=rounding)
-        for one, other in zip(arrays, others, strict=True):
-            np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding * max(1.0, np.abs(one).max()))
+    in_blocks(monkeypatch, 3 if kind == "t5" else 7)
+    again, others = everything(COMMANDS[command](model, text))
+    assert again == pytest.approx(whole, rel=rounding, abs=rounding)
+    for one, other in zip(arrays, others, strict=True):
+        np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding * max(1.0, np.abs(one).max()))
+
+
+def test_explain_of_more_queries_than_a_chunk_of_its_softmax_is_that_of_the_model() -> None:
+    assert len(explain(gpt2(n_layer=1), f"{TEXT} " * 30).tokens) > 200
 
 
 def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +142,9 @@ def test_ablation_attends_to_no_more_rows_at_once_than_a_block_has(monkeypatch: 
 
     monkeypatch.setattr(modeling_gpt2, "eager_attention_forward", counted)
     in_blocks(monkeypatch, 7)
-    model, text = models()["gpt2"]()
+    model = gpt2()
     model["model"].set_attn_implementation("eager")
-    COMMANDS["ablate"](model, text)
+    ablate(model, LONG_TEXT)
     assert max(rows) == 7
     assert len(rows) > 20
 
@@ -157,42 +164,28 @@ class Largest(torch.overrides.TorchFunctionMode):
         return result
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-@pytest.mark.parametrize("command", PATTERNS_HELD)
-def test_no_command_holds_the_patterns_of_a_layer(command: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 16 heads of few dimensions they would be by far the largest tensor."""
-    small = {"n_embd": 32, "n_head": 16, "n_positions": 300, "n_layer": 1, "vocab_size": 400}
-    if kind == "bert":
-        model = {
-            "model": sharp_bert(max_position_embeddings=300, num_attention_heads=16, num_hidden_layers=1),
-            "tokenizer": bert_tokenizer(),
-        }
-    else:
-        model = {"model": sharp_gpt2(model_class=GPT2LMHeadModel, **small), "tokenizer": gpt2_tokenizer()}
+@pytest.mark.parametrize("command", first_of(PATTERNS_HELD, "outputs", "rollout"))
+def test_no_command_holds_the_patterns_of_a_layer(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_blocks(monkeypatch, 4)
     with Largest() as largest:
-        result = COMMANDS[command](model, "the cat saw a dog " * 40)
-        n = len(getattr(result, "first", result).tokens)
+        result = COMMANDS[command](many_heads(), "the cat saw a dog " * 40)
         list(result.document())
-        for view in views_of(result.command):
+        for view in views_of(command):
             if view.name != "page" and not view.drawing.missing(result):
                 list(view.drawing.plans(result, ViewOptions()))
+    n = len(getattr(result, "first", result).tokens)
     assert n * 4 * 16 <= largest.found < PATTERNS_HELD[command] * n**2
 
 
 def test_a_comparison_has_the_rows_of_one_head_at_a_time_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """All heads of a block in float64 would take twice the memory of the block."""
-    rows, heads = 8, 16
-    model = sharp_bert(max_position_embeddings=300, num_attention_heads=heads, num_hidden_layers=1)
+    rows, model = 8, many_heads()
     in_blocks(monkeypatch, rows)
     text = "the cat saw a dog " * 20
-    sides = [
-        attnviz.analyze(each, model, tokenizer=bert_tokenizer(), syntax=False)
-        for each in (text, text.replace("cat", "house"))
-    ]
+    sides = [attnviz.analyze(each, syntax=False, **model) for each in (text, text.replace("cat", "house"))]
     with Largest(torch.float64) as widest, Largest() as block:
         attnviz.compare(*sides)
     n = len(sides[0].tokens)
-    assert n > 2 * heads  # rows of a head are more numbers than two results of each row of each head
-    assert block.found >= heads * rows * n
+    assert n > 2 * 16  # rows of a head are more numbers than two results of each row of each head
+    assert block.found >= 16 * rows * n
     assert widest.found == rows * n

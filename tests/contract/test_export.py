@@ -22,36 +22,27 @@ from tests.support.captions import read_captions
 from tests.support.hand_made import LABELS, by_design, hand_made
 from tests.support.stored import PROFILE
 
-LABEL = ["label", "label_score", "label_baseline", "label_error_reduction", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
 
-def document_of(analysis, heads=None, figures=("overview.png",)):
-    return analysis.document(figures, select=tuple(str(head.id) for head in heads or ()))
-
-
-def attention_bytes(analysis):
-    name, tensors = spec_of("heads").tensors
-    assert name == "attention.safetensors"
-    return tensors(analysis, ViewOptions())
-
-
-# --- documents
+def document_of(analysis):
+    return analysis.document(("overview.png",))
 
 
 def test_the_document_has_the_values_of_the_analysis():
-    found = document_of(hand_made(), figures=["overview.png"])
+    found = document_of(hand_made())
     assert (found["attnviz"], found["text"], found["pair"]) == (__version__, "the cat ran away", None)
     assert found["figures"] == ["overview.png"]
-    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8}
-    name = {"name": "by-hand", "architecture": "bert", "revision": None}
-    assert found["model"] == {**name, "weights_sha256": None, **sizes, "device": "cpu", "dtype": "float32"}
+    expected = {"name": "by-hand", "architecture": "bert", "revision": None, "weights_sha256": None, "n_layers": 2}
+    assert found["model"] == {**expected, "n_heads": 2, "d_model": 16, "d_head": 8, "device": "cpu", "dtype": "float32"}
     assert [token["text"] for token in found["tokens"]] == list(LABELS)
     assert found["tokens"][0] == {"id": 100, "text": "[CLS]", "special": True, "word": None, "sink": "special"}
     assert [each["pattern_error"] for each in found["verification"]["layers"]] == [2e-7, 4e-7]
     first = found["heads"][0]
     assert (first["id"], first["layer"], first["head"]) == ("L0H0", 0, 0)
-    assert [first[name] for name in LABEL] == ["previous-token", 1.0, pytest.approx(3 / 16), 1.0, 3, False]
+    label = {"": "previous-token", "_score": 1.0, "_error_reduction": 1.0, "_n": 3, "_certain": False}
+    assert {name: first[f"label{name}"] for name in label} == label
+    assert first["label_baseline"] == pytest.approx(3 / 16)
     assert found["heads"][1]["label_error_reduction"] is None  # of broad, whose baseline is the most there can be
     assert (first["previous"], first["sink"], first["confidence"]) == (1.0, 0.25, 1.0)
     assert first["distance"] == pytest.approx(5 / 6)
@@ -82,13 +73,13 @@ def test_a_pair_and_words_and_a_parser_stand_in_the_document():
 def test_json_is_plain_ascii_and_gives_any_text_back(text):
     written = json_text(document_of(hand_made(text=text, name=text)))
     assert written.isascii()
+    assert written.endswith("}\n")
     assert all(character.isprintable() or character == "\n" for character in written)
     assert json.loads(written)["text"] == json.loads(written)["model"]["name"] == text
-    assert written.endswith("}\n")
 
 
 def test_json_refuses_what_is_no_number_and_names_it():
-    with pytest.raises(OutputError, match=r"^cannot write the results: heads\.1\.score is not finite; nothing was"):
+    with pytest.raises(OutputError, match=r"heads\.1\.score"):
         json_text({"heads": [{"score": 0.5}, {"score": float("nan")}]})
 
 
@@ -106,7 +97,9 @@ def test_csv_has_the_values_of_the_document():
 
 
 def test_attention_is_one_tensor_a_layer(tmp_path):
-    (tmp_path / "a.safetensors").write_bytes(attention_bytes(hand_made()))
+    name, tensors = spec_of("heads").tensors
+    assert name == "attention.safetensors"
+    (tmp_path / "a.safetensors").write_bytes(tensors(hand_made(), ViewOptions()))
     with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
         assert sorted(file.keys()) == ["layer.0", "layer.1"]
         for layer in range(2):
@@ -116,23 +109,16 @@ def test_attention_is_one_tensor_a_layer(tmp_path):
         assert file.metadata() == {"unit": "token", "labels": json.dumps(list(LABELS)), "model": "by-hand"}
 
 
-# --- captions
-
 HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
 
 
 def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
     captions = [("overview.png", "one\nDetails: *two*."), ("heads/L00H00.png", HOSTILE), ("heads/L00H00.svg", HOSTILE)]
     text = caption_files(captions)[CAPTIONS]
-    assert text.startswith(
-        "# Captions\n\n**overview.png**: one\n\nDetails: \\*two\\*.\n\n**heads/L00H00.png, heads/L00H00.svg**: a\\*b"
-    )
-    assert "\\<script>" in text.replace("\\>", ">")
     assert read_captions(text) == captions
-    assert text.count("\n\n") == 3
-
-
-# --- a stored profile, published heads
+    assert "Details: \\*two\\*." in text
+    assert "\\<script>" in text.replace("\\>", ">")
+    assert text.count("**heads/L00H00.png, heads/L00H00.svg**") == 1
 
 
 def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_where_they_come_from():
@@ -147,10 +133,9 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     nsubj |= {"error_reduction": pytest.approx(0.5), "in_text": None, "seen": "not parsed"}
     assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
     (row,) = [row for row in analysis.table(ViewOptions()).csv_rows()[1] if row["id"] == "L0H1"]
-    assert [row[f"role{name}"] for name in ("", "_direction", "_score", "_baseline", "_n", "_in_text")] == [
-        *list(nsubj.values())[:5], "not parsed",
-    ]  # fmt: skip
-    assert row["label"] == "broad"
+    of_role = {"role": "syntactic:nsubj", "role_score": 0.7, "role_baseline": 0.4, "role_n": 200, "label": "broad"}
+    of_role |= {"role_direction": "dependent_to_head", "role_in_text": "not parsed"}
+    assert {name: row[name] for name in of_role} == of_role
     for relation, there, word in (("nsubj:pass", True, "seen"), ("det", False, "not here")):
         arcs = (Arc(0, 1, relation),)
         of_text = document_of(hand_made(profile=PROFILE, parse=replace(PARSE, arcs=arcs)))["heads"]

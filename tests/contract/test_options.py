@@ -14,9 +14,7 @@ from attnviz.options import COMMANDS, REQUIRED, Option
 from attnviz.present.report import views_in_words
 from tests.support.signatures import parameters_of
 
-LANGUAGES = {"source_language", "target_language"}
-"""In Python they are settings of the tokenizer."""
-
+LANGUAGES = {"source_language", "target_language"}  # in Python settings of the tokenizer
 OF_THE_COMMAND_LINE = {
     "heads": {"each_line", *LANGUAGES},
     "compare": {"texts", *LANGUAGES},
@@ -25,14 +23,9 @@ OF_THE_COMMAND_LINE = {
     "card": {"all_heads", *LANGUAGES},
     "profile": {"corpora", "show"},
     "models": {"families", "verify"},
-}
-"""What no Python function has under this name."""
-
-NAMED_THERE = {"model", "revision", "corpus", "head"}
-"""What a command may have two of, or do without, and a function takes one of."""
-
-OF_MODELS_BY_NAME = {"device", "dtype"}
-"""None stands for the default in Python, where a model in memory has its own."""
+}  # what no Python function has under this name
+NAMED_THERE = {"model", "revision", "corpus", "head"}  # of which a command has two, or none, and a function takes one
+OF_MODELS_BY_NAME = {"device", "dtype"}  # None in Python, where a model in memory has its own
 
 MEASURING = [
     (command, option) for command, of in COMMANDS.items() for option in of.options if option.name in of.measuring
@@ -46,14 +39,10 @@ RANGES = [
 ]
 
 
-def signatures(command: str) -> list[dict[str, inspect.Parameter]]:
-    functions = COMMANDS[command].functions
-    return [parameters_of(getattr(attnviz, name)) for name in functions]
-
-
 @pytest.mark.parametrize(("command", "option"), MEASURING, ids=lambda each: getattr(each, "name", each))
 def test_options_of_measuring_are_arguments_with_the_same_default(command: str, option: Option):
-    found = [each[option.name] for each in signatures(command) if option.name in each]
+    signatures = [parameters_of(getattr(attnviz, name)) for name in COMMANDS[command].functions]
+    found = [each[option.name] for each in signatures if option.name in each]
     assert bool(found) != (option.name in OF_THE_COMMAND_LINE.get(command, ()))
     for parameter in found if option.name not in NAMED_THERE else ():
         assert parameter.default in [option.default, *[None] * (option.name in OF_MODELS_BY_NAME)]
@@ -68,10 +57,7 @@ def test_the_help_is_made_of_the_table_and_tells_exit_codes_and_defaults(command
             default = option.name
         note = f"[default: {default}]" if default not in (None, False, (), "", REQUIRED) else ""
         assert "".join(f"{views_in_words(option.help, command)} {note}".split()) in text
-    codes = (
-        "0 done; 1 an error that you can fix; 2 wrong usage; 3 the recomputed numbers differ from the model's; 130 int"
-    )
-    assert "".join(codes.split()) in text
+    assert all(code in text for code in ("0done", "1an", "2wrong", "3the", "130int"))
 
 
 def test_figures_look_from_python_as_by_default_on_the_command_line():
@@ -86,5 +72,5 @@ def test_numbers_out_of_range_are_refused_before_anything_is_read(function: Any,
     required = {name: "x" for name, each in parameters_of(function).items() if each.default is REQUIRED}
     required |= {name: ["x"] for name in required if name == "paths"}
     for value in (option.least - 1, *([] if option.most is None else [option.most + 1])):
-        with pytest.raises(UsageError, match=f"expected {option.name} as a whole number .*, found {value}"):
+        with pytest.raises(UsageError, match=rf"{option.name} .*{value}"):
             function(**required, **{option.name: value})

@@ -16,6 +16,7 @@ from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.store import read_profile
 from tests.conftest import needs_minilm, needs_parser
+from tests.support.families import first_of
 from tests.support.hand_made import by_design, hand_made
 from tests.support.results import MEASURES, result_of
 
@@ -42,7 +43,7 @@ def test_labels_that_are_indications_only_are_marked_and_explained(kind: str, te
     for head in analysis.heads:
         assert head.labelled.shown.endswith("?") == marked
         assert f" {head.labelled.shown} " in table
-    assert ("A question mark: an indication only, n below 10." in table) == marked
+    assert ("question mark" in table) == marked
 
 
 def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_left_out():
@@ -60,16 +61,15 @@ def test_a_table_longer_than_a_page_can_break():
     rows = [{"id": f"L0H{i}", "sink": 0.5} for i in range(51)]
     short, long = (paper_table("tex", ("id", "sink"), some, "Heads.", "tab:h") for some in (rows[:-1], rows))
     assert "longtable" not in short
-    for part in (r"\begin{longtable}{lr}", r"\caption{Heads.}", r"\label{tab:h} \\", r"\endhead", r"\end{longtable}"):
-        assert long.count(part) == 1
+    assert [long.count(part) for part in (r"{longtable}", r"\caption{", r"\label{tab:h}", r"\endhead")] == [2, 1, 1, 1]
     assert long.count(r" & 0.50 \\") == 51
 
 
 def test_the_caption_says_how_many_heads_are_listed_of_how_many():
     analysis = hand_made()
-    assert " listed" not in analysis.paper_table(ViewOptions(table="md"))
-    n = len(analysis.heads)
-    assert f"; 1 of {n} heads listed (attnviz" in analysis.paper_table(ViewOptions(table="md", select=("L0H0",)))
+    whole, one = (analysis.paper_table(ViewOptions(table="md", select=select)) for select in ((), ("L0H0",)))
+    assert "listed" not in whole
+    assert f"1 of {len(analysis.heads)} heads listed" in one
 
 
 TRANSPARENT = re.compile(r"\\ifdefined\\Umathcode [^\\]*\\else (\[[^]]*\])\\fi\{\}")
@@ -82,11 +82,8 @@ def refused(*contents: str) -> str:
     if shutil.which("pdflatex") is None:
         return "".join(ALLOWED.sub("", TRANSPARENT.sub(r"\1", content)) for content in contents)
     with tempfile.TemporaryDirectory() as folder:
-        lines = [
-            r"\documentclass{article}\usepackage{booktabs, longtable}\begin{document}",
-            *contents,
-            r"\end{document}",
-        ]
+        begin = r"\documentclass{article}\usepackage{booktabs, longtable}\begin{document}"
+        lines = [begin, *contents, r"\end{document}"]
         Path(folder, "a.tex").write_text("\n\n".join(lines), encoding="utf-8")
         call = ["pdflatex", "-interaction=nonstopmode", "-no-shell-escape", "a.tex"]
         done = subprocess.run(call, check=False, cwd=folder, capture_output=True, timeout=60)
@@ -103,7 +100,7 @@ def test_all_characters_that_are_left_alone_and_all_that_are_replaced_compile():
     )
 
 
-@pytest.mark.parametrize("command", MEASURES)
+@pytest.mark.parametrize("command", first_of(MEASURES, "heads", "ablate"))
 def test_captions_and_tables_of_every_command_compile(command: str, tmp_path: Path, undrawn: None):
     result = result_of(command)
     result.save(tmp_path, figures=["all"] if views_of(command) else (), table="tex")
@@ -115,6 +112,7 @@ def test_captions_and_tables_of_every_command_compile(command: str, tmp_path: Pa
     assert refused(*written) == ""
 
 
+@pytest.mark.thorough
 def test_a_profile_lists_roles_that_pass_without_thresholds_and_so_does_a_stored_one(tmp_path: Path):
     result = result_of("profile")
     result.save(tmp_path, figures=())
@@ -123,7 +121,6 @@ def test_a_profile_lists_roles_that_pass_without_thresholds_and_so_does_a_stored
     assert 0 < passing < len(result.roles)
     assert table.count(r" \\" + "\n") == passing + 1 + 2 * ("longtable" in table)
     assert f"; {passing} of {len(result.roles):,} rows listed" in table
-    assert "threshold" not in table
     stored = paper_table_of(read_profile(tmp_path), "tex")
     assert stored.partition(r"\toprule")[2] == table.partition(r"\toprule")[2]
     assert refused(stored) == ""
@@ -131,13 +128,11 @@ def test_a_profile_lists_roles_that_pass_without_thresholds_and_so_does_a_stored
 
 @needs_minilm
 @needs_parser
-def test_heads_that_a_role_selected_are_listed_with_that_role_as_on_the_terminal():
+def test_heads_that_a_role_selected_are_listed_with_that_role():
     analysis = attnviz.analyze("The cat that I saw ran away from the dog and ate my fish")
     table = analysis.paper_table(ViewOptions(table="md", select=("obj",)))
     header, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| (id|L)", line)]
     assert len(rows) > 2
     assert {row[header.index("role")] for row in rows} == {"syntactic:obj"}
-    shown = re.findall(r"^syntactic.*?(L\dH\d+)", analysis.report(select=("obj",)), re.MULTILINE)
-    assert [row[0] for row in rows] == shown
     (entry,) = [head for head in analysis.document(select=("obj",))["heads"] if head["id"] == "L2H1"]
     assert entry["role"]["name"] != "syntactic:obj"  # the document says what it does most clearly
