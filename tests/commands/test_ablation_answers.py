@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ def without(kind: str, model: Any, head: Any, measure: Any) -> float:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_difference_falls_as_in_the_model_without_the_head(kind: str):
+def test_the_difference_falls_as_in_the_model_without_the_head(kind):
     (model, tokenizer), (text, answer, foil) = MODELS[kind](), TEXTS[kind]
     names = {"label": answer} if kind == "classifier" else {"answer": answer}
     result = attnviz.ablate(text, model, tokenizer=tokenizer, method="zero", foil=foil, curve=False, **names)
@@ -82,7 +81,7 @@ def test_the_difference_falls_as_in_the_model_without_the_head(kind: str):
 
 
 @pytest.mark.parametrize("name", ["answers.tsv", "answers.csv", "answers.jsonl"])
-def test_a_table_has_an_answer_and_a_foil_for_each_text(name: str, tmp_path: Path):
+def test_a_table_has_an_answer_and_a_foil_for_each_text(name, tmp_path):
     model, tokenizer = MODELS["gpt2"]()
     rows = [("the cat that i saw ran", " away", " house"), ("one two", " three", " four")]
     table, columns = tmp_path / name, ("text", "answer", "foil")
@@ -122,7 +121,7 @@ def test_a_table_has_an_answer_and_a_foil_for_each_text(name: str, tmp_path: Pat
         ("classifier", {"answer": "good", "foil": "worst"}, "no class"),
     ],
 )
-def test_what_is_no_answer_and_foil_is_one_line(kind: str, options: dict[str, Any], word: str):
+def test_what_is_no_answer_and_foil_is_one_line(kind, options, word):
     model, tokenizer = MODELS[kind]()
     with pytest.raises(AttnvizError, match=word) as error:
         attnviz.ablate("the cat ran", model, tokenizer=tokenizer, **options)
@@ -140,9 +139,7 @@ def test_what_is_no_answer_and_foil_is_one_line(kind: str, options: dict[str, An
         ("text,label", {"answer": "bad", "foil": "good", "label_column": "label"}, None),
     ],
 )
-def test_labels_beside_answers_are_not_read_and_named(
-    columns: str, options: dict[str, Any], unread: list[str] | None, tmp_path: Path
-):
+def test_labels_beside_answers_are_not_read_and_named(columns, options, unread, tmp_path):
     """Or refused, where an option asks for them."""
     model, tokenizer = MODELS["classifier"]()
     table, cells = tmp_path / "table.csv", {"text": "the cat ran", "answer": "bad", "foil": "good", "label": "good"}

@@ -56,7 +56,7 @@ def by_hand(kind: str, trees: list[list[tuple[str, int, str]]], direction: str, 
 @pytest.mark.draws
 @pytest.mark.parametrize("direction", ["dependent_to_head", "head_to_dependent"])
 @pytest.mark.parametrize("kind", [NEXT, MASKED, STATES])
-def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: str, direction: str, tmp_path: Path):
+def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind, direction, tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     (model, tokenizer), path = KINDS[kind](), word_trees(tmp_path / "trees.conllu", 28)
     model.double()
@@ -75,7 +75,7 @@ def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind: st
 
 
 @pytest.mark.draws
-def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path):
+def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     (model, tokenizer), path = KINDS[NEXT](), word_trees(tmp_path / "trees.conllu", 120)
     model.double()
@@ -109,7 +109,7 @@ def _difference(totals: Any) -> tuple[float, float]:
     return difference, np.sqrt(len(totals) / (len(totals) - 1) * (residuals**2).sum()) / n
 
 
-def test_relations_that_were_cut_off_are_not_measured(tmp_path: Path):
+def test_relations_that_were_cut_off_are_not_measured(tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     (model, tokenizer), counts = KINDS[NEXT](), []
     clause = [("the", 1, "det"), ("cat", 1, "nsubj"), ("saw", -4, "conj"), ("it", -1, "obj")]
@@ -154,7 +154,7 @@ def test_induction_heads_of_tiny_gpt2_are_needed_where_tokens_repeat_and_others_
     assert sides["L3H1"] == sides["L3H2"] == 0
 
 
-def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_path: Path):
+def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     lines = treebank(tmp_path / "trees.conllu", 40).read_text().replace("\tobj\t", "\tdet\t")
     (tmp_path / "trees.conllu").write_text(lines.replace("\tdet\t", "\tobj\t", 1))
@@ -179,12 +179,12 @@ def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_pa
         ({}, "nothing to measure on"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(given: Any, word: str):
+def test_what_cannot_be_measured_is_refused(given, word):
     with pytest.raises(UsageError, match=word):
         attnviz.ablate(model=known_gpt2(), **given)
 
 
-def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monkeypatch: pytest.MonkeyPatch):
+def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monkeypatch):
     model, tokenizer = sharp_classifier("bert")
     with pytest.raises(UsageError, match="classifier"):
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, role="obj")
@@ -195,7 +195,7 @@ def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monke
         attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")
 
 
-def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(tmp_path: Path):
+def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(tmp_path):
     lines, said, tokenizer = [SOURCE, "the dog ran", "the cat saw the house"], list[str](), unigram_tokenizer()
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(lines), encoding="utf-8")

@@ -73,7 +73,7 @@ def written(folder: Path, pairs: Any = PAIRS, gold: Any = None) -> tuple[Path, P
     return files
 
 
-def test_the_heads_that_align_are_found_by_the_rows_that_do(tmp_path: Path) -> None:
+def test_the_heads_that_align_are_found_by_the_rows_that_do(tmp_path):
     model, tokenizer = by_hand()
     pairs, gold = written(tmp_path, PAIRS * 8)
     result = attnviz.analyze_each(pairs, model, tokenizer=tokenizer, alignments=gold, syntax=False)
@@ -92,7 +92,7 @@ def test_the_heads_that_align_are_found_by_the_rows_that_do(tmp_path: Path) -> N
     assert few.alignment_heads == []
 
 
-def test_a_word_that_no_row_reads_has_no_link(tmp_path: Path) -> None:
+def test_a_word_that_no_row_reads_has_no_link(tmp_path):
     model, tokenizer = by_hand()
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     _, gold = written(tmp_path, PAIRS[:1])
@@ -113,7 +113,7 @@ GOLD = "0-0 1-1 2-2 3?3 4p4 5-5 0?1 0?2 0?3 0?4 0?5"
 
 
 @pytest.mark.parametrize("family", ["t5", "bart", "marian"])
-def test_words_of_pieces_are_linked_as_by_a_plain_loop(family: str, tmp_path: Path) -> None:
+def test_words_of_pieces_are_linked_as_by_a_plain_loop(family, tmp_path):
     model, tokenizer = sharp(family), unigram_tokenizer()
     if family == "marian":
         pytest.importorskip("sentencepiece")
@@ -156,7 +156,7 @@ def test_words_of_pieces_are_linked_as_by_a_plain_loop(family: str, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_files_and_tables_have_the_rates_and_the_list_of_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_tables_have_the_rates_and_the_list_of_heads(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_checkpoint(*by_hand(), tmp_path / "by-hand")
     rows = [pair.split(" ||| ") for pair in PAIRS * 8]
@@ -193,13 +193,13 @@ def test_files_and_tables_have_the_rates_and_the_list_of_heads(tmp_path: Path, m
         (["a b ||| " + "A " * 30], ["0-0"], {}, "positions"),
     ],
 )
-def test_what_cannot_be_aligned_is_refused(tmp_path: Path, pairs: Any, gold: Any, options: Any, word: str) -> None:
+def test_what_cannot_be_aligned_is_refused(tmp_path, pairs, gold, options, word):
     model, tokenizer = by_hand()
     file, links = written(tmp_path, pairs, gold)
     with pytest.raises(attnviz.AttnvizError, match=word):
         attnviz.analyze_each(file, model, tokenizer=tokenizer, alignments=links, syntax=False, **options)
 
 
-def test_models_of_one_text_have_no_alignments(tmp_path: Path, bert_folder: Path) -> None:
+def test_models_of_one_text_have_no_alignments(tmp_path, bert_folder):
     with pytest.raises(attnviz.UsageError, match="encoder-decoders"):
         attnviz.analyze_each(written(tmp_path)[0], bert_folder, alignments=tmp_path / "gold.txt", syntax=False)

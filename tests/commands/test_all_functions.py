@@ -30,7 +30,7 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 @pytest.mark.draws
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_model_in_memory_is_left_as_it_was(name: str, kind: str) -> None:
+def test_a_model_in_memory_is_left_as_it_was(name, kind):
     """Also where a library has replaced a module's forward, as those do that move weights about."""
     model, tokenizer = MODELS[kind]()
     model.set_attn_implementation("sdpa")
@@ -52,7 +52,7 @@ def test_a_model_in_memory_is_left_as_it_was(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["analyze", "explain", "head_outputs", "rollout"])
-def test_only_a_string_is_a_text_or_a_pair(name: str) -> None:
+def test_only_a_string_is_a_text_or_a_pair(name):
     model, tokenizer = MODELS["bert"]()
     for text in (None, 3, b"the cat", ["the", "cat"]):
         if name == "analyze" and (text is None or isinstance(text, list)):  # a chat instead, and several
@@ -74,7 +74,7 @@ def test_only_a_string_is_a_text_or_a_pair(name: str) -> None:
         ("rollout", ["verifying", "rolling out"]),
     ],
 )
-def test_progress_is_told_to_the_end_of_each_step(name: str, expected: list[str]) -> None:
+def test_progress_is_told_to_the_end_of_each_step(name, expected):
     told: list[tuple[str, int, int]] = []
     model, tokenizer = MODELS["gpt2"]()
     FUNCTIONS[name](SENTENCE, model, tokenizer=tokenizer, progress=lambda *of: told.append(of))

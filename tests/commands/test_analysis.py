@@ -2,7 +2,6 @@
 
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -124,14 +123,14 @@ def assert_accuracies(analysis: Analysis, model: Any, tokenizer: Any) -> None:
 @pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_numbers_equal_an_independent_computation(name: str, text: str, words: bool):
+def test_the_numbers_equal_an_independent_computation(name, text, words):
     model, tokenizer = (make() for make in MODELS[name])
     found = analyze(text, model=model, tokenizer=tokenizer, words=words, syntax=False)
     assert_numbers(found, model, tokenizer, words=words)
 
 
 @pytest.mark.parametrize("words", [False, True], ids=["tokens", "words"])
-def test_the_numbers_of_a_pair_equal_an_independent_computation(words: bool):
+def test_the_numbers_of_a_pair_equal_an_independent_computation(words):
     model, tokenizer = sharp_bert(seed=3), bert_tokenizer()
     found = analyze(
         "the unable cat ran", pair="A dog saw it.", model=model, tokenizer=tokenizer, words=words, syntax=False
@@ -145,7 +144,7 @@ def test_the_numbers_of_a_pair_equal_an_independent_computation(words: bool):
     [(LONG, None, True), (HOSTILE, "Who can't re-open it?", False)],
     ids=["words", "hostile pair"],
 )
-def test_the_numbers_of_a_real_model_equal_an_independent_computation(text: str, pair: str | None, words: bool):
+def test_the_numbers_of_a_real_model_equal_an_independent_computation(text, pair, words):
     model, tokenizer = real_model()
     found = analyze(text, model="minilm", pair=pair, words=words, syntax=False)
     assert len(found.heads) == 72
@@ -155,7 +154,7 @@ def test_the_numbers_of_a_real_model_equal_an_independent_computation(text: str,
 @needs_parser
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("text", [SENTENCE, "The unbelievableness of the dogs was that they can't see it!"])
-def test_accuracies_by_relation_equal_an_independent_computation(name: str, text: str):
+def test_accuracies_by_relation_equal_an_independent_computation(name, text):
     model, tokenizer = (make() for make in MODELS[name])
     assert_accuracies(analyze(text, model=model, tokenizer=tokenizer), model, tokenizer)
 
@@ -168,7 +167,7 @@ def real_model() -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_pattern_is_the_models_own_attention(name: str):
+def test_a_pattern_is_the_models_own_attention(name):
     model, tokenizer = (make() for make in MODELS[name])
     found = analyze(SENTENCE, model=model, tokenizer=tokenizer, syntax=False)
     own = independent.attentions(model, tokenizer, SENTENCE, None)
@@ -180,7 +179,7 @@ def test_a_pattern_is_the_models_own_attention(name: str):
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("float64", SHARP_32), ("bfloat16", 0.5), ("float16", 0.1)])
-def test_other_number_formats_run_and_say_so(bert_folder: Path, dtype: str, precision: float):
+def test_other_number_formats_run_and_say_so(bert_folder, dtype, precision):
     found = analyze(SENTENCE, model=bert_folder, dtype=dtype, syntax=False)
     usual = analyze(SENTENCE, model=bert_folder, syntax=False)
     assert found.document()["model"]["dtype"] == dtype
@@ -192,11 +191,11 @@ def test_other_number_formats_run_and_say_so(bert_folder: Path, dtype: str, prec
 
 
 @pytest.fixture(scope="module")
-def found() -> Analysis:
+def found():
     return analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
 
 
-def test_heads_are_selected_in_the_models_order_and_found_by_either_name(found: Analysis):
+def test_heads_are_selected_in_the_models_order_and_found_by_either_name(found):
     assert [head["id"] for head in found.document(select=["L2H3", "L0H1"])["heads"]] == ["L0H1", "L2H3"]
     assert [str(head.id) for head in found.select(["L*H2"])] == ["L0H2", "L1H2", "L2H2"]
     assert (len(found.select(["L0-1"])), len(found.select()), len(found.document()["heads"])) == (8, 12, 12)
@@ -206,7 +205,7 @@ def test_heads_are_selected_in_the_models_order_and_found_by_either_name(found: 
     assert found.head("L2H1") is found.head("2.1") is found.head(HeadId(2, 1))
 
 
-def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, found: Analysis):
+def test_without_a_parser_the_rest_is_measured(monkeypatch, found):
     monkeypatch.setattr("attnviz.language.parsers.importlib.util.find_spec", lambda *_: None)
     bare = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer())
     assert bare.parse is None
@@ -231,7 +230,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "word"), REFUSED)
-def test_what_cannot_be_analysed(gpt2_folder: Path, given: dict[str, Any], error: type[Exception], word: str):
+def test_what_cannot_be_analysed(gpt2_folder, given, error, word):
     with pytest.raises(error, match=word):
         analyze(**{"text": SENTENCE, "model": gpt2_folder, **given})
 
@@ -248,9 +247,7 @@ ODD_CALLS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("message", "call"), ODD_CALLS)
-def test_what_a_result_does_not_have_is_refused_and_nothing_is_written(
-    found: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, call: Any
-):
+def test_what_a_result_does_not_have_is_refused_and_nothing_is_written(found, tmp_path, monkeypatch, message, call):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=message):
         call(found)
@@ -260,7 +257,7 @@ def test_what_a_result_does_not_have_is_refused_and_nothing_is_written(
 NSUBJ = {"id": "L1H2", "role": "syntactic:nsubj", "direction": "dependent_to_head"}
 
 
-def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder: Path):
+def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder):
     path, _ = store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
     path.write_text("{")
     with pytest.warns(UserWarning, match="damaged") as caught:

@@ -32,9 +32,7 @@ def exchanges(card: Card) -> dict[Any, tuple[Any, ...]]:
 
 
 @pytest.mark.draws
-def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(tmp_path, monkeypatch):
     profiles: list[attnviz.Profile] = []
 
     def spied(*args: Any, **options: Any) -> attnviz.Profile:
@@ -76,7 +74,7 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(
 
 
 @pytest.mark.thorough
-def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_without_them() -> None:
+def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_without_them():
     heads = ["L0H2", *(f"L1H{head}" for head in range(4))]
     cards = attnviz.cards(REPEATED, "tiny-gpt2", select=heads, repeats=True, ablate=True, device="cpu")
     on_repeats = cards.card("L1H0").on_repeats
@@ -106,7 +104,7 @@ def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_witho
 @pytest.mark.draws
 @pytest.mark.thorough
 @needs_minilm
-def test_tokens_of_a_role_stand_beside_their_matches_without_the_head(tmp_path: Path) -> None:
+def test_tokens_of_a_role_stand_beside_their_matches_without_the_head(tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     trees = treebank(tmp_path / "trees.conllu", 40)
     card = attnviz.card("L2H0", trees, "minilm", ablate=True, device="cpu", circuits=False)
@@ -128,7 +126,7 @@ def test_tokens_of_a_role_stand_beside_their_matches_without_the_head(tmp_path: 
     assert stored.text in {example.text for example in stored.examples[0].best}
 
 
-def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
+def test_cards_of_an_untrained_model_claim_nothing(tmp_path):
     torch.manual_seed(3)
     options: Any = {"tokenizer": gpt2_tokenizer(), "syntax": False}
     model = GPT2LMHeadModel(gpt2_config()).eval()
@@ -145,14 +143,14 @@ def test_cards_of_an_untrained_model_claim_nothing(tmp_path: Path) -> None:
         attnviz.cards(corpus, one_layer, circuits=False, limit=20, **options)
 
 
-def test_numbers_have_the_digits_that_matter() -> None:
+def test_numbers_have_the_digits_that_matter():
     values: list[Any] = [1234, 0.0312, -0.00314, 1.4e-5, 0.756, 12.3, 0.0, (0.71, 0.88), (-0.18, 0.1)]
     assert [*map(cell_text, values)] == (
         ["1,234", "0.031", "−0.0031", "1.4e-05", "0.76", "12", "0.00", "0.71–0.88", "−0.18 to 0.10"]
     )
 
 
-def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -> None:
+def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path):
     result = cards_with_roles()
     content = result.save(tmp_path, figures=["card"], formats=["png"])
     assert content["figures"] == ["cards/L02H01.png", "cards/L01H00.png"]
@@ -170,7 +168,7 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path: Path) -
 @pytest.mark.draws
 @pytest.mark.thorough
 @needs_minilm
-def test_every_head_with_a_role_has_a_card() -> None:
+def test_every_head_with_a_role_has_a_card():
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
     assert stored is not None
     cards = attnviz.cards(REPEATED, "minilm", **ON_CPU).cards
@@ -187,7 +185,7 @@ def data_of(card: Any) -> dict[str, Any]:
     return data
 
 
-def test_the_page_of_a_card_has_its_tables_beside_all_heads() -> None:
+def test_the_page_of_a_card_has_its_tables_beside_all_heads():
     card = result_of("card")
     data = data_of(card)
     assert (data["command"], data["start"]["head"], len(data["heads"])) == ("card", "L2H1", 12)
@@ -216,16 +214,14 @@ def test_the_page_of_a_card_has_its_tables_beside_all_heads() -> None:
         ({"head": "L0H0", "source": "one two " * 300}, "--truncate"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(
-    given: Any, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_shown_is_refused(given, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gap_table(tmp_path / "gap.tsv", 5)
     with pytest.raises((UsageError, TextError, attnviz.AttnvizError), match=word):
         (attnviz.card if "head" in given else attnviz.cards)(**given, model="tiny-gpt2", device="cpu")
 
 
-def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: Path) -> None:
+def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path):
     corpus = tmp_path / "texts.txt"
     corpus.write_text("the cat " * 400 + "\nthe dog ran\n" + "it was he\n" * 3, encoding="utf-8")
     said: list[str] = []
@@ -237,7 +233,7 @@ def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path: P
     assert len(said) == 1
 
 
-def test_examples_are_of_roles_that_pass_and_have_their_licence() -> None:
+def test_examples_are_of_roles_that_pass_and_have_their_licence():
     card = result_of("card")
     assert card.shown_examples.role == "syntactic:nsubj"
     failed = tuple(replace(each, holds=each.relation is None) for each in card.profile.roles[card.head])
@@ -252,7 +248,7 @@ def test_examples_are_of_roles_that_pass_and_have_their_licence() -> None:
 @pytest.mark.draws
 @pytest.mark.thorough
 @needs_minilm
-def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path: Path) -> None:
+def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path):
     corpus = corpus_of(tmp_path / "texts.txt", 12)
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
     assert stored is not None

@@ -19,7 +19,7 @@ from attnviz.cli.program import app
 from attnviz.commands.check import measure
 from attnviz.commands.check.report import junit_file
 from attnviz.errors import AttnvizError, CorpusError, OutputError, UsageError
-from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import from_loaded
 from attnviz.present.documents import json_text
 from attnviz.profiles.store import store_profile
 from tests.conftest import needs_minilm
@@ -55,12 +55,12 @@ def check_here(*words: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def bert() -> Checkpoint:
+def bert():
     return from_loaded(sharp_bert(), bert_tokenizer())
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+def measured(monkeypatch):
     """The measurements that were made, by name."""
     made: list[tuple[str, Any]] = []
 
@@ -79,9 +79,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.draws
-def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: Any
-):
+def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(tmp_path, monkeypatch, measured):
     monkeypatch.chdir(tmp_path)
     written(
         tmp_path,
@@ -105,7 +103,7 @@ def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(
         assert float(row["low"]) == role.interval[0]
 
 
-def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, bert: Checkpoint, measured: Any):
+def test_every_kind_is_its_own_measurement_made_once(tmp_path, bert, measured):
     pytest.importorskip("conllu", reason="needs the extra profile")
     trees = treebank(tmp_path / "trees.conllu")
     other = save_checkpoint(sharp_bert(1), bert_tokenizer(), tmp_path / "other")
@@ -156,7 +154,7 @@ def test_every_kind_is_its_own_measurement_made_once(tmp_path: Path, bert: Check
 
 
 @needs_minilm
-def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, measured: Any):
+def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path, measured):
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
     assert stored is not None
     claims = {
@@ -176,14 +174,14 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path: Path, measur
     assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)
     assert "en_ewt-ud-dev.conllu" in found.claims[0].source
     first, *_, on_ewt, _, _ = claims
-    with pytest.raises(CorpusError, match="gap-development.tsv"):  # it has names, no relations
+    with pytest.raises(CorpusError, match="gap-development"):  # it has names, no relations
         attnviz.check(written(tmp_path, "", f'{first}; corpus = "gap-development.tsv"'), "minilm", device="cpu")
     with pytest.raises(CorpusError):  # the stored profile was not measured on 35 texts
         attnviz.check(written(tmp_path, "", on_ewt), "minilm", device="cpu", limit=35)
 
 
 @pytest.mark.usefixtures("few_repeats")
-def test_the_stored_profile_of_the_same_texts_is_not_measured_again(tmp_path: Path, measured: Any):
+def test_the_stored_profile_of_the_same_texts_is_not_measured_again(tmp_path, measured):
     pytest.importorskip("conllu", reason="needs the extra profile")
     trees = treebank(tmp_path / "trees.conllu", 30)
     folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
@@ -209,7 +207,7 @@ def test_the_stored_profile_of_the_same_texts_is_not_measured_again(tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_a_papers_heads_are_claims(tmp_path: Path):
+def test_a_papers_heads_are_claims(tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     trees = treebank(tmp_path / "trees.conllu")
     torch.manual_seed(0)
@@ -232,7 +230,7 @@ def test_a_papers_heads_are_claims(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("paper", "word"), [("clark-2091", "clark-2019"), ("wang-2022", "trees.conllu")])
-def test_a_paper_that_is_not_known_or_needs_no_texts_is_refused(paper: str, word: str, bert: Checkpoint):
+def test_a_paper_that_is_not_known_or_needs_no_texts_is_refused(paper, word, bert):
     with pytest.raises(UsageError, match=word):
         attnviz.check("trees.conllu", bert, published=paper)
 
@@ -264,7 +262,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("top", "claim", "line", "word"), WRONG)
-def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, claim: str, line: str, word: str):
+def test_a_wrong_claim_is_one_line_with_its_place(tmp_path, top, claim, line, word):
     path = written(tmp_path, top, *filter(None, [claim]))
     with pytest.raises(AttnvizError, match=word) as error:
         attnviz.check(path, str(TINY), device="cpu")
@@ -273,7 +271,7 @@ def test_a_wrong_claim_is_one_line_with_its_place(tmp_path: Path, top: str, clai
     assert "\n" not in message
 
 
-def test_a_model_that_is_not_there_has_the_line_that_names_it(tmp_path: Path):
+def test_a_model_that_is_not_there_has_the_line_that_names_it(tmp_path):
     claim = 'text = "a b"; head = "L0H0"; score = "sink"; at_least = 0'
     path = written(tmp_path, '# a comment\nmodel = "tiny-gtp2"', claim)
     with pytest.raises(AttnvizError, match=r"claims\.toml:2: .*tiny-gtp2"):
@@ -282,7 +280,7 @@ def test_a_model_that_is_not_there_has_the_line_that_names_it(tmp_path: Path):
         attnviz.check(path, "minilmm")
 
 
-def test_texts_that_are_too_long_are_cut_if_asked_to(tmp_path: Path):
+def test_texts_that_are_too_long_are_cut_if_asked_to(tmp_path):
     path = written(tmp_path, f'text = "{"one two " * 300}"', 'head = "L0H2"; score = "sink"; at_least = 0')
     with pytest.raises(AttnvizError, match=r"claims\.toml:2: .*--truncate"):
         attnviz.check(path, str(TINY), device="cpu")
@@ -293,7 +291,7 @@ def test_texts_that_are_too_long_are_cut_if_asked_to(tmp_path: Path):
     assert n == [1, 2]
 
 
-def test_equal_claims_in_one_line_are_each_held_and_heads_have_one_name(tmp_path: Path, bert: Checkpoint):
+def test_equal_claims_in_one_line_are_each_held_and_heads_have_one_name(tmp_path, bert):
     claim = '{head = "1.1", score = "entropy", at_least = 0}'
     path = tmp_path / "claims.toml"
     path.write_text(f"text = '{TEXT}'\nclaim = [{claim}, {claim}]", encoding="utf-8")
@@ -301,7 +299,7 @@ def test_equal_claims_in_one_line_are_each_held_and_heads_have_one_name(tmp_path
     assert [(each.verdict, each.claim.head, each.claim.line) for each in found.claims] == [("holds", "L1H1", 2)] * 2
 
 
-def test_one_text_decides_nothing_whatever_the_bound(tmp_path: Path, bert: Checkpoint):
+def test_one_text_decides_nothing_whatever_the_bound(tmp_path, bert):
     (tmp_path / "one.txt").write_text(f"{TEXT}\n", encoding="utf-8")
     claims = [f'head = "L0H0"; role = "{role}"; at_least = {bound}' for role, bound in (("sink", 0), ("semantic", -1))]
     found = attnviz.check(written(tmp_path, 'corpus = "one.txt"', *claims), bert)
@@ -310,9 +308,7 @@ def test_one_text_decides_nothing_whatever_the_bound(tmp_path: Path, bert: Check
 
 @pytest.mark.draws
 @pytest.mark.usefixtures("few_repeats")
-def test_a_new_file_claims_what_the_heads_do_now_and_runs_from_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_new_file_claims_what_the_heads_do_now_and_runs_from_its_folder(tmp_path, monkeypatch):
     pytest.importorskip("conllu", reason="needs the extra profile")
     monkeypatch.chdir(tmp_path)
     previous, current = CAUSAL_LOOKS_AT["previous-token"], CAUSAL_LOOKS_AT["current-token"]
@@ -348,9 +344,7 @@ def test_a_new_file_claims_what_the_heads_do_now_and_runs_from_its_folder(
         ("new.toml", {"limit": 20}, "100"),
     ],
 )
-def test_what_no_file_can_be_made_of_is_said(
-    files: Any, more: Any, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bert: Checkpoint
-):
+def test_what_no_file_can_be_made_of_is_said(files, more, word, tmp_path, monkeypatch, bert):
     monkeypatch.chdir(tmp_path)
     sentences(Path("novel.txt"), 20)
     with pytest.raises(UsageError, match=word):
@@ -358,7 +352,7 @@ def test_what_no_file_can_be_made_of_is_said(
     assert [path.name for path in tmp_path.iterdir()] == ["novel.txt"]
 
 
-def test_junit_has_a_case_for_each_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_junit_has_a_case_for_each_claim(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     claims = [
         'text = "the cat\\u001b<&> ran"; head = "L0H2"; score = "previous-token"; at_least = 0',
@@ -393,9 +387,7 @@ def test_junit_has_a_case_for_each_claim(tmp_path: Path, monkeypatch: pytest.Mon
         "corpus.toml --junit ''",
     ],
 )
-def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, 'model = "tiny-gpt2"\ntext = "one two"', 'head = "L0H0"; score = "entropy"; at_least = 0')
     Path("link.toml").symlink_to(path)
@@ -409,7 +401,7 @@ def test_no_file_is_lost_that_a_run_reads_or_that_is_not_of_attnviz(
     assert {each: each.is_file() and each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
-def test_verdicts_of_an_earlier_run_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_verdicts_of_an_earlier_run_are_replaced_whole(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     claim = 'head = "L0H0"; score = "entropy"; at_least = '
     for bound, n_failed in (("0", 0), ("9", 1)):

@@ -93,7 +93,7 @@ def full(checkpoint: Checkpoint) -> list[tuple[int, Any, Any, Any, Any]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_composition_is_that_of_full_matrices(family: str) -> None:
+def test_composition_is_that_of_full_matrices(family):
     checkpoint = randomised(family)
     found, heads, d = attnviz.circuits(checkpoint), full(checkpoint), checkpoint.d_model
     centred = checkpoint.architecture.pre_norm and checkpoint.architecture.norm_kind == "layer"
@@ -113,7 +113,7 @@ def test_composition_is_that_of_full_matrices(family: str) -> None:
                 assert float(found.scores[kind][i, j]) == pytest.approx(expected, abs=SUMS_32), (kind, i, j)
 
 
-def test_the_baseline_and_its_spread_are_those_of_random_rotations() -> None:
+def test_the_baseline_and_its_spread_are_those_of_random_rotations():
     torch.manual_seed(0)
     d, a, b = 9, torch.tensor([3.0, 1.0, 0.5]), torch.tensor([2.0, 1.5])
     turned = torch.linalg.qr(torch.randn(40_000, d, d)).Q
@@ -123,7 +123,7 @@ def test_the_baseline_and_its_spread_are_those_of_random_rotations() -> None:
     assert float(rotation_spread(*even, d)) == pytest.approx(float(squared.std() * d), rel=0.03)
 
 
-def test_a_model_with_random_weights_is_at_the_baseline() -> None:
+def test_a_model_with_random_weights_is_at_the_baseline():
     torch.manual_seed(0)
     found = attnviz.circuits(sharp_gpt2(n_layer=4, n_embd=64, n_head=8), tokenizer=gpt2_tokenizer())
     for kind in COMPOSITION_INPUTS:
@@ -156,7 +156,7 @@ def hand_built() -> Any:
     return attnviz.circuits(built, tokenizer=gpt2_tokenizer())
 
 
-def test_hand_built_heads_compose_and_copy_in_closed_form() -> None:
+def test_hand_built_heads_compose_and_copy_in_closed_form():
     found, half = hand_built(), 4**-0.5  # projections on four dimensions: 2 / (2 * 2)
     expected = {"query": [[0, half], [0, half]], "key": [[half, 0], [0, half]], "value": [[0, half], [half, 0]]}
     for kind, scores in expected.items():
@@ -167,7 +167,7 @@ def test_hand_built_heads_compose_and_copy_in_closed_form() -> None:
 
 @pytest.mark.draws
 @pytest.mark.parametrize("family", ["gpt2", "bert", "llama", "gemma2"])
-def test_copying_is_that_of_the_full_matrix(family: str) -> None:
+def test_copying_is_that_of_the_full_matrix(family):
     if family == "gpt2":
         checkpoint = from_loaded(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer())
     elif family == "bert":
@@ -206,7 +206,7 @@ def test_copying_is_that_of_the_full_matrix(family: str) -> None:
 
 
 @pytest.mark.parametrize(("of", "factor"), [("attn.c_attn", 1e-30), ("attn.c_proj", 1e30), ("ln_", 1e12)])
-def test_composition_and_copying_are_ratios_whatever_the_size_of_the_weights(of: str, factor: float) -> None:
+def test_composition_and_copying_are_ratios_whatever_the_size_of_the_weights(of, factor):
     built = sharp_gpt2(model_class=GPT2LMHeadModel)
     expected = attnviz.circuits(built, tokenizer=gpt2_tokenizer())
     for name, parameter in built.named_parameters():
@@ -219,14 +219,14 @@ def test_composition_and_copying_are_ratios_whatever_the_size_of_the_weights(of:
     assert next(copying) == pytest.approx(next(copying), abs=SHARP_32)
 
 
-def test_embeddings_whose_product_overflows_are_one_line_and_not_a_crash() -> None:
+def test_embeddings_whose_product_overflows_are_one_line_and_not_a_crash():
     built = sharp_gpt2(model_class=GPT2LMHeadModel)
     built.transformer.wte.weight.data.mul_(1e30)
     with pytest.raises(attnviz.VerificationError, match="not finite in float32; a wider --dtype"):
         attnviz.circuits(built, tokenizer=gpt2_tokenizer())
 
 
-def test_tiny_gpt2_induction_heads_read_keys_of_the_previous_token_head() -> None:
+def test_tiny_gpt2_induction_heads_read_keys_of_the_previous_token_head():
     found = attnviz.circuits("tiny-gpt2")
     first = [pair for pair in found.pairs() if pair.kind == "key"][:4]
     assert {(str(pair.id), str(pair.writer)) for pair in first} == {(f"L1H{head}", "L0H2") for head in range(4)}
@@ -235,7 +235,7 @@ def test_tiny_gpt2_induction_heads_read_keys_of_the_previous_token_head() -> Non
     assert max(abs(head.untrained) for head in found.heads) < 0.3
 
 
-def test_without_a_language_head_copying_is_null_with_the_reason() -> None:
+def test_without_a_language_head_copying_is_null_with_the_reason():
     found = attnviz.circuits(sharp_bert(), tokenizer=bert_tokenizer())
     document = found.document(select="L2H1")
     assert [head["copying"] for head in document["heads"]] == [None]
@@ -249,7 +249,7 @@ def test_without_a_language_head_copying_is_null_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "llama", "gemma2", "gpt_neox"])
-def test_successors_are_those_of_full_matrices_and_the_models_own_network(family: str) -> None:
+def test_successors_are_those_of_full_matrices_and_the_models_own_network(family):
     tokenizer, n_words = word_tokenizer(), len(word_tokenizer())
     sizes = {"vocab_size": n_words, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     if family == "gpt2":
@@ -302,7 +302,7 @@ def test_successors_are_those_of_full_matrices_and_the_models_own_network(family
             assert int(right.flatten()[at]) == sum(chosen[i] == (i + 1) % len(words) for i in range(n))
 
 
-def test_a_word_of_two_tokens_and_one_written_like_another_break_a_sequence() -> None:
+def test_a_word_of_two_tokens_and_one_written_like_another_break_a_sequence():
     tokenizer = word_tokenizer(without=["Wednesday", *map(str, range(10, 201))])
     found = {each.name: each for each in ordinal_sequences(tokenizer)}
     assert [len(found[name].pairs) for name in ("days", "months", "numbers")] == [5, 12, 8]

@@ -1,7 +1,6 @@
 """Checkpoints with a head for sequence classification: read, ablated by class, and their decision taken apart."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def own_logits(model: Any, tokenizer: Any, text: str) -> torch.Tensor:
 
 @pytest.mark.draws
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_head_gives_the_models_own_logits(kind: str, tmp_path: Path) -> None:
+def test_the_head_gives_the_models_own_logits(kind, tmp_path):
     model, tokenizer = sharp_classifier(kind)
     stored, _ = open_checkpoint(save_checkpoint(model, tokenizer, tmp_path), device="cpu")
     for checkpoint in (stored, open_checkpoint(model, tokenizer)[0]):
@@ -48,7 +47,7 @@ def test_the_head_gives_the_models_own_logits(kind: str, tmp_path: Path) -> None
         torch.testing.assert_close(logits.double(), own_logits(model, tokenizer, TEXTS[0]), rtol=SUMS_32, atol=SUMS_32)
 
 
-def test_a_text_that_ends_with_padding_is_read_before_it() -> None:
+def test_a_text_that_ends_with_padding_is_read_before_it():
     checkpoint, _ = open_checkpoint(*sharp_classifier("gpt2"))
     assert checkpoint.classifier is not None
     assert checkpoint.classifier.position([5, 6, 0, 0]) == 1
@@ -56,7 +55,7 @@ def test_a_text_that_ends_with_padding_is_read_before_it() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"num_labels": 1}, {"problem_type": "multi_label_classification"}])
-def test_outputs_that_are_no_classes_are_not_taken_for_classes(changes: dict[str, Any]) -> None:
+def test_outputs_that_are_no_classes_are_not_taken_for_classes(changes):
     model, tokenizer = sharp_classifier("bert", **{"id2label": None, **changes})
     result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, **FEW)
     assert result.kind == STATES
@@ -67,7 +66,7 @@ def test_outputs_that_are_no_classes_are_not_taken_for_classes(changes: dict[str
     assert attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer).effects is None
 
 
-def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
+def test_a_head_without_its_weights_is_none(tmp_path):
     from safetensors.torch import load_file, save_file
 
     for lost, kind in (("bert.pooler.dense.weight", "bert"), ("score.weight", "gpt2")):
@@ -81,7 +80,7 @@ def test_a_head_without_its_weights_is_none(tmp_path: Path) -> None:
 @pytest.mark.draws
 @pytest.mark.parametrize("method", ["zero", "mean"])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_path: Path) -> None:
+def test_every_head_is_removed_as_by_transformers(kind, method, tmp_path):
     model, tokenizer = sharp_classifier(kind)
     table = tmp_path / "t.tsv"
     table.write_text("".join(f"{text}\t{label}\n" for text, label in zip(TEXTS, GIVEN, strict=True)))
@@ -122,9 +121,7 @@ def test_every_head_is_removed_as_by_transformers(kind: str, method: str, tmp_pa
 
 @pytest.mark.parametrize("with_labels", [True, False])
 @pytest.mark.parametrize("scale", [1, 100])
-def test_where_losses_are_near_zero_heads_are_ordered_by_the_margin(
-    scale: int, with_labels: bool, tmp_path: Path
-) -> None:
+def test_where_losses_are_near_zero_heads_are_ordered_by_the_margin(scale, with_labels, tmp_path):
     """Logits times 100 make the same decisions, so surely that losses hardly change."""
     model, tokenizer = sharp_classifier("bert")
     with torch.no_grad():
@@ -154,14 +151,14 @@ def test_where_losses_are_near_zero_heads_are_ordered_by_the_margin(
     assert "--order-by" not in results["kl"].report()
 
 
-def test_heads_are_ordered_by_a_metric_that_the_model_has() -> None:
+def test_heads_are_ordered_by_a_metric_that_the_model_has():
     model, tokenizer = sharp_classifier("bert")
     with pytest.raises(UsageError, match="kl, changed, margin"):
         attnviz.ablate(TEXTS, model, tokenizer=tokenizer, order_by="loss", **FEW)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
+def test_the_head_that_carries_the_class_is_found(kind):
     model, tokenizer = hand_built_classifier(kind)
     result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, method="zero", curve=False)
     assert result.heads[0].id == CARRIER
@@ -178,9 +175,7 @@ def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
 
 @pytest.mark.parametrize("label", [None, "bad"])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_decided_for(
-    kind: str, label: str | None
-) -> None:
+def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_decided_for(kind, label):
     model, tokenizer = sharp_classifier(kind)
     model.double()
     result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=label, select="L1H2", curve=False)
@@ -203,9 +198,7 @@ def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_de
         ("text\tlabel\nthe cat\tso-so\n", [2]),
     ],
 )
-def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
-    table: str, labels: list[int], tmp_path: Path
-) -> None:
+def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(table, labels, tmp_path):
     (tmp_path / "t.tsv").write_text(table)
     model, tokenizer = sharp_classifier("bert")
     result = attnviz.ablate(tmp_path / "t.tsv", model, tokenizer=tokenizer, select="L0H0", **FEW)
@@ -226,7 +219,7 @@ def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
         ("text\tlabel\n", "is empty"),
     ],
 )
-def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) -> None:
+def test_tables_that_cannot_be_read(table, message, tmp_path):
     (tmp_path / "t.tsv").write_text(table)
     model, tokenizer = sharp_classifier("bert")
     with pytest.raises(CorpusError, match=message):
@@ -234,7 +227,7 @@ def test_tables_that_cannot_be_read(table: str, message: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
+def test_all_parts_sum_to_the_difference_of_the_logits(kind):
     model, tokenizer = sharp_classifier(kind)
     model = model.double() if kind not in ("llama", "gemma2") else model  # whose frequencies would be rounded
     logits = own_logits(model, tokenizer, TEXTS[0])
@@ -259,7 +252,7 @@ def test_all_parts_sum_to_the_difference_of_the_logits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("named", [True, [1], 1.0])
-def test_what_is_neither_a_name_nor_a_number_is_no_class(named: Any) -> None:
+def test_what_is_neither_a_name_nor_a_number_is_no_class(named):
     model, tokenizer = sharp_classifier("bert", id2label={0: "[1]", 1: "True", 2: "1.0"}, label2id=None)
     classifier = from_loaded(model, tokenizer).classifier
     assert classifier is not None
@@ -267,7 +260,7 @@ def test_what_is_neither_a_name_nor_a_number_is_no_class(named: Any) -> None:
         classifier.number(named)
 
 
-def test_classes_are_chosen_by_name_or_number() -> None:
+def test_classes_are_chosen_by_name_or_number():
     model, tokenizer = sharp_classifier("gpt2")
 
     def of(**classes: Any) -> Any:
@@ -281,7 +274,7 @@ def test_classes_are_chosen_by_name_or_number() -> None:
     assert (of(foil=best.text).answer, of(answer=last.id).foil) == (second, best)
 
 
-def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_parts_do_not_pass(monkeypatch):
     model, tokenizer = sharp_classifier("bert")
     linearised, parts_at = decisions._linearised, decisions.parts_at
     for of, name, wrong in (

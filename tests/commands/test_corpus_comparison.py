@@ -50,42 +50,40 @@ def with_other_head(model: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory):
     return sentences(tmp_path_factory.mktemp("corpus") / "texts.txt", N_TEXTS)
 
 
 @pytest.fixture(scope="module")
-def bert() -> Checkpoint:
+def bert():
     return from_loaded(sharp_bert(), bert_tokenizer())
 
 
 @pytest.fixture(scope="module")
-def tuned() -> Checkpoint:
+def tuned():
     return from_loaded(with_other_head(sharp_bert()), bert_tokenizer())
 
 
 @pytest.fixture(scope="module")
-def result(bert: Checkpoint, tuned: Checkpoint, corpus: Path) -> attnviz.CorpusComparison:
+def result(bert, tuned, corpus):
     return attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
 
 
-def test_a_model_does_not_differ_from_itself(bert: Checkpoint, corpus: Path):
+def test_a_model_does_not_differ_from_itself(bert, corpus):
     same = attnviz.compare_corpus(bert, bert, corpus, syntax=False)
     assert {(head.distance, head.divergence, head.total_variation) for head in same.heads} == {(0.0, 0.0, 0.0)}
     assert {head.interval for head in same.heads} == {None}
     assert not any(head.role_changed for head in same.heads)
 
 
-def test_the_head_that_was_changed_comes_first_and_alone_in_its_layer(result: attnviz.CorpusComparison):
+def test_the_head_that_was_changed_comes_first_and_alone_in_its_layer(result):
     assert result.heads[0].id == HeadId(1, 2)
     assert all(head.distance == 0 for head in result.heads if head.id.layer < 2 and head.id != HeadId(1, 2))
     assert all(head.distance > 0 for head in result.select("L2"))  # they read what layer 1 gives
 
 
 @pytest.mark.draws
-def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain_bootstrap(
-    bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison
-):
+def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain_bootstrap(bert, tuned, corpus, result):
     lines = corpus.read_text(encoding="utf-8").splitlines()
     moved, of_texts = ["L1H2", *(f"L2H{head}" for head in range(4))], []  # the others are as they were
     for line in lines:
@@ -105,7 +103,7 @@ def test_the_distance_is_the_mean_of_those_of_the_texts_and_its_interval_a_plain
     assert head.interval == pytest.approx((means[0] - half, means[0] + half), rel=1e-4)
 
 
-def test_heads_that_share_no_key_reach_the_largest_distance(tmp_path: Path):
+def test_heads_that_share_no_key_reach_the_largest_distance(tmp_path):
     corpus = sentences(tmp_path / "texts.txt", 5)
     to_first, to_second = ([[lambda _, key=key: [key]] * 2] for key in (0, 1))
     a, b = (from_loaded(hand_built_bert(layers), bert_tokenizer()) for layers in (to_first, to_second))
@@ -121,7 +119,7 @@ def test_heads_that_share_no_key_reach_the_largest_distance(tmp_path: Path):
     assert apart.heads[0].distance == pytest.approx(possible, rel=1e-3)
 
 
-def test_roles_that_changed_are_told(tmp_path: Path):
+def test_roles_that_changed_are_told(tmp_path):
     corpus = sentences(tmp_path / "texts.txt", 110)
     names = ("previous-token", "next-token"), ("next-token", "next-token")
     a, b = (
@@ -135,7 +133,7 @@ def test_roles_that_changed_are_told(tmp_path: Path):
     assert turned.document()["heads"][0]["role_before"]["name"] == "previous-token"
 
 
-def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
+def test_of_encoder_decoders_the_encoders_are_compared(tmp_path):
     corpus = tmp_path / "texts.txt"
     corpus.write_text(f"{SOURCE}\na dog ran away\n" * 20, encoding="utf-8")
     tokenizer = unigram_tokenizer()
@@ -148,7 +146,7 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
 
 @pytest.mark.draws
 def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_parts(
-    bert: Checkpoint, tuned: Checkpoint, corpus: Path, result: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
+    bert, tuned, corpus, result, monkeypatch
 ):
     monkeypatch.setattr(measure, "_MOST_WEIGHTS", 12 * 20 * 20)
     parts = attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
@@ -157,9 +155,7 @@ def test_texts_whose_patterns_do_not_fit_into_memory_together_are_compared_in_pa
         assert head.distance == pytest.approx(result.head(head.id).distance, abs=SUMS_32)
 
 
-def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
-    bert: Checkpoint, tuned: Checkpoint, tmp_path: Path
-):
+def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(bert, tuned, tmp_path):
     trees = treebank(tmp_path / "trees.conllu", 40)
     with trees.open("a", encoding="utf-8") as file:
         file.write("1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n\n")  # shorter than three words
@@ -171,16 +167,14 @@ def test_a_treebank_gives_relations_and_leaves_out_what_profile_does(
 
 
 @pytest.fixture(scope="module")
-def cased_tokenizer() -> Any:
+def cased_tokenizer():
     """Reads a capital letter as another token than the tokenizer of the others does."""
     tokenizer = bert_tokenizer()
     tokenizer.backend_tokenizer.normalizer = None
     return tokenizer
 
 
-def test_models_and_files_that_cannot_be_compared_are_refused(
-    bert: Checkpoint, corpus: Path, tmp_path: Path, cased_tokenizer: Any
-):
+def test_models_and_files_that_cannot_be_compared_are_refused(bert, corpus, tmp_path, cased_tokenizer):
     cased, gpt2 = from_loaded(sharp_bert(), cased_tokenizer), from_loaded(sharp_gpt2(), gpt2_tokenizer())
     capital = tmp_path / "capital.txt"
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
@@ -203,7 +197,7 @@ def numbers(found: attnviz.CorpusComparison) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trees(tmp_path_factory):
     """A treebank with a sentence that is too long for the models, and one that is too short to count."""
     path = treebank(tmp_path_factory.mktemp("trees") / "trees.conllu", 40)
     long = "".join(f"{n}\tcat\t_\t_\t_\t_\t{n - 1}\tdep\t_\t_\n" for n in range(1, 46))
@@ -212,7 +206,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusComparison:
+def whole(bert, tuned, trees):
     found = attnviz.compare_corpus(bert, tuned, trees, batch_size=8)
     assert (found.texts, found.left_out) == (40, 2)
     return found
@@ -220,7 +214,7 @@ def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusCom
 
 @pytest.mark.draws
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
-    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, saved_at_once: None
+    bert, tuned, trees, whole, tmp_path, monkeypatch, saved_at_once
 ):
     verified: list[int] = []
     options: dict[str, Any] = {"batch_size": 8, "unfinished": tmp_path / "u", "warn": lambda _: None}
@@ -239,9 +233,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
         attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=tmp_path / "u")
 
 
-def test_processes_change_nothing(
-    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
-):
+def test_processes_change_nothing(bert, tuned, trees, whole, monkeypatch):
     states = gathered_here(monkeypatch)
     monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
     for rank in (2, 1, 0):
@@ -254,13 +246,13 @@ def test_processes_change_nothing(
 
 
 @pytest.fixture(scope="module")
-def tuned_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned_folder(tmp_path_factory):
     model = with_other_head(sharp_bert())
     return save_checkpoint(model, bert_tokenizer(), tmp_path_factory.mktemp("tuned") / "fine-tuned")
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, bert_folder: Path, tuned_folder: Path) -> Any:
+def run(tmp_path, monkeypatch, corpus, bert_folder, tuned_folder):
     monkeypatch.chdir(tmp_path)
 
     def invoke(*options: str, models: int = 2, file: Path = corpus) -> Result:
@@ -272,7 +264,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, bert_fold
 
 @pytest.mark.draws
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_writes_pictures_captions_and_documents(run: Any, result: attnviz.CorpusComparison):
+def test_the_command_writes_pictures_captions_and_documents(run, result):
     done = run("-o", "out", "--top", "3")
     assert done.exit_code == 0, done.output
     content = json.loads(Path("out/compare-corpus.json").read_text(encoding="utf-8"))
@@ -283,7 +275,7 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
 
 
 @pytest.mark.usefixtures("saved_at_once")
-def test_the_command_goes_on_where_it_was_interrupted(run: Any, monkeypatch: pytest.MonkeyPatch):
+def test_the_command_goes_on_where_it_was_interrupted(run, monkeypatch):
     options = ["-o", "out", "--batch-size", "8", "--figures", "none"]
     read, stop = SampledAttention.run, interrupting(3, signal.SIGINT)
     with monkeypatch.context() as patched:  # in the second batch of the first model
@@ -298,7 +290,7 @@ def test_the_command_goes_on_where_it_was_interrupted(run: Any, monkeypatch: pyt
     ("options", "models", "word"),
     [(["a text"], 2, "both"), ([], 1, "two models"), (["--words"], 2, "--words"), (["--figures", "page"], 2, "'page'")],
 )
-def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, word: str):
+def test_wrong_usage_is_one_line(run, options, models, word):
     done = run(*options, models=models)
     assert done.exit_code == 2
     assert word in done.stderr

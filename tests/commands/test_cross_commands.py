@@ -20,12 +20,12 @@ SHORT, READ = "the cats saw", "die Katzen sahen"
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer():
     return unigram_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def models(tokenizer) -> dict[str, Any]:
+def models(tokenizer):
     return {family: from_loaded(sharp(family, len(tokenizer)), tokenizer) for family in FAMILIES}
 
 
@@ -74,7 +74,7 @@ def analysed(checkpoint: Any) -> list[tuple[Any, int]]:
 
 
 @pytest.fixture(scope="module")
-def compared(models, tokenizer) -> Any:
+def compared(models, tokenizer):
     other = from_loaded(sharp("bart", len(tokenizer), seed=1), tokenizer)
     return compare(*(analyze(SHORT, model, target=READ) for model in (models["bart"], other)))
 
@@ -107,7 +107,7 @@ def test_sides_of_different_targets_or_shapes_are_refused(models, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def written(models) -> dict[str, Any]:
+def written(models):
     return {family: head_outputs(SHORT, models[family], target=READ) for family in FAMILIES}
 
 
