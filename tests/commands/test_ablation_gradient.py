@@ -47,7 +47,6 @@ def test_gate_gradients_of_the_loss(kind):
 
 
 def test_random_projections_measure_how_far_the_states_move(monkeypatch):
-    """Their root mean square is that of the derivatives of all states, which finite differences give too."""
     monkeypatch.setattr(gradients, "PROJECTIONS", 200)
     model, tokenizer = states_model()
     model = model.double()
