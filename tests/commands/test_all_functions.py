@@ -54,26 +54,18 @@ def test_a_model_in_memory_is_left_as_it_was(name, kind):
 @pytest.mark.parametrize("name", ["analyze", "explain", "head_outputs", "rollout"])
 def test_only_a_string_is_a_text_or_a_pair(name):
     model, tokenizer = MODELS["bert"]()
-    for text in (None, 3, b"the cat", ["the", "cat"]):
-        if name == "analyze" and (text is None or isinstance(text, list)):  # a chat instead, and several
-            continue
-        with pytest.raises(TextError, match=rf"expected text .* as a string, found {type(text).__name__}"):
+    for text in (3, b"the cat"):
+        with pytest.raises(TextError, match=type(text).__name__):
             FUNCTIONS[name](text, model, tokenizer=tokenizer)
-        if text is not None and name != "rollout":
-            with pytest.raises(TextError, match=rf"as a string, found {type(text).__name__}"):
+        if name != "rollout":
+            with pytest.raises(TextError, match=type(text).__name__):
                 FUNCTIONS[name](SENTENCE, model, tokenizer=tokenizer, pair=text)
+    if name != "analyze":  # a chat instead, and several
+        with pytest.raises(TextError, match="NoneType"):
+            FUNCTIONS[name](None, model, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ablate", ["removing"]),
-        ("analyze", ["verifying"]),
-        ("explain", ["verifying"]),
-        ("head_outputs", ["verifying", "measuring"]),
-        ("rollout", ["verifying", "rolling out"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), [("ablate", ["removing"]), ("head_outputs", ["verifying", "measuring"])])
 def test_progress_is_told_to_the_end_of_each_step(name, expected):
     told: list[tuple[str, int, int]] = []
     model, tokenizer = MODELS["gpt2"]()
