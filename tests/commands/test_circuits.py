@@ -49,7 +49,9 @@ def _randomise_norms(checkpoint: Checkpoint) -> None:
 
 
 def through_norms(checkpoint: Checkpoint, layer: int, read: np.ndarray, written: np.ndarray) -> tuple[Any, Any]:
-    """What a head of a post-norm model reads of rows of the embeddings, and what is left of its output at the end."""
+    """What a head reads of rows of the embeddings, and what is left of its output at the end."""
+    if checkpoint.architecture.pre_norm:
+        return read, written
     for number, modules in enumerate(checkpoint.modules):
         for norm in (modules.attention_norm, modules.feed_forward_norm):
             matrix = norm_matrix(checkpoint, norm, checkpoint.d_model)
@@ -202,8 +204,8 @@ def test_copying_is_that_of_the_full_matrix(family):
         words = words @ norm_matrix(checkpoint, checkpoint.model.embeddings.LayerNorm, checkpoint.d_model)
     found = attnviz.circuits(checkpoint)
     assert found.linearised == (family == "bert")
-    for head, (layer, written, *_) in zip(found.heads, full(checkpoint), strict=True):
-        read, written = through_norms(checkpoint, layer, words, written) if family == "bert" else (words, written)
+    for head, (layer, output, *_) in zip(found.heads, full(checkpoint), strict=True):
+        read, written = through_norms(checkpoint, layer, words, output)
         values = np.linalg.eigvals(read @ written @ to_logits(checkpoint))
         largest = values[np.argsort(-abs(values))[: checkpoint.d_head]]
         assert head.copying == pytest.approx(largest.real.sum() / abs(largest).sum(), abs=1e-3)
@@ -285,7 +287,7 @@ def test_successors_are_those_of_full_matrices_and_the_models_own_network(family
                 scale = checkpoint.architecture.embeddings(checkpoint.model).scale
                 rows = checkpoint.model.get_input_embeddings().weight[ids] * scale
                 rows = after(network(before(rows))).double().numpy()
-            rows, through = through_norms(checkpoint, layer, rows, written) if family == "bert" else (rows, written)
+            rows, through = through_norms(checkpoint, layer, rows, written)
             chosen = (rows @ through @ out)[:, ids].argmax(1)
             n = len(words) - (not cyclic)
             right, counted = found.right[name]
