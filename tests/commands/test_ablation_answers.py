@@ -83,27 +83,6 @@ def test_a_table_has_an_answer_and_a_foil_for_each_text(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "word"),
-    [
-        ("gpt2", {"answer": " away"}, "--answer"),
-        ("gpt2", {"foil": " away"}, "--foil"),
-        ("gpt2", {"answer": " away", "foil": " away"}, "two"),
-        ("gpt2", {"answer": " away", "foil": " unbelievable"}, "unbelievable"),
-        ("gpt2", {"answer": " away", "foil": " house", "label": "x"}, "--label"),
-        ("gpt2", {"answer": " away", "foil": " house", "role": "obj"}, "--role"),
-        ("bert", {"answer": "ran", "foil": "saw"}, r"\[MASK\]"),
-        ("classifier", {"answer": "good", "foil": "worst"}, "worst"),
-        ("states", {"answer": "ran", "foil": "saw"}, "logits"),
-    ],
-)
-def test_what_is_no_answer_and_foil_is_one_line(kind, options, word):
-    model, tokenizer = (sharp_bert(), bert_tokenizer()) if kind == "states" else MODELS[kind]()
-    with pytest.raises(AttnvizError, match=word) as error:
-        attnviz.ablate("the cat ran", model, tokenizer=tokenizer, **options)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("columns", "options", "unread"),
     [
         ("text,answer,foil,label", {}, "label"),

@@ -12,13 +12,14 @@ from torch.nn.functional import cross_entropy
 import attnviz
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.errors import TextError, UsageError
+from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.generation import generate_greedily
 from tests.support.ablations import KINDS, _text_effects, without
-from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
-from tests.support.models import bert_tokenizer, known_gpt2, sharp_bert
+from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.results import TEXT
 from tests.support.tolerances import SUMS_64
 
@@ -75,31 +76,16 @@ def test_the_effects_are_those_of_edited_weights_on_words_found_by_hand(kind, tm
 
 
 @pytest.mark.draws
-@pytest.mark.thorough
-def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path):
+def test_intervals_of_differences_are_those_of_ratios_over_texts_and_hold_together(tmp_path):
     roles, effects = measured_and_by_hand(NEXT, tmp_path / "trees.conllu", 120)
-    t, measured = [], []
-    for direction in roles:  # whose intervals hold together
-        texts = [[(np.sum([row[0] for row in side]), len(side)) for side in text] for text in effects[direction]]
-        totals = np.array([text for text in texts if text[0][1]])  # texts that have the role
-        measured.append(_difference(totals))
-        rng = np.random.default_rng(1)
-        drawn = (_difference(totals[rng.integers(len(totals), size=len(totals))]) for _ in range(4000))
-        t.append([abs(difference - measured[-1][0]) / error for difference, error in drawn])
-    critical = np.quantile(np.max(t, axis=0), 0.95)  # drawn apart, unlike the product's: correlations are small
-    for role, (difference, error) in zip(roles.values(), measured, strict=True):
+    sides = [[[np.sum([row[0] for row in side]) for side in text] for text in effects[each]] for each in roles]
+    counts = [[len(text[0]) for text in effects[each]] for each in roles]
+    sums, counts = torch.tensor(np.array(sides)).movedim(0, 1), torch.tensor(counts, dtype=torch.float64).T
+    expected = of_ratios(sums[..., 0] - sums[..., 1], counts, text_weights(0, range(120), SAMPLES))
+    for number, role in enumerate(roles.values()):
         found = role.difference["loss"]
-        assert found.value == pytest.approx(difference)
-        assert found.high - found.value == pytest.approx(found.value - found.low)
-        assert found.high - found.value == pytest.approx(critical * error, rel=0.15)
-
-
-def _difference(totals: Any) -> tuple[float, float]:
-    """Mean on queries less that on matches, and its error, from sums and numbers of texts, [n_texts, 2 sides, 2]."""
-    (queries, n), (others, _) = totals.sum(0)
-    difference = (queries - others) / n
-    residuals = totals[:, 0, 0] - totals[:, 1, 0] - difference * totals[:, 0, 1]
-    return difference, np.sqrt(len(totals) / (len(totals) - 1) * (residuals**2).sum()) / n
+        assert found.value == pytest.approx(float(expected.estimates[number]))
+        assert (found.low, found.high) == pytest.approx(expected.interval(number), abs=SUMS_64)
 
 
 def test_relations_that_were_cut_off_are_not_measured(tmp_path):
@@ -146,22 +132,6 @@ def test_induction_heads_of_tiny_gpt2_are_needed_where_tokens_repeat_and_others_
     assert [sides[head] for head in (*needed, "L3H1", "L3H2")] == [1] * 5 + [0] * 2
 
 
-@pytest.mark.parametrize(
-    ("given", "word"),
-    [
-        ({"role": "objj"}, "obj"),
-        ({"role": "obj", "repeats": True}, "--repeats"),
-        ({"texts": TEXT, "repeats": True}, "repeats"),
-        ({"limit": 3, "repeats": True}, "repeats"),
-        ({"texts": TEXT, "role": 3}, "3"),
-        ({}, None),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(given, word):
-    with pytest.raises(UsageError, match=word):
-        attnviz.ablate(model=known_gpt2(), **given)
-
-
 def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_path):
     pytest.importorskip("conllu", reason="needs the extra profile")
     trees = treebank(tmp_path / "trees.conllu", 40)
@@ -175,15 +145,12 @@ def test_a_role_of_few_of_many_texts_has_no_interval_and_none_without_any(tmp_pa
         attnviz.ablate(trees, sharp_bert(), role="iobj", **options)
 
 
-def test_roles_are_of_models_that_measure_tokens_and_of_texts_with_a_parse(monkeypatch):
-    model, tokenizer = sharp_classifier("bert")
-    with pytest.raises(UsageError, match="--role"):
-        attnviz.ablate(TEXT, model, tokenizer=tokenizer, role="obj")
-    with pytest.raises(UsageError, match="--repeats"):
-        attnviz.ablate(model=sharp_bert(), tokenizer=bert_tokenizer(), repeats=True)
+def test_roles_are_of_texts_with_a_parse(monkeypatch):
     monkeypatch.setattr("attnviz.language.parsers.importlib.util.find_spec", lambda *_: None)
     with pytest.raises(UsageError, match="syntax"):
         attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), role="obj")
+    with pytest.raises(UsageError):  # nothing to measure on
+        attnviz.ablate(model=sharp_bert(), tokenizer=bert_tokenizer())
 
 
 def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(tmp_path):

@@ -16,7 +16,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.models.checkpoint import from_loaded
 from tests.support.encoder_decoders import saved_marian, sharp, unigram_tokenizer
-from tests.support.models import save_checkpoint
+from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 SMALL, LARGE = "abcdef", "ABCDEF"
 
@@ -184,10 +184,7 @@ def test_files_and_tables_have_the_rates_and_the_list_of_heads(tmp_path, monkeyp
 def test_what_cannot_be_aligned_is_refused(tmp_path, pairs, gold, options, word):
     model, tokenizer = by_hand()
     file, links = written(tmp_path, pairs, gold)
+    with pytest.raises(attnviz.UsageError):  # of a model of one text
+        attnviz.analyze_each(file, sharp_bert(), tokenizer=bert_tokenizer(), alignments=links, syntax=False)
     with pytest.raises(attnviz.AttnvizError, match=word):
         attnviz.analyze_each(file, model, tokenizer=tokenizer, alignments=links, syntax=False, **options)
-
-
-def test_models_of_one_text_have_no_alignments(tmp_path, bert_folder):
-    with pytest.raises(attnviz.UsageError):
-        attnviz.analyze_each(written(tmp_path)[0], bert_folder, alignments=tmp_path / "gold.txt", syntax=False)

@@ -27,7 +27,6 @@ from tests.support.stored import document_for
 from tests.support.tolerances import SHARP_32
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
-LONG = "The keys to the cabinet that the old man had lost were found under the sofa by his youngest daughter."
 HOSTILE = "Don't\n\npanic: the café's naïve 😀 owner can't re-open (yet)."
 
 
@@ -95,14 +94,10 @@ def test_the_numbers_equal_an_independent_computation(name, text, pair, words):
 
 
 @needs_minilm
-@pytest.mark.parametrize(
-    ("text", "pair", "words"),
-    [pytest.param(LONG, None, True, marks=pytest.mark.thorough), (HOSTILE, "Who can't re-open it?", False)],
-)
-def test_the_numbers_of_a_real_model_equal_an_independent_computation(text, pair, words):
-    folder = find_checkpoint("minilm", None).folder
+def test_the_numbers_of_a_real_model_equal_an_independent_computation():
+    folder, pair = find_checkpoint("minilm", None).folder, "Who can't re-open it?"
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert_numbers(analyze(text, model="minilm", pair=pair, words=words, syntax=False), model, tokenizer, words=words)
+    assert_numbers(analyze(HOSTILE, model="minilm", pair=pair, syntax=False), model, tokenizer)
 
 
 @needs_parser

@@ -69,12 +69,6 @@ def result(bert, tuned, corpus):
     return attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
 
 
-def test_a_model_does_not_differ_from_itself(bert, corpus):
-    same = attnviz.compare_corpus(bert, bert, corpus, syntax=False)
-    assert {(head.distance, head.total_variation, head.interval) for head in same.heads} == {(0.0, 0.0, None)}
-    assert not any(head.role_changed for head in same.heads)
-
-
 def test_the_head_that_was_changed_comes_first_and_alone_in_its_layer(result):
     assert result.heads[0].id == HeadId(1, 2)
     assert all(head.distance == 0 for head in result.heads if head.id.layer < 2 and head.id != HeadId(1, 2))
@@ -135,14 +129,6 @@ def test_of_encoder_decoders_the_encoders_are_compared(tmp_path):
     found = attnviz.compare_corpus(*models, corpus, syntax=False)
     assert {str(head.id) for head in found.heads} == {f"E{layer}H{head}" for layer in range(2) for head in range(4)}
     assert found.document()["heads"][0]["stack"] == "encoder"
-
-
-@pytest.mark.draws
-def test_the_size_of_batches_changes_nothing(bert, tuned, corpus, result):
-    alone = attnviz.compare_corpus(bert, tuned, corpus, syntax=False, batch_size=1)
-    assert alone.texts == result.texts == N_TEXTS
-    for head in alone.heads:
-        assert head.distance == pytest.approx(result.head(head.id).distance, abs=SUMS_32)
 
 
 def test_a_treebank_needs_no_parser_and_few_texts_decide_nothing(bert, tuned, trees, whole):
@@ -237,26 +223,19 @@ def run(tmp_path, monkeypatch, corpus, bert_folder):
 
 
 @pytest.mark.draws
-@pytest.mark.usefixtures("undrawn")
-def test_the_command_writes_documents(run, result):
-    done = run("-o", "out", "--top", "3")
-    assert done.exit_code == 0, done.output
-    content = json.loads(Path("out/compare-corpus.json").read_text(encoding="utf-8"))
-    assert content["corpora"][0]["texts"] == N_TEXTS
-    assert content["heads"][0]["interval"] == pytest.approx(result.heads[0].interval)
-
-
-@pytest.mark.usefixtures("saved_at_once")
-def test_the_command_goes_on_where_it_was_interrupted(run, monkeypatch):
-    options = ["--batch-size", "8", "--figures", "none"]
+@pytest.mark.usefixtures("saved_at_once", "undrawn")
+def test_the_command_goes_on_where_it_was_interrupted(run, monkeypatch, result):
     read, stop = SampledAttention.run, interrupting(3, signal.SIGINT)
     with monkeypatch.context() as patched:  # in the second batch of the first model
         patched.setattr(SampledAttention, "run", lambda *of: (stop(), read(*of)))
-        assert run(*options).exit_code == 130
+        assert run("--batch-size", "8").exit_code == 130
     (unfinished,) = Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/*.unfinished")
-    assert run(*options).exit_code == 0
+    assert run("--batch-size", "8").exit_code == 0
     assert not unfinished.exists()
-    assert len(list(Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/texts-*/compare-corpus.json"))) == 1
+    (file,) = Path("attnviz-out").glob("compare-tiny-bert-fine-tuned/texts-*/compare-corpus.json")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert content["corpora"][0]["texts"] == N_TEXTS
+    assert content["heads"][0]["interval"] == pytest.approx(result.heads[0].interval, rel=1e-4)
 
 
 @pytest.mark.parametrize(
