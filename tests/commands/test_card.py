@@ -19,7 +19,6 @@ from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
-from tests.support.corpora import treebank
 from tests.support.models import CAUSAL_KNOWN_HEADS, gpt2_config, gpt2_tokenizer, known_gpt2
 from tests.support.results import cards_with_roles, result_of
 
@@ -35,12 +34,12 @@ def exchanges(card: Card) -> dict[Any, tuple[Any, ...]]:
 def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(tmp_path, monkeypatch):
     profiles: list[attnviz.Profile] = []
 
-    def spied(*args: Any, **options: Any) -> attnviz.Profile:
-        profiles.append(attnviz.profile_heads(*args, **options))  # type: ignore[arg-type]
+    def spied(*args, **options):
+        profiles.append(attnviz.profile_heads(*args, **options))
         return profiles[-1]
 
     monkeypatch.setattr("attnviz.commands.card.measure.profile_heads", spied)
-    corpus, model, options = corpus_of(tmp_path / "texts.txt", 120), known_gpt2(), {"tokenizer": gpt2_tokenizer()}
+    corpus, model, options = corpus_of(tmp_path / "texts.txt", 101), known_gpt2(), {"tokenizer": gpt2_tokenizer()}
     card = attnviz.card("L0H0", corpus, model, ablate=True, syntax=False, **options)
     id = HeadId(0, 0)
     (profile,) = profiles
@@ -50,21 +49,19 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(tmp_pat
     ]
     assert [each.role for each in passed] == ["previous-token", "local"]
     assert passed[0].untrained is not None
-    assert profile.head_distances is not None
     far = sorted((float(each), at) for at, each in enumerate(profile.head_distances[0]) if at)
     said = exchanges(card)
-    assert said["nearest patterns"] == (
-        ", ".join(f"L{at // 4}H{at % 4}" for _, at in far[:3]), pytest.approx(far[0][0]),
-        f"median {cell_text(median(distance for distance, _ in far))}",
-    )  # fmt: skip
+    names, nearest, middle = said["nearest patterns"]
+    assert names == ", ".join(f"L{at // 4}H{at % 4}" for _, at in far[:3])
+    assert nearest == pytest.approx(far[0][0])
+    assert cell_text(median(distance for distance, _ in far)) in middle
     share = attnviz.head_outputs(card.text, model, **options).head(id).projection_share
     assert said["share of layer"] == ("", share, "uniform 0.25")
     pair = next(pair for pair in attnviz.circuits(model, **options).pairs(["L0H0"]) if pair.writer == id)
     assert said["is read by"] == (f"{pair.id} ({pair.kind})", pair.score, f"+{pair.deviations:.0f} SD")
     assert "reads" not in said  # nothing is before the first layer
-    cosine = attnviz.ablate(corpus, model, select="L0H0", curve=False, **options).head(id)
-    effect = cosine.damage["cosine"]
-    assert ablation_table(card).rows == [("120 texts", effect.value, (effect.low, effect.high), None)]
+    effect = attnviz.ablate(corpus, model, select="L0H0", curve=False, **options).head(id).damage["cosine"]
+    assert ablation_table(card).rows == [("101 texts", effect.value, (effect.low, effect.high), None)]
     for layer, of_layer in enumerate(CAUSAL_KNOWN_HEADS):  # and all other heads by what they were built for
         for number, name in enumerate(of_layer):
             if name != "induction":  # which takes repeats
@@ -77,22 +74,14 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(tmp_pat
 def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_without_them():
     heads = ["L0H2", *(f"L1H{head}" for head in range(4))]
     cards = attnviz.cards(REPEATED, "tiny-gpt2", select=heads, repeats=True, ablate=True, device="cpu")
-    on_repeats = cards.card("L1H0").on_repeats
-    assert on_repeats is not None
-    removed = [head.id for head in on_repeats.heads]  # whose intervals hold together
-    loss = attnviz.ablate(model="tiny-gpt2", repeats=True, select=removed, curve=False, device="cpu")
-    (of_head,) = loss.head("L1H0").roles
-    numbers = [each["loss"] for each in (of_head.queries, of_head.others, of_head.difference)]
-    assert numbers[1].value < 0 < numbers[0].value
     of_induction = [card for card in cards.cards if any(each.role == "induction" for each in card.roles)]
     assert {*map(str, (card.head for card in of_induction))} >= {"L1H0", "L1H1", "L1H2", "L1H3"}
     for card in of_induction:
+        (of_head,) = card.on_repeats.head(card.head).roles
+        assert of_head.others["loss"].value < 0 < of_head.queries["loss"].value
         assert exchanges(card)["reads"][0] == "L0H2 (key)"
         assert ablation_table(card).rows[-1][3] == "more"
     card = cards.card("L1H0")
-    _, *rows = ablation_table(card).rows
-    assert [row[1:3] for row in rows] == [(each.value, (each.low, each.high)) for each in numbers]
-    assert card.circuits is not None
     promoted = card.outputs.promoted("L1H0").promoted
     said = exchanges(card)
     assert said["raises logits"][1] == promoted[0].logit
@@ -101,29 +90,20 @@ def test_cards_of_induction_heads_have_their_partner_and_what_repeats_lose_witho
     assert cards.card("L0H2").on_repeats is None  # its role is not one on repeats
 
 
-@pytest.mark.draws
-@pytest.mark.thorough
-@needs_minilm
-def test_tokens_of_a_role_stand_beside_their_matches_without_the_head(tmp_path):
-    pytest.importorskip("conllu", reason="needs the extra profile")
-    trees = treebank(tmp_path / "trees.conllu", 40)
-    card = attnviz.card("L2H0", trees, "minilm", ablate=True, device="cpu", circuits=False)
-    stored = attnviz.card("L2H0", model="minilm", device="cpu", circuits=False)
-    assert card.profile is not None
-    assert {corpus.name for corpus in card.profile.corpora} == {"trees.conllu", "gap-development.tsv"}  # both are kept
-    card = replace(card, profile=stored.profile)  # random trees show no role, but say what is removed where
-    relation = attnviz.ablate(trees, "minilm", select="L2H0", role="obj", curve=False, device="cpu")
-    (head,) = relation.heads
-    effect = next(each for each in head.roles if each.direction == "dependent_to_head")  # of the role alone
-    numbers = [each["cosine"].value for each in (effect.queries, effect.others, effect.difference)]
-    for roles in (head.roles, head.roles[::-1]):
-        rows = ablation_table(replace(card, ablation=replace(relation, heads=(replace(head, roles=roles),)))).rows
-        assert [row[1] for row in rows[1:]] == numbers
-        assert f"({effect.n})" in str(rows[1][0])
-    of = stored.shown_examples
-    assert of is not None
-    assert (of.role, len(of.best), len(of.failures)) == ("syntactic:obj", 3, 3)
-    assert stored.text in {example.text for example in stored.examples[0].best}
+@pytest.mark.parametrize("turned", [False, True])
+def test_tokens_of_its_role_stand_beside_their_matches_and_copies_without_the_head(turned):
+    card = result_of("card")
+    head = card.ablation.head(card.head)
+    of_relation = next(each for each in head.roles if each.direction == "dependent_to_head")
+    (on_repeats,) = card.on_repeats.head(card.head).roles
+    expected = [head.damage["cosine"].value]
+    for effect, metric in ((of_relation, "cosine"), (on_repeats, "loss")):
+        expected += [each[metric].value for each in (effect.queries, effect.others, effect.difference)]
+    if turned:
+        card = replace(card, ablation=replace(card.ablation, heads=(replace(head, roles=head.roles[::-1]),)))
+    rows = ablation_table(card).rows
+    assert [row[1] for row in rows] == expected
+    assert f"({of_relation.n})" in rows[1][0]
 
 
 def test_cards_of_an_untrained_model_claim_nothing(tmp_path):
@@ -163,19 +143,6 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path):
     assert result.card("L1H0") is result.cards[1]
     with pytest.raises(UsageError):
         result.page()
-
-
-@pytest.mark.draws
-@pytest.mark.thorough
-@needs_minilm
-def test_every_head_with_a_role_has_a_card():
-    stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
-    assert stored is not None
-    cards = attnviz.cards(REPEATED, "minilm", **ON_CPU).cards
-    assert [card.head for card in cards] == sorted(
-        head for head in stored.roles if {role.role for role in stored.of(head)} - {"broad"}
-    )
-    assert len({id(card.analysis) for card in cards}) == 1  # one text is read once
 
 
 def data_of(card: Any) -> dict[str, Any]:
@@ -248,16 +215,19 @@ def test_examples_are_of_roles_that_pass_and_have_their_licence():
 @pytest.mark.draws
 @pytest.mark.thorough
 @needs_minilm
-def test_what_a_corpus_leaves_of_a_stored_profile_is_still_measured(tmp_path):
-    corpus = corpus_of(tmp_path / "texts.txt", 12)
+def test_what_a_corpus_leaves_of_a_stored_profile_is_still_there(tmp_path):
     stored = attnviz.analyze("the cat ran", "minilm", syntax=False, device="cpu").profile
-    assert stored is not None
-    assert {*stored.parts} == {"statistics", "syntax", "coreference", "repeats"}
-    card = attnviz.card("L0H0", corpus, "minilm", **ON_CPU)
+    cards = attnviz.cards(REPEATED, "minilm", **ON_CPU)
+    clear = sorted(head for head in stored.roles if {role.role for role in stored.of(head)} - {"broad"})
+    assert [card.head for card in cards.cards] == clear
+    card = attnviz.card("L0H0", corpus_of(tmp_path / "texts.txt", 12), "minilm", **ON_CPU)
     assert not any("random tokens" in what for what in not_measured(card))
-    assert card.profile is not None
     assert card.profile.corpora[0] == StoredCorpus("texts.txt", 12)
     of_relations, stored_ones = (
         [each for roles in of.roles.values() for each in roles if each.relation] for of in (card.profile, stored)
     )
     assert sorted(map(repr, of_relations)) == sorted(map(repr, stored_ones))
+    example = attnviz.card("L2H0", model="minilm", device="cpu", circuits=False)
+    shown = example.shown_examples
+    assert (shown.role, len(shown.best), len(shown.failures)) == ("syntactic:obj", 3, 3)
+    assert example.text in {each.text for each in example.examples[0].best}

@@ -79,6 +79,7 @@ def measured(monkeypatch):
 
 
 @pytest.mark.draws
+@pytest.mark.thorough
 def test_tiny_gpt2_has_its_heads_and_one_false_line_fails_alone(tmp_path, monkeypatch, measured):
     monkeypatch.chdir(tmp_path)
     written(
@@ -183,7 +184,7 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path, measured):
 @pytest.mark.usefixtures("few_repeats")
 def test_the_stored_profile_of_the_same_texts_is_not_measured_again(tmp_path, measured):
     pytest.importorskip("conllu", reason="needs the extra profile")
-    trees = treebank(tmp_path / "trees.conllu", 30)
+    trees = treebank(tmp_path / "trees.conllu", 12)
     folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
     profile = attnviz.profile_heads(str(folder), [trees], repeats=True, examples=0, device="cpu")
     assert profile is not None
@@ -200,9 +201,9 @@ def test_the_stored_profile_of_the_same_texts_is_not_measured_again(tmp_path, me
     assert [name for name, _ in measured] == ["open_checkpoint"]
     assert all(each.source.startswith("stored profile: ") for each in stored)
     assert [replace(each, source="") for each in stored] == [replace(each, source="") for each in anew]
-    for other in ({"seed": 1}, {"limit": 20}, {"dtype": "float64"}):
+    for other in ({"seed": 1}, {"limit": 10}, {"dtype": "float64"}):
         assert not checked(**other)[0].source.startswith("stored")
-    treebank(trees, 30, seed=1)
+    treebank(trees, 12, seed=1)
     assert not checked()[0].source.startswith("stored")
 
 

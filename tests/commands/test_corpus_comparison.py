@@ -38,7 +38,7 @@ from tests.support.models import (
 )
 from tests.support.tolerances import SHARP_32, SUMS_32
 
-N_TEXTS = 40
+N_TEXTS = 32
 
 
 def with_other_head(model: Any) -> Any:
