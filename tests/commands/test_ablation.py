@@ -11,21 +11,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, SetEffect
-from attnviz.commands.ablate.inputs import (
-    CLASS,
-    MASKED,
-    NEXT,
-    STATES,
-    ModelInput,
-    input_batches,
-    model_inputs,
-    read_sources,
-)
+from attnviz.commands.ablate.inputs import CLASS, MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, of_ratios
-from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention
 from attnviz.trace import removal
@@ -43,7 +34,7 @@ def small(kind: str, method: str = "zero") -> Ablation:
     return ablate(TEXTS, model.double(), tokenizer=tokenizer, method=method)
 
 
-def inputs_of(checkpoint: Checkpoint, kind: str, times: int = 1) -> list[ModelInput]:
+def inputs_of(checkpoint: Any, kind: str, times: int = 1) -> Any:
     return model_inputs(checkpoint, read_sources(TEXTS * times, None).texts, kind, False, print)[0]
 
 
@@ -230,15 +221,14 @@ def test_what_does_not_reproduce_the_model_stops_it(monkeypatch, module, name, w
 
 
 def test_files_are_corpora_and_all_else_texts(tmp_path):
-    trees = treebank(tmp_path / "t.conllu", 3)
-    lines = sentences(tmp_path / "s.txt", 4)
+    trees, lines = treebank(tmp_path / "t.conllu", 3), sentences(tmp_path / "s.txt", 4)
     sources = read_sources([str(trees), "the cat ran", lines], 2)
     assert [(corpus.path.name, read) for corpus, read in sources.corpora] == [("t.conllu", 2), ("s.txt", 2)]
     assert sources.given == ("the cat ran",)
     assert [text.number for text in sources.texts] == [0, 1, 2, 3, 4]
     assert sources.texts[2].text == "the cat ran"
-    long = "the cat " * 400
-    assert read_sources([long, "a\0b"], None).given == (long, "a\0b")  # names that no file can have
+    names_of_no_file = ("the cat " * 400, "a\0b")
+    assert read_sources(names_of_no_file, None).given == names_of_no_file
 
 
 @pytest.mark.parametrize(

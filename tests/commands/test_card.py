@@ -146,10 +146,7 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path):
 
 
 def data_of(card: Any) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', card.page(), re.DOTALL)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
-    return data
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', card.page(), re.DOTALL)[1])
 
 
 def test_the_page_of_a_card_has_its_tables_beside_all_heads():
@@ -195,7 +192,6 @@ def test_a_pattern_is_on_the_first_text_of_a_corpus_that_can_be_read(tmp_path):
     options: Any = {**ON_CPU, "warn": said.append, "limit": 3}
     card = attnviz.card("L0H0", corpus, "tiny-gpt2", ablate=True, truncate=True, **options)
     assert card.text == "the dog ran"
-    assert card.ablation is not None
     assert (card.ablation.n_texts, card.ablation.n_cut) == (2, 0)  # as the profile is
     assert len(said) == 1
 

@@ -150,7 +150,6 @@ def test_the_head_that_carries_the_class_is_found(kind):
     assert result.heads[0].damage["kl"].value == pytest.approx(float(undecided), rel=SHARP_32)
     assert result.heads[1].damage["kl"].value < undecided / 20
     effects = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, answer="good").effects
-    assert effects is not None
     assert abs(effects.difference) > 0.1
     others = [value for name, value in effects.heads.items() if name != CARRIER]
     assert others == pytest.approx([0.0] * 11, abs=SUMS_32)

@@ -205,7 +205,6 @@ def test_processes_change_nothing(bert, tuned, trees, whole, monkeypatch):
         monkeypatch.setattr(measure, "this_process", lambda rank=rank: Process(rank, 3))
         found = attnviz.compare_corpus(bert, tuned, trees, batch_size=4)
         assert (found is None) == (rank > 0)
-    assert found is not None
     assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
     close(numbers(found), numbers(whole), SHARP_32)
 
