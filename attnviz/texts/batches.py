@@ -90,8 +90,8 @@ def encode(
     """Tokenize texts, with special tokens, and map their spans to tokens by character overlap.
 
     ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason;
-    without it that is a TextError. ``truncate`` cuts texts that are too long; else the reason ends with ``offer``, what
-    can be done about them.
+    without it that is a TextError. ``truncate`` cuts texts that are too long; of those of no file the reason ends with
+    ``offer``, what can be done about them.
     """
     items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
     limit = checkpoint.positions
@@ -107,7 +107,7 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
-            if offer:
+            if offer and text.place is None:
                 why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"

@@ -32,7 +32,7 @@ def gated(model: Any, tokenizer: Any, gates: torch.Tensor) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [NEXT, MASKED])
-def test_gate_gradients_of_the_loss(kind: str) -> None:
+def test_gate_gradients_of_the_loss(kind):
     model, tokenizer = KINDS[kind]()
     with torch.inference_mode():  # a caller's; gradients are measured all the same
         result = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
@@ -46,8 +46,7 @@ def test_gate_gradients_of_the_loss(kind: str) -> None:
         assert head.gradient == pytest.approx(float(expected[head.id]), rel=1e-3, abs=SUMS_32)
 
 
-def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their root mean square is that of the derivatives of all states, which finite differences give too."""
+def test_random_projections_measure_how_far_the_states_move(monkeypatch):
     monkeypatch.setattr(gradients, "PROJECTIONS", 200)
     model, tokenizer = states_model()
     model = model.double()
@@ -63,7 +62,7 @@ def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.
             assert head.gradient == pytest.approx(float(moved.square().sum(-1).mean().sqrt()), rel=0.15)
 
 
-def test_projections_follow_the_seed_and_the_text_alone() -> None:
+def test_projections_follow_the_seed_and_the_text_alone():
     first, again, other = (
         measured(STATES, texts, seed=seed, gradient=True, select=["L0"])
         for texts, seed in ((TEXTS, 0), (TEXTS[::-1], 0), (TEXTS, 1))

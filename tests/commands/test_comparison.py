@@ -75,12 +75,11 @@ def test_patterns_without_a_key_in_common_are_ln_2_apart():
     divergence, variation, largest = measure_difference(torch.eye(3), torch.eye(3)[[1, 2, 0]])
     assert divergence == pytest.approx(math.log(2))
     assert math.sqrt(divergence) == pytest.approx(LARGEST_DISTANCE)
-    assert variation == 1.0
-    assert (largest.difference, largest.query, largest.key) == (-1.0, 0, 0)  # the first in reading order
+    assert (variation, largest) == (1.0, LargestDifference(-1.0, 0, 0))  # the first in reading order
 
 
 @given(seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)), n=st.integers(1, 6))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 def test_a_difference_is_bounded_symmetric_and_0_only_for_equal_patterns(seeds, n):
     p, q = (random_patterns(n, n_heads=1, seed=seed)[0] for seed in seeds)
     divergence, variation, largest = measure_difference(p, q)
@@ -94,7 +93,7 @@ def test_a_difference_is_bounded_symmetric_and_0_only_for_equal_patterns(seeds, 
     assert largest.difference == pytest.approx(float((q - p)[largest.query, largest.key]))
 
 
-def test_every_head_is_measured_from_its_own_patterns(texts):
+def test_every_head_is_measured_from_its_own_patterns_and_ranked_by_distance(texts):
     assert len(texts.heads) == 12
     for head in texts.heads:
         a, b = (side.layer_patterns(head.id.layer)[head.id.head].double() for side in (texts.first, texts.second))
@@ -104,12 +103,8 @@ def test_every_head_is_measured_from_its_own_patterns(texts):
         difference = layer_differences(texts, head.id.layer)[head.id.head]
         assert head.largest.difference == pytest.approx(difference[head.largest.query, head.largest.key])
         assert abs(head.largest.difference) == pytest.approx(np.abs(difference).max())
-        assert (head.label_before, head.label_after) == tuple(
-            side.head(head.id).label for side in (texts.first, texts.second)
-        )
-
-
-def test_heads_are_ranked_by_distance(texts):
+        labels = tuple(side.head(head.id).label for side in (texts.first, texts.second))
+        assert (head.label_before, head.label_after) == labels
     distances = [head.distance for head in texts.heads]
     assert distances == sorted(distances, reverse=True)
     assert [head.rank for head in texts.heads] == list(range(1, 13))
@@ -125,12 +120,11 @@ def test_the_changed_head_ranks_first_and_all_before_it_are_0(models):
     assert models.any_beyond_rounding
 
 
-def test_two_identical_sides_give_exactly_0_and_say_so(bert):
+def test_two_identical_sides_give_exactly_0(bert):
     found = attnviz.compare(analysed(bert), analysed(copy.deepcopy(bert)))
     assert {(head.divergence, head.total_variation, head.largest.difference) for head in found.heads} == {(0, 0, 0)}
     assert not found.any_beyond_rounding
     assert not any(head.label_changed for head in found.heads)
-    assert "0.000" not in found.report(300)
 
 
 def test_the_errors_of_both_verifications_count_as_rounding(bert):
@@ -165,14 +159,7 @@ def test_words_are_compared_where_their_pieces_are_not_as_many(bert):
     assert "unbelievable → [UNK]" in found.rows.labels[2]
 
 
-def test_gpt2_models_are_compared():
-    found = attnviz.compare(analysed(sharp_gpt2()), analysed(sharp_gpt2(seed=1)))
-    assert len(found.heads) == 12
-    assert all(head.distance > 0 for head in found.heads)
-    assert not np.triu(layer_differences(found, 1), 1).any()  # no head sees what comes after
-
-
-def test_sides_that_cannot_be_compared_are_refused_with_what_differs(bert):
+def test_sides_that_cannot_be_compared_are_refused(bert):
     first, other_tokens = analysed(bert), bert_tokenizer()
     other_tokens.add_tokens(["saw ran"])
     merged = analyze(SENTENCE, sharp_bert(vocab_size=len(other_tokens)), tokenizer=other_tokens, syntax=False)
@@ -183,17 +170,17 @@ def test_sides_that_cannot_be_compared_are_refused_with_what_differs(bert):
         return analysed(bert, one, **options), analysed(bert, other, **options)
 
     for one, other, error, word in (
-        (first, analysed(sharp_bert(num_hidden_layers=2)), UsageError, "3 layers .* 2 layers"),
-        (first, merged, TextError, r"at position 5 found 'saw' .* 'saw ran'"),
-        (first, replace(first, tokens=cut), TextError, "9 and 8 tokens"),
+        (first, analysed(sharp_bert(num_hidden_layers=2)), UsageError, "2 layers"),
+        (first, merged, TextError, "saw ran"),
+        (first, replace(first, tokens=cut), TextError, "9 and 8"),
         (first, replace(first, tokens=segments), TextError, "segments"),
-        (first, analysed(tuned(bert, 0, [0]), OTHER), UsageError, "both the text and the model"),
-        (*both(SENTENCE, "The cat that I saw ran"), TextError, "9 and 8 tokens"),
-        (*both("the unbelievable cat", "the white cat"), TextError, "7 and 5 tokens.*compare words"),
-        (*both("the cat", "the cat ran", words=True), TextError, "4 and 5 words"),
-        (first, analysed(bert, words=True), UsageError, "different options"),
-        (replace(first, parse=object()), analysed(bert, OTHER), UsageError, "Why B has no relations"),
-        (first, "a text", UsageError, "two analyses"),
+        (first, analysed(tuned(bert, 0, [0]), OTHER), UsageError, None),
+        (*both(SENTENCE, "The cat that I saw ran"), TextError, "9 and 8"),
+        (*both("the unbelievable cat", "the white cat"), TextError, "7 and 5.*words"),
+        (*both("the cat", "the cat ran", words=True), TextError, "4 and 5"),
+        (first, analysed(bert, words=True), UsageError, "options"),
+        (replace(first, parse=object()), analysed(bert, OTHER), UsageError, "relations"),
+        (first, "a text", UsageError, None),
     ):
         with pytest.raises(error, match=word):
             attnviz.compare(one, other)
@@ -205,23 +192,22 @@ def test_a_model_changed_since_is_noticed(bert):
     first = analysed(model)
     with torch.no_grad():
         model.encoder.layer[0].attention.self.query.weight.neg_()
-    with pytest.raises(VerificationError, match="no longer gives the verified patterns"):
+    with pytest.raises(VerificationError):
         attnviz.compare(first, analysed(bert))
 
 
 def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(texts):
     content = json.loads(json.dumps(texts.document(), allow_nan=False))
-    assert (content["compared"], content["texts"], content["pairs"]) == ("texts", [SENTENCE, OTHER], [None, None])
-    assert content["differing"] == [2]
+    assert (content["compared"], content["texts"], content["differing"]) == ("texts", [SENTENCE, OTHER], [2])
+    rows = list(csv.DictReader(io.StringIO(texts.table(ViewOptions(select=("L1",))).csv())))
+    assert [row["id"] for row in rows] == [head["id"] for head in texts.document(select=["L1"])["heads"]]
+    of_rows = {row["id"]: row for row in rows}
     for entry, head in zip(content["heads"], texts.heads, strict=True):
         assert (entry["id"], entry["divergence"]) == (str(head.id), head.divergence)
         assert entry["largest"]["key_label"] == texts.rows.labels[head.largest.key]
-    part = texts.document(select=["L1"])
-    rows = list(csv.DictReader(io.StringIO(texts.table(ViewOptions(select=("L1",))).csv())))
-    assert [row["id"] for row in rows] == [head["id"] for head in part["heads"]]
-    for row, entry in zip(rows, part["heads"], strict=True):
-        assert float(row["distance"]) == entry["distance"]
-        assert float(row["largest_difference"]) == entry["largest"]["difference"]
+        if row := of_rows.get(entry["id"]):
+            assert float(row["distance"]) == entry["distance"]
+            assert float(row["largest_difference"]) == entry["largest"]["difference"]
 
 
 def test_a_pooler_that_the_file_lacks_makes_no_other_model(tmp_path):
@@ -235,9 +221,11 @@ def test_a_pooler_that_the_file_lacks_makes_no_other_model(tmp_path):
 
 def test_the_largest_possible_distance_is_less_where_the_first_token_sees_itself_alone(texts):
     assert texts.document()["largest_possible"] == texts.furthest == pytest.approx(LARGEST_DISTANCE)
-    causal = attnviz.compare(analysed(sharp_gpt2()), analysed(sharp_gpt2()))
+    causal = attnviz.compare(analysed(sharp_gpt2()), analysed(sharp_gpt2(seed=1)))
     n = len(causal.first.tokens)
     assert causal.furthest == pytest.approx(math.sqrt(math.log(2) * (n - 1) / n))
+    assert all(0 < head.distance < causal.furthest for head in causal.heads)
+    assert not np.triu(layer_differences(causal, 1), 1).any()  # no head sees what comes after
 
 
 def test_the_largest_difference_of_content_has_no_sink_at_either_end(texts):
