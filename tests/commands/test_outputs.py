@@ -105,9 +105,8 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
         measured(kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
-def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
+def test_wrong_parameters_do_not_pass(part, monkeypatch):
     right = shares.layer_contributions
 
     def wrong(*given):
@@ -116,7 +115,7 @@ def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
 
     monkeypatch.setattr(shares, "layer_contributions", wrong)
     with pytest.raises(VerificationError):
-        measured(kind)
+        measured("gpt2")
 
 
 def test_a_model_that_changed_since_is_noticed():
@@ -184,10 +183,9 @@ def test_special_tokens_shrink_in_norm_where_their_values_are_small():
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_are_ranked_by_share_and_selected_in_that_order(kind):
     result = result_of(kind)
-    shares = [head.projection_share for head in result.heads]
-    assert shares == sorted(shares, reverse=True)
+    assert result.heads == tuple(sorted(result.heads, key=lambda head: -head.projection_share))
     chosen = result.select(["L1", "0.2"])
-    assert {head.id for head in chosen} == {HeadId(1, head) for head in range(4)} | {HeadId(0, 2)}
+    assert {str(head.id) for head in chosen} == {"L1H0", "L1H1", "L1H2", "L1H3", "L0H2"}
     assert [head.id for head in chosen] == [head.id for head in result.heads if head in chosen]
 
 

@@ -34,10 +34,6 @@ def promoted_by(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs
     return attnviz.head_outputs(text, model, tokenizer=TOKENIZER, **options)
 
 
-def centred(logits: np.ndarray) -> np.ndarray:
-    return logits - logits.mean()
-
-
 @pytest.mark.draws
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("at", [0, 2, None])
@@ -84,7 +80,8 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     assert result.effects.deviation == pytest.approx(s, rel=SUMS_32)
     for layer, head in ((0, 1), (2, 3)):
         c = of_head(own, layer, head)[2][position]
-        logits = centred(unembedding @ (gamma * (c - c.mean()) / s))
+        logits = unembedding @ (gamma * (c - c.mean()) / s)
+        logits -= logits.mean()
         got = result.promoted(HeadId(layer, head))
         order = np.argsort(-logits)
         assert [token.id for token in got.promoted] == list(order[:MOST_TOKENS])
@@ -181,25 +178,23 @@ def test_wrong_parts_do_not_pass(mutant, monkeypatch):
         promoted_by(model, "the cat that i saw", token=2)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "olmo2"])
 def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
     """Through hooks and the model's own modules: o_h, the norm behind W_O (if any), the final norm, two rows of W_U."""
-    gpt2 = family == "gpt2"
-    model = sharper_gpt2(torch.float64) if gpt2 else sharp_llama(family)
-    tokenizer = TOKENIZER if gpt2 else sentencepiece_tokenizer()
-    result = attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer, token=3, answer=7, foil=11)
-    base = model.transformer if gpt2 else model.model
-    block = (base.h if gpt2 else base.layers)[1]
-    attn, final_norm = (block.attn, base.ln_f) if gpt2 else (block.self_attn, base.norm)
-    behind = None if gpt2 or family == "qwen2" else block.post_attention_layernorm
+    model = sharp_llama(family)
+    result = attnviz.head_outputs(SENTENCE, model, tokenizer=sentencepiece_tokenizer(), token=3, answer=7, foil=11)
+    block = model.model.layers[1]
+    attn, final_norm = block.self_attn, model.model.norm
+    behind = None if family == "qwen2" else block.post_attention_layernorm
     taken: dict[str, torch.Tensor] = {}
     hooks = [
         module.register_forward_pre_hook(
             lambda _, args, kwargs, name=name: taken.update({name: args[0] if args else kwargs["hidden_states"]}),
             with_kwargs=True,
         )
-        for name, module in (("x", attn), ("last", final_norm), ("written", behind)) if module is not None
-    ]  # fmt: skip
+        for name, module in (("x", attn), ("last", final_norm), ("written", behind))
+        if module is not None
+    ]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         patterns = model(torch.tensor([result.tokens.ids]), output_attentions=True).attentions
@@ -208,27 +203,18 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
     n_heads = patterns[1].shape[1]
 
     def through(vector, norm, x):
-        """One of the model's norms with the scale that it has for x, without its bias."""
-        bias = getattr(norm, "bias", None)
-        centred_x = x - x.mean() if gpt2 else x
-        epsilon = norm.eps if gpt2 else getattr(norm, "eps", None) or norm.variance_epsilon
-        scale = (centred_x.square().mean() + epsilon).sqrt()
-        weight = norm.weight + (family == "gemma3_text")
-        assert torch.allclose(centred_x / scale * weight + (0 if bias is None else bias), norm(x), atol=SUMS_32)
-        return (vector - vector.mean() if gpt2 else vector) / scale * weight
+        """One of the model's norms with the scale that it has for x."""
+        epsilon = getattr(norm, "eps", None) or norm.variance_epsilon
+        factor = (norm.weight + (family == "gemma3_text")) / (x.square().mean() + epsilon).sqrt()
+        assert torch.allclose(x * factor, norm(x), atol=SUMS_32)
+        return vector * factor
 
     for head in range(n_heads):
         by_key = []
         for key, x in enumerate(taken["x"][0]):
-            if gpt2:
-                mine, d_head = slice(head * 8, head * 8 + 8), 8
-                value = (x @ attn.c_attn.weight + attn.c_attn.bias)[64:][mine]
-                written = value @ attn.c_proj.weight[mine]
-            else:
-                value_heads = attn.v_proj(x).reshape(-1, attn.head_dim)
-                value, d_head = value_heads[head * len(value_heads) // n_heads], attn.head_dim
-                written = attn.o_proj.weight[:, head * d_head : (head + 1) * d_head] @ value
-            vector = patterns[1][0, head, 3, key] * written
+            values = attn.v_proj(x).reshape(-1, attn.head_dim)
+            mine = slice(head * attn.head_dim, (head + 1) * attn.head_dim)
+            vector = attn.o_proj.weight[:, mine] @ values[head * len(values) // n_heads] * patterns[1][0, head, 3, key]
             if behind is not None:
                 vector = through(vector, behind, taken["written"][0, 3])
             vector = through(vector, final_norm, taken["last"][0, 3])
