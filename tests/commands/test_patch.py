@@ -17,17 +17,14 @@ from attnviz.commands.ablate.effects import PassVerifier
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import open_checkpoint
 from attnviz.trace.removal import Replacement, removed_heads, resume, run_and_keep, running
 from tests.support import models
 from tests.support.ablations import copying_gpt2, masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier
-from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.tolerances import SHARP_32, SHARP_64, SUMS_32, SUMS_64
 
 PROMPTS = {
-    "tiny-gpt2": ("two three four five one two three", "two three five four one two three", " four", " five"),
-    "llama": ("the cat ran to the", "the dog ran to the", "house", "dog"),
+    "gpt2": ("the cat ran to the", "the dog ran to the", " house", " dog"),
     "bert": ("the cat [MASK] away", "the dog [MASK] away", "ran", "saw"),
     "classifier": ("the cat ran away", "the dog ran away", "good", "bad"),
 }
@@ -37,47 +34,34 @@ PROMPTS = {
 @cache
 @torch.no_grad()
 def made(kind: str) -> tuple[Any, Any, list[Any]]:
-    """A model in float64, with prompts told apart by what heads write, its tokenizer and its maps W_O."""
-    if kind == "tiny-gpt2":
-        checkpoint, _ = open_checkpoint("tiny-gpt2", device="cpu", dtype="float64")
-        model: Any = checkpoint.whole
-        return model, checkpoint.tokenizer, [block.attn.c_proj for block in model.transformer.h]
-    if kind == "llama":
-        model, tokenizer = sharp_llama(), sentencepiece_tokenizer()
-        outputs = [layer.self_attn.o_proj for layer in model.model.layers]
-        model.lm_head.weight.mul_(5)
-    else:
-        model, tokenizer = masked_token_model() if kind == "bert" else sharp_classifier("bert")
-        outputs = [layer.attention.output.dense for layer in model.bert.encoder.layer]
-        if kind == "classifier":
-            model.classifier.weight.mul_(30)
-    for output in outputs if kind != "bert" else ():
-        output.weight.mul_(5)
+    """A model in float64 whose heads tell prompts apart, its tokenizer and its maps W_O."""
+    if kind == "gpt2":
+        model, tokenizer = next_token_model()
+        return model.double(), tokenizer, [block.attn.c_proj for block in model.transformer.h]
+    model, tokenizer = masked_token_model() if kind == "bert" else sharp_classifier("bert")
+    outputs = [layer.attention.output.dense for layer in model.bert.encoder.layer]
+    if kind == "classifier":
+        model.classifier.weight.mul_(30)
     return model.double(), tokenizer, outputs
 
 
 class Hooked:
     """Transformers' own model, whose W_O are given what they had for another text."""
 
-    def __init__(self, kind: str, metric: str) -> None:
-        self.kind, self.metric = kind, metric
+    def __init__(self, kind: str, metric: str = "logit_difference") -> None:
         self.model, self.tokenizer, self.outputs = made(kind)
-        clean, _, *labels = PROMPTS[kind]
-        self.answer, self.foil = (self._id(name) for name in labels)
+        self.metric, (clean, _, *labels) = metric, PROMPTS[kind]
+        ids = self.model.config.label2id if kind == "classifier" else self.tokenizer.get_vocab()
+        self.answer, self.foil = (ids[label.replace(" ", "Ġ")] for label in labels)
         self.reference = self._log_probabilities(clean)
 
-    def _id(self, name: str) -> int:
-        if self.kind == "classifier":
-            return int(self.model.config.label2id[name])
-        return int(self.tokenizer(name, add_special_tokens=False)["input_ids"][0])
-
+    @torch.no_grad()
     def _log_probabilities(self, text: str) -> torch.Tensor:
         inputs = self.tokenizer(text, return_tensors="pt")
-        with torch.no_grad():
-            logits = self.model(**inputs).logits[0]
-        if self.kind != "classifier":
+        logits = self.model(**inputs).logits[0]
+        if logits.dim() == 2:
             ids = inputs["input_ids"][0].tolist()
-            logits = logits[ids.index(self.tokenizer.mask_token_id) if self.kind == "bert" else -1]
+            logits = logits[ids.index(self.tokenizer.mask_token_id) if "[MASK]" in text else -1]
         return logits.log_softmax(-1)
 
     def measured(self, text: str) -> float:
@@ -86,22 +70,17 @@ class Hooked:
             return float(kl_div(found, self.reference, reduction="sum", log_target=True))
         return float(-found[self.answer] if self.metric == "loss" else found[self.answer] - found[self.foil])
 
-    def kept(self, text: str) -> dict[int, torch.Tensor]:
-        """What W_O of each layer is given."""
+    def effects(self, into: str, source: str, to: Sequence[int], of: Sequence[int]) -> dict[HeadId, float]:
+        """Of what each head gives at the tokens ``of`` of the source, in the other text at ``to``."""
         kept: dict[int, torch.Tensor] = {}
         hooks = [
             module.register_forward_pre_hook(lambda _, given, layer=layer: kept.update({layer: given[0].clone()}))
             for layer, module in enumerate(self.outputs)
         ]
-        self.measured(text)
+        whole = self.measured(source)
         for hook in hooks:
             hook.remove()
-        return kept
-
-    def effects(self, into: str, source: str, to: Sequence[int], of: Sequence[int]) -> dict[HeadId, float]:
-        """Of what each head gives at the tokens ``of`` of the source, in the other text at ``to``."""
-        kept, n_heads = self.kept(source), self.model.config.num_attention_heads
-        unpatched, whole, found = self.measured(into), self.measured(source), {}
+        n_heads, unpatched, found = self.model.config.num_attention_heads, self.measured(into), {}
         for layer, module in enumerate(self.outputs):
             for head in range(n_heads):
 
@@ -114,21 +93,20 @@ class Hooked:
                 hook = module.register_forward_pre_hook(patched)
                 found[HeadId(layer, head)] = (self.measured(into) - unpatched) / (whole - unpatched)
                 hook.remove()
+        assert max(map(abs, found.values())) > 1e-3
         return found
 
 
-def assert_effects(result: attnviz.Patching, expected: dict[HeadId, float]) -> None:
-    assert max(abs(effect) for effect in expected.values()) > 1e-3
-    assert {head.id: head.effect for head in result.heads} == pytest.approx(expected, abs=SUMS_32)
+def effects_of(result: attnviz.Patching) -> dict[HeadId, float]:
+    return {head.id: head.effect for head in result.heads}
 
 
 @pytest.mark.draws
 @pytest.mark.parametrize(
     ("kind", "direction", "metric"),
     [
-        *(("llama", direction, metric) for direction in ("denoise", "noise") for metric in ("loss", "kl")),
-        ("tiny-gpt2", "denoise", "logit_difference"),
-        ("tiny-gpt2", "noise", "kl"),
+        *(("gpt2", direction, metric) for direction in ("denoise", "noise") for metric in ("loss", "kl")),
+        ("gpt2", "denoise", "logit_difference"),
         ("bert", "noise", "logit_difference"),
         ("classifier", "denoise", "logit_difference"),
         ("classifier", "noise", "loss"),
@@ -145,38 +123,29 @@ def test_effects_are_those_of_a_plain_hook(kind: str, direction: str, metric: st
         result = attnviz.patch(clean, hooked.model, **prompts, direction=direction, metric=metric, at=at)
         assert result.clean == pytest.approx(hooked.measured(clean), abs=SHARP_64)
         assert result.corrupt == pytest.approx(hooked.measured(corrupt), abs=SHARP_64)
-        assert_effects(result, hooked.effects(into, source, positions, positions))
+        expected = hooked.effects(into, source, positions, positions)
+        assert effects_of(result) == pytest.approx(expected, abs=SUMS_32)
 
 
-SPANNED: dict[str, tuple[str, str, list[str], tuple[list[int], list[int]]]] = {
-    "tiny-gpt2": (
-        "denoise",
-        "six two three five four one two three",
-        ["swap= four five", "swap= five four", "end=one two three"],
-        ([3, 4, 5, 6, 7], [4, 5, 6, 7, 8]),
-    ),
-    "llama": (
-        "noise",
-        "the dog saw the cat ran to the",
-        ["on=cat", "on=dog", "to=ran to"],
-        ([2, 3, 4, 5], [2, 6, 7, 8]),
-    ),
-    "bert": ("denoise", "the dog saw the cat [MASK] away", ["on=cat", "on=dog", "gap=[MASK]"], ([2, 3], [2, 6])),
-    "classifier": ("noise", "the dog saw the cat ran away", ["on=cat", "on=dog", "how=away"], ([2, 4], [2, 7])),
+SPANNED: dict[str, tuple[str, str, list[str], list[int], list[int]]] = {
+    "gpt2": ("denoise", "the dog saw the cat ran to the", ["on=cat", "on=dog", "to=ran to"], [1, 2, 3], [1, 5, 6]),
+    "bert": ("denoise", "the dog saw the cat [MASK] away", ["on=cat", "on=dog", "gap=[MASK]"], [2, 3], [2, 6]),
+    "classifier": ("noise", "the dog saw the cat ran away", ["on=cat", "on=dog", "how=away"], [2, 4], [2, 7]),
 }
 
 
 @pytest.mark.parametrize("kind", SPANNED)
 def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(kind: str) -> None:
     clean, _, answer, foil = PROMPTS[kind]
-    direction, corrupt, spans, (of_clean, of_corrupt) = SPANNED[kind]
-    hooked = Hooked(kind, "logit_difference")
+    direction, corrupt, spans, of_clean, of_corrupt = SPANNED[kind]
+    hooked = Hooked(kind)
     prompts: dict[str, Any] = {"corrupt": corrupt, "answer": answer, "foil": foil, "tokenizer": hooked.tokenizer}
     result = attnviz.patch(clean, hooked.model, **prompts, direction=direction, spans=spans)
     if direction == "denoise":
-        assert_effects(result, hooked.effects(corrupt, clean, of_corrupt, of_clean))
+        expected = hooked.effects(corrupt, clean, of_corrupt, of_clean)
     else:
-        assert_effects(result, hooked.effects(clean, corrupt, of_clean, of_corrupt))
+        expected = hooked.effects(clean, corrupt, of_clean, of_corrupt)
+    assert effects_of(result) == pytest.approx(expected, abs=SUMS_32)
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
@@ -196,8 +165,8 @@ def test_all_heads_and_the_embeddings_of_the_other_prompt_are_its_run(kind: str)
 
 
 def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    clean, corrupt, *_ = PROMPTS["tiny-gpt2"]
-    model, tokenizer, _ = made("tiny-gpt2")
+    clean, corrupt, *_ = PROMPTS["gpt2"]
+    model, tokenizer, _ = made("gpt2")
     verify, seen = PassVerifier.verify, []
 
     def spoiled(self: Any, inputs: Any, kept: Any, resumed: bool) -> None:
@@ -340,22 +309,22 @@ def test_nothing_is_claimed_where_the_corrupt_prompts_are_no_worse(forty: attnvi
 
 
 def test_a_card_shows_the_effect_of_its_head_in_a_run_of_the_same_model(tmp_path: Path) -> None:
-    clean, corrupt, answer, foil = PROMPTS["tiny-gpt2"]
-    result = attnviz.patch(clean, "tiny-gpt2", corrupt=corrupt, answer=answer, foil=foil, device="cpu")
+    clean, corrupt, answer, foil = PROMPTS["gpt2"]
+    model, tokenizer, _ = made("gpt2")
+    result = attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt, answer=answer, foil=foil)
     result.save(tmp_path, figures=[])
     file = tmp_path / "patch.json"
-    plain: dict[str, Any] = {"circuits": False, "syntax": False, "patch": file}
-    card = attnviz.card("L1H1", clean, "tiny-gpt2", **plain, device="cpu")
+    plain: dict[str, Any] = {"circuits": False, "syntax": False, "patch": file, "tokenizer": tokenizer}
+    card = attnviz.card("L1H1", clean, model, **plain)
     assert card.patched is not None
     assert card.patched["effect"] == result.head("L1H1").effect
     assert f"{result.head('L1H1').effect:.2f}" in card.report()
-    model, tokenizer = next_token_model()
     with pytest.raises(UsageError):  # of other weights
-        attnviz.card("L1H1", "the cat", model, tokenizer=tokenizer, **plain)
+        attnviz.card("L1H1", clean, next_token_model(seed=1)[0], **plain)
     for content in ("{}", "[]", "no JSON"):
         file.write_text(content)
         with pytest.raises(UsageError, match=r"patch\.json"):
-            attnviz.card("L1H1", clean, "tiny-gpt2", **plain, device="cpu")
+            attnviz.card("L1H1", clean, model, **plain)
 
 
 def test_a_label_or_a_column_stands_in_the_place_of_an_answer(tmp_path: Path) -> None:
@@ -392,60 +361,47 @@ def test_too_small_a_difference_is_refused(foil: str | None) -> None:
             attnviz.patch("the cat ran", model, tokenizer=tokenizer, **prompts)
 
 
-REFUSED: list[tuple[str, str, type[AttnvizError], str]] = [
-    ("", "gpt2", CorpusError, "empty"),
-    ("clean,answer\na,b\n", "gpt2", CorpusError, "corrupt"),
-    ("clean,corrupt,answer,label\nthe cat,the dog, cat,good\n", "gpt2", CorpusError, "'label'"),
-    ("clean,corrupt,answer\nthe cat,the dog, cat\nthe cat,, cat\n", "gpt2", CorpusError, "pairs.csv:3: "),
-    ("clean,corrupt,answer,foil\nthe cat,the dog, cat,\n", "gpt2", CorpusError, "pairs.csv:2: "),
-    ("clean,corrupt,answer,foil\nthe cat,the dog, cat, zzzq\n", "gpt2", CorpusError, "pairs.csv:2: "),
-    ("clean,corrupt,answer,foil\nthe cat,the dog ran, cat, dog\n", "gpt2", CorpusError, "ran"),
-    ("clean,corrupt,foil\nthe cat,the dog, dog\n", "gpt2", UsageError, "answer"),
-    ("clean,corrupt,label\nthe cat,the dog,good\n", "gpt2", UsageError, "classification"),
-    ("clean,corrupt\nthe cat ran,the dog ran\n", "bert", CorpusError, "pairs.csv:2: "),
-    ("clean,corrupt\nthe [MASK] ran,[MASK] cat ran\n", "bert", CorpusError, "mask"),
-    ("clean,corrupt,label\nthe cat ran,the dog ran,worst\n", "classifier", CorpusError, "worst"),
+CAT = {"clean": "the cat ran", "corrupt": "the big dog ran"}
+HOUSE = "the house cat ran"
+REFUSED: list[tuple[str, dict[str, Any] | str, type[AttnvizError], str]] = [
+    ("gpt2", {**CAT, "spans": "cat ran"}, UsageError, "NAME=TEXT"),
+    ("gpt2", {**CAT, "spans": "animal=cat"}, UsageError, "--span"),
+    ("gpt2", {**CAT, "spans": ["animal=cat", "animal=dog#2"]}, UsageError, "dog#1"),
+    ("gpt2", {**CAT, "spans": ["animal=cat", "animal=big dog"]}, UsageError, "big dog"),
+    ("gpt2", {**CAT, "spans": ["animal=cat", "animal=dog", "animal=ran"]}, UsageError, "animal"),
+    ("gpt2", {**CAT, "spans": ["animal=cat", "animal=dog", "all=cat ran", "all=dog ran"]}, UsageError, "clean"),
+    ("gpt2", {**CAT, "spans": "verb=ran", "at": "last", "receiver": "logits"}, UsageError, "--at"),
+    ("gpt2", {**CAT, "spans": "verb=ran", "self_repair": True}, UsageError, "--self-repair"),
+    ("gpt2", {"clean": HOUSE, "corrupt": "the zebra cat ran"}, TextError, "“house” (1 token)"),
+    ("gpt2", {"clean": HOUSE, "corrupt": "the house cat"}, TextError, "“ran”"),
+    ("gpt2", {"clean": "the cat " * 300, "corrupt": "the dog " * 300}, TextError, "positions"),
+    ("gpt2", "", CorpusError, "empty"),
+    ("gpt2", "clean,answer\na,b\n", CorpusError, "corrupt"),
+    ("gpt2", "clean,corrupt,answer,label\nthe cat,the dog, cat,good\n", CorpusError, "'label'"),
+    ("gpt2", "clean,corrupt,answer\nthe cat,the dog, cat\nthe cat,, cat\n", CorpusError, "pairs.csv:3: "),
+    ("gpt2", "clean,corrupt,answer,foil\nthe cat,the dog, cat,\n", CorpusError, "pairs.csv:2: "),
+    ("gpt2", "clean,corrupt,answer,foil\nthe cat,the dog, cat, zzzq\n", CorpusError, "pairs.csv:2: "),
+    ("gpt2", "clean,corrupt,answer,foil\nthe cat,the dog ran, cat, dog\n", CorpusError, "ran"),
+    ("gpt2", "clean,corrupt,foil\nthe cat,the dog, dog\n", UsageError, "answer"),
+    ("gpt2", "clean,corrupt,label\nthe cat,the dog,good\n", UsageError, "classification"),
+    ("bert", "clean,corrupt\nthe cat ran,the dog ran\n", CorpusError, "pairs.csv:2: "),
+    ("bert", "clean,corrupt\nthe [MASK] ran,[MASK] cat ran\n", CorpusError, "mask"),
+    ("classifier", "clean,corrupt,label\nthe cat ran,the dog ran,worst\n", CorpusError, "worst"),
 ]
 
 
-@pytest.mark.parametrize(("content", "kind", "error", "word"), REFUSED)
-def test_a_bad_table_is_one_line_with_row_and_column(
-    content: str, kind: str, error: type[AttnvizError], word: str, tmp_path: Path
+@pytest.mark.parametrize(("kind", "given", "error", "word"), REFUSED)
+def test_what_cannot_be_patched_is_one_line_that_names_it(
+    kind: str, given: dict[str, Any] | str, error: type[AttnvizError], word: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text(content)
-    model, tokenizer = next_token_model() if kind == "gpt2" else made(kind)[:2]
+    """Two prompts, or a table, of which the row is named once."""
+    path, (model, tokenizer, _) = tmp_path / "pairs.csv", made(kind)
+    if isinstance(given, str):
+        path.write_text(given)
+        given = {"clean": path}
     with pytest.raises(error) as raised:
-        attnviz.patch(path, model, tokenizer=tokenizer)
+        attnviz.patch(model=model, tokenizer=tokenizer, **given)
     message = str(raised.value)
     assert word in message
     assert "\n" not in message
     assert message.count(str(path)) <= 1
-
-
-CAT = {"clean": "the cat ran", "corrupt": "the big dog ran"}
-HOUSE = "the house cat ran"
-PROMPTS_REFUSED: list[tuple[dict[str, Any], type[AttnvizError], str]] = [
-    ({**CAT, "spans": "cat ran"}, UsageError, "NAME=TEXT"),
-    ({**CAT, "spans": "animal=cat"}, UsageError, "--span"),
-    ({**CAT, "spans": ["animal=cat", "animal=dog#2"]}, UsageError, "dog#1"),
-    ({**CAT, "spans": ["animal=cat", "animal=big dog"]}, UsageError, "big dog"),
-    ({**CAT, "spans": ["animal=cat", "animal=dog", "animal=ran"]}, UsageError, "animal"),
-    ({**CAT, "spans": ["animal=cat", "animal=dog", "all=cat ran", "all=dog ran"]}, UsageError, "clean"),
-    ({**CAT, "spans": "verb=ran", "at": "last", "receiver": "logits"}, UsageError, "--at"),
-    ({**CAT, "spans": "verb=ran", "self_repair": True}, UsageError, "--self-repair"),
-    ({"clean": HOUSE, "corrupt": "the zebra cat ran"}, TextError, "“house” (1 token)"),
-    ({"clean": HOUSE, "corrupt": "the house cat"}, TextError, "“ran”"),
-    ({"clean": "the cat " * 300, "corrupt": "the dog " * 300}, TextError, "positions"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "word"), PROMPTS_REFUSED)
-def test_prompts_and_spans_that_do_not_align_are_refused(
-    options: dict[str, Any], error: type[AttnvizError], word: str
-) -> None:
-    model, tokenizer = next_token_model()
-    with pytest.raises(error) as raised:
-        attnviz.patch(model=model, tokenizer=tokenizer, **options)
-    assert word in str(raised.value)
-    assert "\n" not in str(raised.value)
