@@ -43,42 +43,35 @@ def paths(tmp_path_factory):
     return [corpora.treebank(folder / "trees.conllu", 24), corpora.examples(folder / "gap.tsv", 15)]
 
 
-def settings(model, paths, process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
-    return RunSettings(
-        checkpoint=model,
-        corpora=tuple(map(open_corpus, paths)),
-        parse=None,
-        limit=None,
-        batch_size=batch_size,
-        seed=0,
-        process=process or Process(),
-        unfinished=Unfinished(unfinished, {}),
-        progress=progress,
-        warn=lambda _: None,
-    )
+@pytest.fixture(scope="module")
+def every(model, paths):
+    """Measures the examples of all roles of all heads, passed or not; None in all processes but the first."""
+    found = profile_heads(model, paths, control=False, examples=0)
+    assert found.document()["examples"] is None
+    roles = [replace(role, holds=True) for role in found.roles]
 
+    def measure(process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
+        kept, warn = Unfinished(unfinished, {}), lambda _: None
+        corpora = tuple(map(open_corpus, paths))
+        run = CorpusRun(
+            RunSettings(model, corpora, None, None, batch_size, 0, process or Process(), kept, progress, warn)
+        )
+        return find_examples(run, roles, 3) if run.measure(repeats=False) else None
 
-def every(settings):
-    """The examples of all roles of all heads, passed or not; None in all processes but the first."""
-    run = CorpusRun(settings)
-    if not run.measure(repeats=False):
-        return None
-    made = attnviz.commands.profile.measure._profile(run, None, None, False, 0)
-    return find_examples(run, [replace(role, holds=True) for role in made.roles], 3)
+    return measure
 
 
 @pytest.fixture(scope="module")
-def whole(model, paths):
-    return every(settings(model, paths))
+def whole(every):
+    return every()
 
 
-def test_there_are_examples_of_every_kind_of_role(model, whole):
+def test_there_are_examples_of_every_kind_of_role(whole):
     roles = {each.role for each in whole if each.best and each.failures}
-    relations = {"syntactic:det", "syntactic:nsubj", "syntactic:obj", "syntactic:acl", "syntactic:acl:relcl"}
+    relations = {f"syntactic:{name}" for name in ("det", "nsubj", "obj", "acl", "acl:relcl")}
     assert roles >= {*relations, "coreference", "previous-token", "local", "sink", "semantic"}
-    assert {each.direction for each in whole if each.role == "syntactic:det"} <= {
-        "dependent_to_head", "head_to_dependent"
-    }  # fmt: skip
+    directions = {each.direction for each in whole if each.role == "syntactic:det"}
+    assert directions <= {"dependent_to_head", "head_to_dependent"}
 
 
 def weight(analysis, id, query, key):
@@ -145,25 +138,25 @@ def same(found, expected):
 
 
 @pytest.mark.draws
-def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
-    same(every(settings(model, paths, batch_size=3)), whole)
+def test_the_size_of_the_batches_changes_nothing(every, whole):
+    same(every(batch_size=3), whole)
 
 
 @pytest.mark.draws
-def test_processes_change_nothing(model, paths, whole, monkeypatch):
+def test_processes_change_nothing(every, whole, monkeypatch):
     gathered_here(monkeypatch)
-    *others, found = (every(settings(model, paths, Process(rank, 3), batch_size=4)) for rank in (2, 1, 0))
+    *others, found = (every(Process(rank, 3), batch_size=4) for rank in (2, 1, 0))
     assert others == [None, None]
     same(found, whole)
 
 
 @pytest.mark.draws
-def test_going_on_changes_nothing(model, paths, whole, tmp_path, saved_at_once):
+def test_going_on_changes_nothing(every, whole, tmp_path, saved_at_once):
     kept = tmp_path / "profile.unfinished"
     with pytest.raises(KeyboardInterrupt):
-        every(settings(model, paths, batch_size=4, unfinished=kept, progress=interrupting(4, signal.SIGINT)))
+        every(batch_size=4, unfinished=kept, progress=interrupting(4, signal.SIGINT))
     assert kept.exists()
-    same(every(settings(model, paths, batch_size=4, unfinished=kept)), whole)
+    same(every(batch_size=4, unfinished=kept), whole)
 
 
 def test_examples_are_from_a_sample_of_each_corpus_that_the_seed_decides(model, paths, monkeypatch):
@@ -178,16 +171,11 @@ def test_examples_are_from_a_sample_of_each_corpus_that_the_seed_decides(model, 
     assert texts(0) == drawn != texts(1)
 
 
-def example(weight, number=0):
-    unit = Unit("a", 0, 1)
-    return Example("a.txt", number, f"a {number}", unit, unit, weight, True, None, None)
-
-
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]])
 def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
-    top, offers = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)]
+    top, offers, unit = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)], Unit("a", 0, 1)
     for score, text in (offers[at] for at in order):
-        top.offer(score, (0, text, 0), example(score / 9, text))
+        top.offer(score, (0, text, 0), Example("a.txt", text, f"a {text}", unit, unit, score / 9, True, None, None))
     assert [each.number for each in top.ranked()] == [1, 3]
 
 
@@ -219,7 +207,6 @@ def test_a_profile_has_the_examples_of_what_passes_and_of_the_best_relation(mode
     assert {id for id, role in named if role.startswith("syntactic:")} == {role.id for role in judged} == best
     assert max(len(each.best) for each in found.examples) == 2
     assert found.document()["examples"]["roles"]
-    assert profile_heads(model, paths, control=False, examples=0).document()["examples"] is None
 
 
 def test_a_long_text_is_cut_around_its_pair(whole):

@@ -184,7 +184,7 @@ def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypat
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_the_head_that_alone_decides_carries_all(direction: str) -> None:
-    model, tokenizer = copying_gpt2()  # it predicts the token before the last one, by L0H0
+    model, tokenizer = copying()  # it predicts the token before the last one, by L0H0
     prompts = {"clean": "the cat ran", "corrupt": "the dog ran", "answer": " cat", "foil": " dog"}
     result = attnviz.patch(model=model, tokenizer=tokenizer, direction=direction, **prompts)
     assert result.clean > 1
@@ -218,8 +218,11 @@ def written(folder: Path, rows: Sequence[dict[str, str]]) -> Path:
     return path
 
 
+copying = cache(copying_gpt2)
+
+
 def patched(folder: Path, rows: Sequence[dict[str, str]], **options: Any) -> attnviz.Patching:
-    model, tokenizer = copying_gpt2()
+    model, tokenizer = copying()
     return attnviz.patch(written(folder, rows), model, tokenizer=tokenizer, **options)
 
 
@@ -230,7 +233,7 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> attnviz.Patching:
 
 
 def test_effects_of_several_pairs_are_of_the_mean(tmp_path: Path) -> None:
-    rows, (model, tokenizer) = pairs(4), copying_gpt2()
+    rows, (model, tokenizer) = pairs(4), copying()
     result = patched(tmp_path, [row | {"note": "x"} for row in pairs(6)], limit=4, batch_size=3)
     alone = [attnviz.patch(**row, model=model, tokenizer=tokenizer, select="L0H0") for row in rows]
     clean, corrupt = (sum(getattr(each, side) for each in alone) / len(rows) for side in ("clean", "corrupt"))
@@ -264,7 +267,9 @@ def test_where_no_head_can_be_named_it_is_said_how_many_pairs_it_takes(forty: at
     assert f" {math.ceil(40 * narrower**2):,} pairs" in result.report()
     assert forty.head("L0H3").interval is None  # it never moves the prediction by more than rounding
     assert "Too few" not in forty.report()
-    same_first = patched(tmp_path, pairs()[1:], at="#0")  # the same in both prompts of all pairs: no effect
+    same_first = patched(
+        tmp_path, pairs()[1:], at="#0", select="L0"
+    )  # the same in both prompts of all pairs: no effect
     assert "Too few" not in same_first.report()
 
 

@@ -1,7 +1,6 @@
 """patch --to and --self-repair: the induction circuit, effects of pairs in batches, and what both say."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,14 @@ INDUCTION: dict[str, Any] = {
     "foil": " five",
     "model": "tiny-gpt2",
 }
+MOVERS = {"L1H0", "L1H1", "L1H2", "L1H3"}
 
 
 @pytest.mark.draws
 def test_two_runs_find_the_induction_circuit_of_tiny_gpt2():
     writers = attnviz.patch(**INDUCTION, receiver="logits")
-    assert {str(head.id) for head in writers.heads[:4]} == {"L1H0", "L1H1", "L1H2", "L1H3"}
+    assert {str(head.id) for head in writers.heads[:4]} == MOVERS
+    assert max(map(len, writers.report(80).splitlines())) <= 80
     whole = attnviz.patch(**INDUCTION, select="L1H0").heads[0].effect
     by_keys, *others = attnviz.patch(**INDUCTION, receiver="L1H0.k").heads
     assert str(by_keys.id) == "L0H2"
@@ -32,24 +33,9 @@ def test_two_runs_find_the_induction_circuit_of_tiny_gpt2():
     assert max(abs(head.effect) for head in others) < 0.03
 
 
-def pairs(folder: Path) -> Path:
-    """Pairs of three lengths."""
-    rows = [
-        ("the cat", "the dog"),
-        ("i saw the cat", "i saw a cat"),
-        ("on the tree", "in the tree"),
-        ("a dog", "i dog"),
-    ]
-    path = folder / "pairs.jsonl"
-    ends = {"answer": " ran", "foil": " saw"}
-    path.write_text("\n".join(json.dumps({"clean": clean, "corrupt": corrupt, **ends}) for clean, corrupt in rows))
-    return path
-
-
 BATCHED: list[dict[str, Any]] = [
     {"receiver": "L2H1.k"},
     {"receiver": "logits"},
-    {"receiver": "logits", "networks": "run"},
     {"receiver": "L2H1.q", "networks": "run", "at": "last"},
     {"self_repair": True},
 ]
@@ -59,16 +45,17 @@ BATCHED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", BATCHED, ids=str)
 def test_batches_of_several_lengths_change_nothing_but_rounding(tmp_path, options):
     model, tokenizer = next_token_model()
-    path = pairs(tmp_path)
+    path, ends = tmp_path / "pairs.jsonl", {"answer": " ran", "foil": " saw"}
+    prompts = {"the cat": "the dog", "i saw the cat": "i saw a cat", "on the tree": "in the tree", "a dog": "i dog"}
+    rows = [{"clean": clean, "corrupt": corrupt, **ends} for clean, corrupt in prompts.items()]
+    path.write_text("\n".join(map(json.dumps, rows)))
     one, all_at_once = (attnviz.patch(path, model, tokenizer=tokenizer, batch_size=size, **options) for size in (1, 32))
     for head in one.heads:
         other = all_at_once.head(head.id)
         assert other.effect == pytest.approx(head.effect, abs=1e-3)
         if options.get("self_repair"):
-            repairs = head.repair, other.repair
-            direct, total = ([getattr(each, name) for each in repairs] for name in ("direct_effect", "total_effect"))
-            assert direct == pytest.approx(direct[::-1], abs=SHARP_32)
-            assert total == pytest.approx(total[::-1], abs=SHARP_32)
+            for name in ("direct_effect", "total_effect"):
+                assert getattr(other.repair, name) == pytest.approx(getattr(head.repair, name), abs=SHARP_32)
 
 
 @pytest.mark.parametrize("at", [(), "last"])
@@ -81,27 +68,14 @@ def test_self_repair_is_the_difference_of_both_effects_and_its_parts_are_listed(
         assert repair.total_effect == pytest.approx(head.effect * (result.clean - result.corrupt), abs=SHARP_32)
         sizes = [abs(each.change) for each in repair.changed]
         assert sizes == sorted(sizes, reverse=True)
-    if at:
-        return
     carrier = result.head("L0H2").repair
-    assert carrier is not None
-    assert carrier.share is None  # it has no direct effect
-    assert {each.part for each in carrier.changed[:4]} == {"L1H0", "L1H1", "L1H2", "L1H3"}
+    if not at:
+        assert carrier.share is None  # it has no direct effect
+        assert {each.part for each in carrier.changed[:4]} == MOVERS
 
 
-@pytest.mark.parametrize("options", [{"receiver": "logits"}, {"self_repair": True, "direction": "noise"}], ids=str)
-def test_what_is_printed_fits_a_screen(options):
-    result = attnviz.patch(**INDUCTION, **options)
-    lines = result.report(80).splitlines()
-    assert len(lines) <= 21  # and one on the files
-    assert max(map(len, lines)) <= 80
-    titles = [line for line in result.report(verbose=True).splitlines() if "first)" in line]
-    assert len(titles) == 1 + bool(options.get("self_repair"))
-
-
-@pytest.mark.draws
+@pytest.mark.thorough
 @needs_smollm2
 def test_the_parts_of_thirty_layers_sum_up_but_for_roundings_of_all_of_them():
     repair = attnviz.patch(**INDUCTION | {"model": "smollm2"}, select="L0H3", self_repair=True).heads[0].repair
-    assert repair is not None
     assert repair.repaired == pytest.approx(repair.direct_effect - repair.total_effect)
