@@ -184,20 +184,25 @@ def test_no_claim_holds_of_random_weights(name: str, n_words: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("numbers", "within"),
+    ("numbers", "verdict"),
     [
-        ({"untrained": 0.5}, "untrained"),
-        ({"untrained": 0.1, "baseline": 0.5}, "baseline"),
-        ({"untrained": 0.5, "at_least": 0.3}, "untrained"),
-        ({"untrained": 0.1, "at_least": 0.5}, "bound"),
+        ({"untrained": 0.3}, "holds"),
+        ({"untrained": 0.3, "at_least": 0.4}, "holds"),
+        ({"untrained": 0.3, "few": "1 text"}, "cannot be decided"),
+        ({"untrained": 0.5}, "cannot be decided"),
+        ({"untrained": 0.1, "baseline": 0.5}, "cannot be decided"),
+        ({"untrained": 0.1, "at_least": 0.5}, "cannot be decided"),
+        ({"untrained": 0.6}, "fails"),
+        ({"baseline": 0.7}, "fails"),
+        ({"untrained": 0.1, "at_least": 0.7}, "fails"),
     ],
 )
-def test_the_reason_names_what_is_within_the_interval(numbers: dict[str, float], within: str) -> None:
+def test_a_claim_holds_where_all_of_its_interval_is_above_the_bound_and_both_controls(
+    numbers: dict[str, Any], verdict: str
+) -> None:
     model = from_loaded(sharp_gpt2(), gpt2_tokenizer())
     run = PaperRun(GU_2024, model, (), {}, lambda: pytest.fail("nothing is profiled"))
-    row = run.claimed("sink rate", 0.5, 200, interval=(0.4, 0.6), **numbers)
-    assert row.verdict == "cannot be decided"
-    assert [name for name in ("untrained", "baseline", "bound") if name in row.reason] == [within]
+    assert run.claimed("sink rate", 0.5, 200, interval=(0.4, 0.6), **numbers).verdict == verdict
 
 
 @pytest.mark.parametrize(
