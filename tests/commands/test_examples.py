@@ -92,7 +92,7 @@ def weight(analysis, id, query, key):
 def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
     analyses = {}
     for of_role in {(each.role, each.direction): each for each in whole}.values():
-        for example in (each for group in GROUPS for each in getattr(of_role, group)):
+        for example in (each for group in GROUPS for each in getattr(of_role, group)[:1]):
             if example.text not in analyses:
                 analyses[example.text] = attnviz.analyze(example.text, model, syntax=False)
             analysis = analyses[example.text]
