@@ -30,10 +30,11 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sha
 pytest.importorskip("conllu", reason="needs the extra profile")
 
 
-@pytest.fixture(scope="module", params=["bert", "gpt2"])
+@pytest.fixture(scope="module", params=["bert", pytest.param("gpt2", marks=pytest.mark.thorough)])
 def model(request):
-    made = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}[request.param]
-    return from_loaded(*(make() for make in made))
+    if request.param == "bert":
+        return from_loaded(sharp_bert(), bert_tokenizer())
+    return from_loaded(sharp_gpt2(), gpt2_tokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +43,35 @@ def paths(tmp_path_factory):
     return [corpora.treebank(folder / "trees.conllu", 24), corpora.examples(folder / "gap.tsv", 15)]
 
 
-def settings(model, paths, process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
-    return RunSettings(
-        model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, process or Process(),
-        Unfinished(unfinished, {}), progress, lambda _: None,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def every(model, paths):
+    """Measures the examples of all roles of all heads, passed or not; None in all processes but the first."""
+    found = profile_heads(model, paths, control=False, examples=0)
+    assert found.document()["examples"] is None
+    roles = [replace(role, holds=True) for role in found.roles]
 
+    def measure(process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
+        kept, warn = Unfinished(unfinished, {}), lambda _: None
+        corpora = tuple(map(open_corpus, paths))
+        run = CorpusRun(
+            RunSettings(model, corpora, None, None, batch_size, 0, process or Process(), kept, progress, warn)
+        )
+        return find_examples(run, roles, 3) if run.measure(repeats=False) else None
 
-def every(settings):
-    """The examples of all roles of all heads, passed or not; None in all processes but the first."""
-    run = CorpusRun(settings)
-    if not run.measure(repeats=False):
-        return None
-    made = attnviz.commands.profile.measure._profile(run, None, None, False, 0)
-    return find_examples(run, [replace(role, holds=True) for role in made.roles], 3)
+    return measure
 
 
 @pytest.fixture(scope="module")
-def whole(model, paths):
-    return every(settings(model, paths))
+def whole(every):
+    return every()
 
 
-def test_there_are_examples_of_every_kind_of_role(model, whole):
+def test_there_are_examples_of_every_kind_of_role(whole):
     roles = {each.role for each in whole if each.best and each.failures}
-    relations = {"syntactic:det", "syntactic:nsubj", "syntactic:obj", "syntactic:acl", "syntactic:acl:relcl"}
+    relations = {f"syntactic:{name}" for name in ("det", "nsubj", "obj", "acl", "acl:relcl")}
     assert roles >= {*relations, "coreference", "previous-token", "local", "sink", "semantic"}
-    assert {each.direction for each in whole if each.role == "syntactic:det"} <= {
-        "dependent_to_head", "head_to_dependent"
-    }  # fmt: skip
+    directions = {each.direction for each in whole if each.role == "syntactic:det"}
+    assert directions <= {"dependent_to_head", "head_to_dependent"}
 
 
 def weight(analysis, id, query, key):
@@ -89,8 +91,8 @@ def weight(analysis, id, query, key):
 @pytest.mark.draws
 def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
     analyses = {}
-    for of_role in whole[::20]:
-        for example in (each for group in GROUPS for each in getattr(of_role, group)):
+    for of_role in {(each.role, each.direction): each for each in whole}.values():
+        for example in (each for group in GROUPS for each in getattr(of_role, group)[:1]):
             if example.text not in analyses:
                 analyses[example.text] = attnviz.analyze(example.text, model, syntax=False)
             analysis = analyses[example.text]
@@ -103,16 +105,14 @@ def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
 
 def test_hits_are_hits_failures_failures_and_groups_in_order(whole):
     for of_role in whole:
-        texts = [example.number for example in of_role.best]
-        assert len(texts) == len(set(texts)) <= 3
-        assert [each.hit for each in of_role.best] == [True] * len(of_role.best)
-        assert [each.hit for each in of_role.failures] == [False] * len(of_role.failures)
-        assert all(each.weight >= 0.01 for each in of_role.failures)
-        sign = 1 if of_role.role == "broad" else -1
-        assert [each.weight for each in of_role.best] == sorted(
-            (each.weight for each in of_role.best), key=lambda weight: sign * weight
-        )
-        assert [each.weight for each in of_role.failures] == sorted((e.weight for e in of_role.failures), reverse=True)
+        best, failures = ([each.weight for each in some] for some in (of_role.best, of_role.failures))
+        texts = {example.number for example in of_role.best}
+        assert len(texts) == len(best) <= 3
+        assert all(example.hit for example in of_role.best)
+        assert not any(example.hit for example in of_role.failures)
+        assert all(weight >= 0.01 for weight in failures)
+        assert best == sorted(best, reverse=of_role.role != "broad")
+        assert failures == sorted(failures, reverse=True)
         for example in (*of_role.best, *of_role.failures):
             if example.gold is not None and example.gold_weight < example.weight:
                 assert not example.hit
@@ -123,43 +123,42 @@ def test_hits_are_hits_failures_failures_and_groups_in_order(whole):
 def same(found, expected):
     """The same examples; a weight may be rounded to the decimal beside it."""
 
-    def weights(examples):
-        each = [each for of_role in examples for group in GROUPS for each in getattr(of_role, group)]
-        return [each.weight for each in each] + [each.gold_weight or 0 for each in each]
+    def apart(of_roles):
+        weights, others = [], []
+        for of_role in of_roles:
+            for group in GROUPS:
+                for each in getattr(of_role, group):
+                    weights += [each.weight, each.gold_weight or 0]
+                    others.append((of_role.id, of_role.role, group, replace(each, weight=0, gold_weight=0)))
+        return weights, others
 
-    def without(of_role):
-        groups = {
-            name: tuple(replace(e, weight=0, gold_weight=0) for e in some) for name, some in of_role.groups.items()
-        }
-        return replace(of_role, **groups)
-
-    assert [without(each) for each in found] == [without(each) for each in expected]
-    assert weights(found) == pytest.approx(weights(expected), abs=1.01e-4)
-
-
-@pytest.mark.draws
-def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
-    same(every(settings(model, paths, batch_size=3)), whole)
+    (weights, others), (expected_weights, expected_others) = apart(found), apart(expected)
+    assert others == expected_others
+    assert weights == pytest.approx(expected_weights, abs=1.01e-4)
 
 
 @pytest.mark.draws
-def test_processes_change_nothing(model, paths, whole, monkeypatch):
+def test_the_size_of_the_batches_changes_nothing(every, whole):
+    same(every(batch_size=3), whole)
+
+
+@pytest.mark.draws
+def test_processes_change_nothing(every, whole, monkeypatch):
     gathered_here(monkeypatch)
-    *others, found = (every(settings(model, paths, Process(rank, 3), batch_size=4)) for rank in (2, 1, 0))
+    *others, found = (every(Process(rank, 3), batch_size=4) for rank in (2, 1, 0))
     assert others == [None, None]
     same(found, whole)
 
 
 @pytest.mark.draws
-def test_going_on_changes_nothing(model, paths, whole, tmp_path, saved_at_once):
+def test_going_on_changes_nothing(every, whole, tmp_path, saved_at_once):
     kept = tmp_path / "profile.unfinished"
     with pytest.raises(KeyboardInterrupt):
-        every(settings(model, paths, batch_size=4, unfinished=kept, progress=interrupting(4, signal.SIGINT)))
+        every(batch_size=4, unfinished=kept, progress=interrupting(4, signal.SIGINT))
     assert kept.exists()
-    same(every(settings(model, paths, batch_size=4, unfinished=kept)), whole)
+    same(every(batch_size=4, unfinished=kept), whole)
 
 
-@pytest.mark.parametrize("model", ["gpt2"], indirect=True)
 def test_examples_are_from_a_sample_of_each_corpus_that_the_seed_decides(model, paths, monkeypatch):
     monkeypatch.setattr("attnviz.commands.profile.examples.SAMPLED_TEXTS", 5)
 
@@ -172,16 +171,11 @@ def test_examples_are_from_a_sample_of_each_corpus_that_the_seed_decides(model, 
     assert texts(0) == drawn != texts(1)
 
 
-def example(weight, number=0):
-    unit = Unit("a", 0, 1)
-    return Example("a.txt", number, f"a {number}", unit, unit, weight, True, None, None)
-
-
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0]])
 def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
-    top, offers = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)]
+    top, offers, unit = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)], Unit("a", 0, 1)
     for score, text in (offers[at] for at in order):
-        top.offer(score, (0, text, 0), example(score / 9, text))
+        top.offer(score, (0, text, 0), Example("a.txt", text, f"a {text}", unit, unit, score / 9, True, None, None))
     assert [each.number for each in top.ranked()] == [1, 3]
 
 
@@ -213,7 +207,6 @@ def test_a_profile_has_the_examples_of_what_passes_and_of_the_best_relation(mode
     assert {id for id, role in named if role.startswith("syntactic:")} == {role.id for role in judged} == best
     assert max(len(each.best) for each in found.examples) == 2
     assert found.document()["examples"]["roles"]
-    assert profile_heads(model, paths, control=False, examples=0).document()["examples"] is None
 
 
 def test_a_long_text_is_cut_around_its_pair(whole):

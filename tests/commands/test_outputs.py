@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -79,19 +80,14 @@ def test_all_numbers_are_those_of_transformers_and_numpy_in_float64(kind, dtype,
         assert np.abs(total - o).max() / np.abs(o).max() < limit
 
 
-def _without_a_head(right):
-    calls = []
-
-    def wrong(pattern, value, weight):
-        calls.append(1)
-        return right(pattern, value, weight) * (len(calls) != 2)
-
-    return wrong
+def _without_the_second_head(right):
+    calls = count()
+    return lambda *of: right(*of) * (next(calls) != 1)
 
 
 MUTANTS = {
     "no numbers": lambda right: lambda A, v, W: right(A, v, W) * math.nan,
-    "a head left out": _without_a_head,
+    "a head left out": _without_the_second_head,
     "pattern transposed": lambda right: lambda A, v, W: right(A.transpose(-1, -2), v, W),
     "pattern uniform": lambda right: lambda A, v, W: right(torch.full_like(A, 1 / A.shape[-1]), v, W),
     "a bias in every head": lambda right: lambda A, v, W: right(A, v, W) + 0.1,
@@ -105,13 +101,12 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
     monkeypatch.setattr(attention, "head_outputs", MUTANTS[mutant](attention.head_outputs))
-    with pytest.raises(VerificationError, match="heads of layer 0"):
+    with pytest.raises(VerificationError, match="layer 0"):
         measured(kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
-def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
+def test_wrong_parameters_do_not_pass(part, monkeypatch):
     right = shares.layer_contributions
 
     def wrong(*given):
@@ -119,8 +114,8 @@ def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
         return replace(writing, **{part: 0.9 * getattr(writing, part)})
 
     monkeypatch.setattr(shares, "layer_contributions", wrong)
-    with pytest.raises(VerificationError, match="attention output"):
-        measured(kind)
+    with pytest.raises(VerificationError):
+        measured("gpt2")
 
 
 def test_a_model_that_changed_since_is_noticed():
@@ -147,7 +142,7 @@ def test_short_formats_are_measured_in_float32(kind, dtype):
         assert 1e-6 < result.effects.error <= TOLERANCES[dtype].output
 
 
-def test_a_text_without_content_has_no_shares():
+def test_a_text_without_content_has_no_shares_and_without_special_tokens_no_sinks():
     result = measured("gpt2", text="the")
     assert len(result.tokens) == 1
     head = result.heads[0]
@@ -156,46 +151,22 @@ def test_a_text_without_content_has_no_shares():
     assert head.value_norm_of_sinks > 0
     assert (result.layers[0].norm, result.layers[0].bias_projection_share) == (None, None)
     assert result.layers[0].sum_error < SUMS_32
-    assert result.figure("heads")
-
-
-def test_a_tokenizer_without_special_tokens_leaves_no_sinks():
     tokenizer = bert_tokenizer()
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
-    result = attnviz.head_outputs(SENTENCE, model_of("bert"), tokenizer=tokenizer)
-    head = result.heads[0]
-    assert result.sinks == ""
+    bare = attnviz.head_outputs(SENTENCE, model_of("bert"), tokenizer=tokenizer)
+    head = bare.heads[0]
     assert (head.sink, head.sink_by_norm, head.value_norm_of_sinks) == (None, None, None)
     assert head.norm_share is not None
     assert result.figure("heads")
-
-
-def test_special_tokens_shrink_in_norm_where_their_values_are_small():
-    """A BERT whose [CLS] and [SEP] embeddings give no values: what Kobayashi et al. found, by construction."""
-    model = model_of("bert")
-    with torch.no_grad():
-        layer = model.bert.encoder.layer[0].attention.self
-        layer.value.bias.zero_()
-        tables = model.bert.embeddings
-        tables.position_embeddings.weight.zero_()
-        tables.token_type_embeddings.weight.zero_()
-        tables.LayerNorm.bias.zero_()
-        special = TOKENIZERS["bert"].convert_tokens_to_ids(["[CLS]", "[SEP]"])
-        tables.word_embeddings.weight[special] = 1.0  # constant: the layer norm makes nothing of it
-    result = attnviz.head_outputs(SENTENCE, model, tokenizer=TOKENIZERS["bert"])
-    for head in (head for head in result.heads if head.id.layer == 0):
-        assert head.sink > 0.005
-        assert head.sink_by_norm < 1e-4
-        assert head.value_norm_of_sinks < 1e-3 < head.value_norm
+    assert bare.figure("heads")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_are_ranked_by_share_and_selected_in_that_order(kind):
     result = result_of(kind)
-    shares = [head.projection_share for head in result.heads]
-    assert shares == sorted(shares, reverse=True)
+    assert result.heads == tuple(sorted(result.heads, key=lambda head: -head.projection_share))
     chosen = result.select(["L1", "0.2"])
-    assert {head.id for head in chosen} == {HeadId(1, head) for head in range(4)} | {HeadId(0, 2)}
+    assert {str(head.id) for head in chosen} == {"L1H0", "L1H1", "L1H2", "L1H3", "L0H2"}
     assert [head.id for head in chosen] == [head.id for head in result.heads if head in chosen]
 
 

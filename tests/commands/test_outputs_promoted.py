@@ -1,12 +1,13 @@
 """Direct effects on an answer minus a foil: against plain loops; a head that is known by design; wrong parts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 import attnviz
 from attnviz.commands.outputs.measure import HeadOutputs
@@ -15,14 +16,15 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import LayerNorm
 from attnviz.reference.tolerances import TOLERANCES
-from attnviz.trace import direct_effects, residual_parts
+from attnviz.trace import direct_effects
 from attnviz.trace.contributions import LayerContributions
-from attnviz.trace.direct_effects import MOST_TOKENS
+from attnviz.trace.direct_effects import MOST_TOKENS, PartEffect
 from attnviz.trace.residual_parts import Term, WrittenParts, recording_parts
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model
+from tests.support.classifiers import sharp_classifier
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
-from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
+from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.outputs import N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
 from tests.support.tolerances import SHARP, SUMS_32
 
@@ -32,10 +34,6 @@ DTYPES = [*SHARP.items()]
 
 def promoted_by(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs:
     return attnviz.head_outputs(text, model, tokenizer=TOKENIZER, **options)
-
-
-def centred(logits: np.ndarray) -> np.ndarray:
-    return logits - logits.mean()
 
 
 @pytest.mark.draws
@@ -84,7 +82,8 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     assert result.effects.deviation == pytest.approx(s, rel=SUMS_32)
     for layer, head in ((0, 1), (2, 3)):
         c = of_head(own, layer, head)[2][position]
-        logits = centred(unembedding @ (gamma * (c - c.mean()) / s))
+        logits = unembedding @ (gamma * (c - c.mean()) / s)
+        logits -= logits.mean()
         got = result.promoted(HeadId(layer, head))
         order = np.argsort(-logits)
         assert [token.id for token in got.promoted] == list(order[:MOST_TOKENS])
@@ -129,27 +128,21 @@ def test_a_head_that_writes_a_tokens_unembedding_promotes_it_and_its_opposite_su
     assert promoted_by(model).promoted(HeadId(layer, 1)).suppressed[0].id == target
 
 
-def _final_norm(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Change the final norm's parameters, or what it divides by, for the parts alone."""
-    right, scale = residual_parts._Reading.through, changes.pop("scale", None)
-
-    def wrong(self, norm, given, bias):
-        copies = {name: change(getattr(norm, name).detach().clone()) for name, change in changes.items()}
-        return right(self, replace(norm, **copies), given if scale is None else scale(given), bias)
-
-    monkeypatch.setattr(residual_parts._Reading, "through", wrong)
+def _scaled(change: Any) -> Any:
+    """What the final norm divides by, changed for the parts alone."""
+    right = WrittenParts.final_scale
+    return lambda patch: patch.setattr(WrittenParts, "final_scale", lambda self, norm: change(right(self, norm)))
 
 
-def _terms(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    """Change the terms of the final state, or leave out those for which ``change`` is None."""
+def _terms(change: Any) -> Any:
+    """The terms of the final state changed; those for which ``change`` is None are left out."""
     right = WrittenParts.final_terms
-    monkeypatch.setattr(
-        WrittenParts, "final_terms", lambda self: (term for each in right(self) if (term := change(each)) is not None)
-    )
+    changed = lambda self: (term for each in right(self) if (term := change(each)) is not None)  # noqa: E731
+    return lambda patch: patch.setattr(WrittenParts, "final_terms", changed)
 
 
-def _without(monkeypatch: pytest.MonkeyPatch, *part: Any) -> None:
-    _terms(monkeypatch, lambda term: None if term.sources[0][: len(part)] == part else term)
+def _without(*part: Any) -> Any:
+    return _terms(lambda term: None if term.sources[0][: len(part)] == part else term)
 
 
 def _heads_at_the_next_position(term: Term) -> Term:
@@ -157,65 +150,53 @@ def _heads_at_the_next_position(term: Term) -> Term:
     return replace(term, vectors=term.vectors.roll(-1, 0)) if is_of_heads else term
 
 
-def _bias_of_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = direct_effects._linearised
-    monkeypatch.setattr(
-        direct_effects,
-        "_linearised",
-        lambda *given: (right(*given)[0], [replace(right(*given)[1][0], direct_effect=3)]),
-    )
+def _read_by(change: Any) -> Any:
+    return lambda patch: patch.setattr(LayerNorm, "read_by", change)
 
 
 MUTANTS: dict[str, Any] = {
-    "no gamma": lambda patch: _final_norm(patch, weight=torch.ones_like),
-    "no beta": lambda patch: _final_norm(patch, bias=torch.zeros_like),
-    "no scale": lambda patch: _final_norm(patch, scale=torch.ones_like),
-    "no number": lambda patch: _final_norm(patch, scale=lambda scale: scale * torch.nan),
-    "variance for deviation": lambda patch: _final_norm(patch, scale=torch.square),
-    "no b_O": lambda patch: _without(patch, "attention bias"),
-    "no feed-forward of layer 1": lambda patch: _without(patch, "feed-forward", 1),
-    "heads at the next position": lambda patch: _terms(patch, _heads_at_the_next_position),
-    "mean not subtracted": lambda patch: patch.setattr(
-        LayerNorm, "read_by", lambda norm, weight: norm.weight[:, None] * weight
+    "no gamma": _read_by(lambda norm, weight: weight - weight.mean(-2, keepdim=True)),
+    "mean not subtracted": _read_by(lambda norm, weight: norm.weight[:, None] * weight),
+    "no beta": _without("final norm bias"),
+    "no scale": _scaled(torch.ones_like),
+    "no number": _scaled(lambda scale: scale * torch.nan),
+    "variance for deviation": _scaled(torch.square),
+    "no b_O": _without("attention bias"),
+    "no feed-forward of layer 1": _without("feed-forward", 1),
+    "heads at the next position": _terms(_heads_at_the_next_position),
+    "no position embedding": _without("position embedding"),
+    "another bias of the unembedding": lambda patch: patch.setattr(
+        direct_effects, "PartEffect", lambda *part: PartEffect(*part[:2], part[2] + ("bias" in part[0]))
     ),
-    "no position embedding": lambda patch: _without(patch, "position embedding"),
-    "words shuffled": lambda patch: patch.setattr(
-        direct_effects, "_linearised", lambda *given: (LINEARISED(*given)[0].flip(0), LINEARISED(*given)[1])
-    ),
-    "bias of another token": _bias_of_another_token,
 }
-LINEARISED = direct_effects._linearised
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
-    model = sharper_gpt2(dtype, bias=True)
+def test_wrong_parts_do_not_pass(mutant, monkeypatch):
+    model = sharper_gpt2(bias=True)
     MUTANTS[mutant](monkeypatch)
     with pytest.raises(VerificationError, match="at position 2"):
         promoted_by(model, "the cat that i saw", token=2)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "olmo2"])
 def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
     """Through hooks and the model's own modules: o_h, the norm behind W_O (if any), the final norm, two rows of W_U."""
-    gpt2 = family == "gpt2"
-    model = sharper_gpt2(torch.float64) if gpt2 else sharp_llama(family)
-    tokenizer = TOKENIZER if gpt2 else sentencepiece_tokenizer()
-    result = attnviz.head_outputs(SENTENCE, model, tokenizer=tokenizer, token=3, answer=7, foil=11)
-    base = model.transformer if gpt2 else model.model
-    block = (base.h if gpt2 else base.layers)[1]
-    attn, final_norm = (block.attn, base.ln_f) if gpt2 else (block.self_attn, base.norm)
-    behind = None if gpt2 or family == "qwen2" else block.post_attention_layernorm
+    model = sharp_llama(family)
+    result = attnviz.head_outputs(SENTENCE, model, tokenizer=sentencepiece_tokenizer(), token=3, answer=7, foil=11)
+    block = model.model.layers[1]
+    attn, final_norm = block.self_attn, model.model.norm
+    behind = None if family == "qwen2" else block.post_attention_layernorm
     taken: dict[str, torch.Tensor] = {}
     hooks = [
         module.register_forward_pre_hook(
             lambda _, args, kwargs, name=name: taken.update({name: args[0] if args else kwargs["hidden_states"]}),
             with_kwargs=True,
         )
-        for name, module in (("x", attn), ("last", final_norm), ("written", behind)) if module is not None
-    ]  # fmt: skip
+        for name, module in (("x", attn), ("last", final_norm), ("written", behind))
+        if module is not None
+    ]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         patterns = model(torch.tensor([result.tokens.ids]), output_attentions=True).attentions
@@ -224,27 +205,18 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
     n_heads = patterns[1].shape[1]
 
     def through(vector, norm, x):
-        """One of the model's norms with the scale that it has for x, without its bias."""
-        bias = getattr(norm, "bias", None)
-        centred_x = x - x.mean() if gpt2 else x
-        epsilon = norm.eps if gpt2 else getattr(norm, "eps", None) or norm.variance_epsilon
-        scale = (centred_x.square().mean() + epsilon).sqrt()
-        weight = norm.weight + (family == "gemma3_text")
-        assert torch.allclose(centred_x / scale * weight + (0 if bias is None else bias), norm(x), atol=SUMS_32)
-        return (vector - vector.mean() if gpt2 else vector) / scale * weight
+        """One of the model's norms with the scale that it has for x."""
+        epsilon = getattr(norm, "eps", None) or norm.variance_epsilon
+        factor = (norm.weight + (family == "gemma3_text")) / (x.square().mean() + epsilon).sqrt()
+        assert torch.allclose(x * factor, norm(x), atol=SUMS_32)
+        return vector * factor
 
     for head in range(n_heads):
         by_key = []
         for key, x in enumerate(taken["x"][0]):
-            if gpt2:
-                mine, d_head = slice(head * 8, head * 8 + 8), 8
-                value = (x @ attn.c_attn.weight + attn.c_attn.bias)[64:][mine]
-                written = value @ attn.c_proj.weight[mine]
-            else:
-                value_heads = attn.v_proj(x).reshape(-1, attn.head_dim)
-                value, d_head = value_heads[head * len(value_heads) // n_heads], attn.head_dim
-                written = attn.o_proj.weight[:, head * d_head : (head + 1) * d_head] @ value
-            vector = patterns[1][0, head, 3, key] * written
+            values = attn.v_proj(x).reshape(-1, attn.head_dim)
+            mine = slice(head * attn.head_dim, (head + 1) * attn.head_dim)
+            vector = attn.o_proj.weight[:, mine] @ values[head * len(values) // n_heads] * patterns[1][0, head, 3, key]
             if behind is not None:
                 vector = through(vector, behind, taken["written"][0, 3])
             vector = through(vector, final_norm, taken["last"][0, 3])
@@ -290,16 +262,16 @@ def test_a_masked_language_head_is_linearised_along_its_gradient():
         )
     total = sum(found.heads.values()) + sum(part.direct_effect for part in found.parts)
     assert total == pytest.approx(float(difference.detach()), abs=SUMS_32 * found.scale)
-    with pytest.raises(UsageError, match="Promoted tokens"):
+    with pytest.raises(UsageError):
         result.promoted("L0H0")
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"answer": "unseen"}, "expected one"),
-        ({"answer": " cat", "foil": "Ġcat"}, "two tokens"),
-        ({"answer": 10**6}, "no id"),
+        ({"answer": "unseen"}, "answer"),
+        ({"answer": " cat", "foil": "Ġcat"}, "foil"),
+        ({"answer": 10**6}, str(10**6)),
         ({"foil": True}, "foil"),
         ({"token": "dog"}, "dog"),
         ({"token": 99}, "99"),
@@ -310,11 +282,11 @@ def test_answers_that_are_no_token_or_several(options, word):
         promoted_by(sharper_gpt2(), **options)
 
 
-def test_a_bare_bert_says_why_it_has_none():
+def test_a_bare_bert_has_none():
     result = attnviz.head_outputs(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer())
     assert (result.effects, result.written) == (None, None)
     for call in (result.effects_at, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
-        with pytest.raises(UsageError, match="no head for tokens"):
+        with pytest.raises(UsageError):
             call()
 
 
@@ -333,3 +305,85 @@ def test_entries_of_the_vocabulary_as_they_are_shown():
     labels = vocabulary_labels(TOKENIZER, [ids[piece] for piece in ("Ġcat", "c", "Ġ", ",", "Ċ", "<|endoftext|>", "Ã")])
     assert labels == ["cat", "~c", "␣", ",", r"\n", "<|endoftext|>", r"\xc3"]
     assert vocabulary_labels(TOKENIZER, [100_000]) == ["id 100000"]
+
+
+# --- logits of the whole model, and of heads that are not linear
+
+TEXT = "the cat that i saw"
+
+
+class _Negated(LlamaForCausalLM):
+    """Its forward gives -2 times what its head gives."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward(*args, **kwargs)
+        output.logits = -2 * output.logits
+        return output
+
+
+@pytest.mark.parametrize("function", [
+    attnviz.head_outputs,
+    lambda *given, **more: attnviz.why(*given, head="L1H1", **more),
+    lambda *given, **more: attnviz.ablate(*given, select="L1", curve=False, **more),
+])  # fmt: skip
+def test_a_model_that_returns_other_logits_than_its_head_gives_is_refused(function: Callable[..., Any]) -> None:
+    built, tokenizer = sharp_llama("llama"), sentencepiece_tokenizer()
+    assert function(TEXT, built, tokenizer=tokenizer)
+    built.__class__ = _Negated
+    with pytest.raises(VerificationError):
+        function(TEXT, built, tokenizer=tokenizer)
+
+
+def _not_linear(kind: str) -> tuple[Any, Any]:
+    if kind == "masked":
+        return masked_token_model()
+    return (sharp_llama("gemma2"), sentencepiece_tokenizer()) if kind == "gemma2" else sharp_classifier(kind)
+
+
+@pytest.mark.parametrize("kind", ["masked", "gemma2", "bert", "distilbert"])
+def test_a_wrong_gradient_of_a_head_that_is_not_linear_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is what the gradient leaves out, so that parts sum to the logits whatever the gradient is."""
+    model, tokenizer = _not_linear(kind)
+    text = "the cat [MASK] i saw" if kind == "masked" else TEXT
+    effects = attnviz.head_outputs(text, model, tokenizer=tokenizer).effects
+    assert effects is not None
+    assert not effects.linear
+    right = torch.autograd.grad
+    for factor in (-3.0, 0.9):
+        monkeypatch.setattr(
+            torch.autograd, "grad", lambda *of, factor=factor, **more: [factor * each for each in right(*of, **more)]
+        )
+        with pytest.raises(VerificationError):
+            attnviz.head_outputs(text, model, tokenizer=tokenizer)
+
+
+@torch.no_grad()
+def test_a_large_part_that_is_no_head_does_not_widen_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both biases are 1,000 times as large as any head, and cancel; a hundredth of a head is missed."""
+    model: Any = sharp_gpt2(model_class=GPT2LMHeadModel)
+    options: dict[str, Any] = {"tokenizer": gpt2_tokenizer(), "answer": 7, "foil": 11}
+    given = attnviz.head_outputs(TEXT, model, **options).effects
+    assert given is not None
+    towards, large = model.lm_head.weight[7] - model.lm_head.weight[11], 1000 * given.scale
+    model.transformer.ln_f.bias += large * towards / towards.square().sum()
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(400))
+    model.lm_head.bias[7] = -large
+    assert attnviz.head_outputs(TEXT, model, **options).effects is not None
+
+    def missed(name: str, layer: int | None, value: float) -> PartEffect:
+        return PartEffect(name, layer, value + 0.01 * given.scale * (name == "unembedding bias"))
+
+    monkeypatch.setattr(direct_effects, "PartEffect", missed)
+    with pytest.raises(VerificationError):
+        attnviz.head_outputs(TEXT, model, **options)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, 3.0])
+def test_parts_sum_where_all_weights_are_equal(value: float) -> None:
+    """A norm then takes a large number from all parts, which leaves nothing but rounding."""
+    model = sharp_gpt2(model_class=GPT2LMHeadModel)
+    for parameter in model.parameters():
+        parameter.data.fill_(value)
+    account = attnviz.why("a b c d", model, tokenizer=gpt2_tokenizer(), head="L1H0")
+    assert account.effects is not None
+    assert account.effects.error < SUMS_32

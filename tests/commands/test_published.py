@@ -5,54 +5,36 @@ import pytest
 from attnviz.models.head_ids import HeadId
 from attnviz.profiles.published import published_heads
 
-BERT = ("bert", 12, 12)
-GPT2 = ("gpt2", 12, 12)
+BERT, GPT2 = ("bert", 12, 12), ("gpt2", 12, 12)
 COMMIT = "0" * 40
 
 
-def of_role(heads, role):
-    return [str(head.id) for head in heads if head.role == role]
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "count", "paper"),
-    [
+@pytest.mark.parametrize("revision", [COMMIT, None])
+def test_models_are_known_by_their_hub_ids(revision):
+    for name, shape, count, paper in (
         ("google-bert/bert-base-uncased", BERT, 15, "Clark et al. 2019"),
         ("BERT-base-uncased", BERT, 15, "Clark et al. 2019"),
         ("gpt2", GPT2, 26, "Wang et al. 2022"),
-    ],
-)
-@pytest.mark.parametrize("revision", [COMMIT, None])
-def test_models_are_known_by_their_hub_ids(name, shape, count, paper, revision):
-    found = published_heads(name, *shape, revision)
-    assert len(found) == count
-    assert {(head.paper, head.by_name) for head in found} == {(paper, revision is None)}
-
-
-@pytest.mark.parametrize(
-    ("names", "shape"),
-    [
-        (["bert-base-uncased"], GPT2),
-        (["bert-base-uncased"], ("bert", 12, 16)),
-        (["bert-base-cased", "gpt2", "someone/bert-base-uncased", "bert-base-uncased-finetuned", ""], BERT),
-        (["someone/gpt2", "gpt2\0", "x" * 5000], GPT2),
-    ],
-)
-@pytest.mark.parametrize("revision", [COMMIT, None])
-def test_other_models_have_none(names, shape, revision):
-    assert [published_heads(name, *shape, revision) for name in names] == [()] * len(names)
+    ):
+        found = published_heads(name, *shape, revision)
+        assert len(found) == count
+        assert {(head.paper, head.by_name) for head in found} == {(paper, revision is None)}
+    for shape, *names in (
+        (GPT2, "bert-base-uncased", "someone/gpt2", "gpt2\0", "x" * 5000),
+        (("bert", 12, 16), "bert-base-uncased"),
+        (BERT, "bert-base-cased", "gpt2", "someone/bert-base-uncased", "bert-base-uncased-finetuned", ""),
+    ):
+        assert not any(published_heads(name, *shape, revision) for name in names)
 
 
 def test_a_folder_of_the_models_name_is_it_by_name_only(tmp_path, monkeypatch):
-    for name in ("gpt2", "gpt2-tuned"):
-        (tmp_path / name).mkdir()
+    for name in ("gpt2", "gpt2-tuned", "someone/gpt2"):
+        (tmp_path / name).mkdir(parents=True)
     found = published_heads(str(tmp_path / "gpt2"), *GPT2)
     assert len(found) == 26
     assert all(head.by_name for head in found)
     assert published_heads(str(tmp_path / "gpt2-tuned"), *GPT2) == ()
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "someone").mkdir()
-    (tmp_path / "someone" / "gpt2").mkdir()
     assert published_heads("someone/gpt2", *GPT2, COMMIT) == ()  # a hub id, whatever folder is there
 
 
@@ -76,9 +58,8 @@ prt 6-7 99.1 91.4 -1
 
 def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
     found = {head.role: head for head in published_heads("bert-base-uncased", *BERT, COMMIT)}
-    rows = [line.split() for line in TABLE_1.split("\n") if line]
-    assert len(rows) == 14
-    for relation, place, accuracy, baseline, offset in rows:
+    for row in TABLE_1.strip().split("\n"):
+        relation, place, accuracy, baseline, offset = row.split()
         head = found.pop(f"syntactic:{relation}")
         layer, number = map(int, place.split("-"))
         assert head.id == HeadId(layer - 1, number - 1)
@@ -93,13 +74,17 @@ def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
 
 def test_the_heads_of_gpt2_are_those_of_the_paper_the_weaker_ones_marked():
     found = published_heads("gpt2", *GPT2, COMMIT)
-    assert of_role(found, "previous-token") == ["L2H2", "L4H11"]
-    assert of_role(found, "duplicate-token") == ["L0H1", "L3H0", "L0H10"]
-    assert of_role(found, "induction") == ["L5H5", "L6H9", "L5H8", "L5H9"]
-    assert of_role(found, "S-inhibition") == ["L7H3", "L7H9", "L8H6", "L8H10"]
-    assert of_role(found, "name mover") == ["L9H9", "L10H0", "L9H6"]
-    backup = ["L9H0", "L9H7", "L10H1", "L10H2", "L10H6", "L10H10", "L11H2", "L11H9"]
-    assert of_role(found, "backup name mover") == backup
-    assert of_role(found, "negative name mover") == ["L10H7", "L11H10"]
+    by_role = {}
+    for head in found:
+        by_role.setdefault(head.role, []).append(str(head.id))
+    assert by_role == {
+        "previous-token": ["L2H2", "L4H11"],
+        "duplicate-token": ["L0H1", "L3H0", "L0H10"],
+        "induction": ["L5H5", "L6H9", "L5H8", "L5H9"],
+        "S-inhibition": ["L7H3", "L7H9", "L8H6", "L8H10"],
+        "name mover": ["L9H9", "L10H0", "L9H6"],
+        "backup name mover": ["L9H0", "L9H7", "L10H1", "L10H2", "L10H6", "L10H10", "L11H2", "L11H9"],
+        "negative name mover": ["L10H7", "L11H10"],
+    }
     assert [str(head.id) for head in found if head.weaker] == ["L0H10", "L5H8", "L5H9"]
     assert {(head.score, head.baseline, head.direction) for head in found} == {(None, None, None)}

@@ -1,27 +1,31 @@
-"""Tables of papers on what heads copy: models with such circuits by design, and without."""
+"""Tables of papers on what heads copy and name: models with such circuits by design, and without."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2LMHeadModel
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.check.papers import mcdougall_2023, wu_2024
+from attnviz.commands.check.papers import mcdougall_2023, wang_2022, wu_2024
+from attnviz.commands.patch.measure import PatchedPasses
+from attnviz.commands.patch.pairs import PairedInputs, paired_inputs
 from attnviz.errors import AttnvizError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
 from attnviz.texts.batches import SampledAttention
 from attnviz.trace.generation import drafted_greedily
-from tests.commands.test_published_tables import rows
-from tests.support.circuits import SHARP, Head, before, circuit_gpt2
-from tests.support.models import bert_tokenizer, sharp_bert, sharp_gpt2
-from tests.support.tolerances import SUMS_32, SUMS_64
+from attnviz.trace.paths import receiver_named
+from tests.reference import test_paths
+from tests.support import corpora
+from tests.support.circuits import SHARP, Head, before, circuit_gpt2, codes
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2, word_tokenizer
+from tests.support.tolerances import SHARP_32, SUMS_32, SUMS_64
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +34,17 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(find_checkpoint("tiny-gpt2").folder)
 
 
+def texts(path: Path, words: str) -> Path:
+    rows = [words.split()[at % 7 :: 1 + at % 3] for at in range(400)]
+    path.write_text("\n".join(map(" ".join, rows)), encoding="utf-8")
+    return path
+
+
 @pytest.fixture(scope="module")
 def novel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text of other words than the needles'."""
-    path = tmp_path_factory.mktemp("texts") / "novel.txt"
-    words = "her letter was never sent because they had gone home again before dinner could be served".split()
-    path.write_text("\n".join(" ".join(words[at % 7 :: 1 + at % 3]) for at in range(400)), encoding="utf-8")
-    return path
+    words = "her letter was never sent because they had gone home again before dinner could be served"
+    return texts(tmp_path_factory.mktemp("texts") / "novel.txt", words)
 
 
 # --- retrieval heads
@@ -50,6 +58,7 @@ def copier(tokenizer: Any) -> Checkpoint:
     return from_loaded(circuit_gpt2(["last", "second last"], layers, len(tokenizer), 300), tokenizer)
 
 
+@pytest.mark.thorough
 def test_the_head_that_copies_the_needle_is_found_and_no_other(copier: Checkpoint, novel: Path) -> None:
     found = attnviz.check([novel], copier, published="wu-2024")
     share, above, *heads = found.claims
@@ -67,7 +76,7 @@ def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) ->
     model: Any = copier.whole
     model.set_attn_implementation("eager")
     asked = wu_2024.prompts(copier, tokenizer("a long walk home " * 400)["input_ids"])
-    for prompt in (asked[0], asked[25], asked[-1]):
+    for prompt in (asked[0], asked[-1]):
         ids, score = list(prompt.ids), 0.0
         answer = range(prompt.start, prompt.start + len(prompt.answer))
         assert tuple(ids[position] for position in answer) == prompt.answer
@@ -85,35 +94,41 @@ def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) ->
     assert {round((prompt.start - 5) / 200, 1) for prompt in asked} >= {0.1, 0.3, 0.5}
 
 
-@pytest.mark.draws
-def test_a_model_that_does_not_answer_has_no_retrieval_heads(novel: Path) -> None:
-    tiny, _ = open_checkpoint("tiny-gpt2", device="cpu")
-    found = rows(tiny, "wu-2024", novel)
-    assert found["needles that the model finds"].measured == 0
-    assert found["heads above 0.1"].measured == 0
-    assert found["retrieval"].verdict == "cannot be decided"
+@pytest.mark.thorough
+def test_a_model_that_does_not_answer_has_no_retrieval_heads(tokenizer: Any, novel: Path) -> None:
+    model = sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=256, n_layer=1, vocab_size=len(tokenizer))
+    found = attnviz.check([novel], from_loaded(model, tokenizer), published="wu-2024")
+    share, above, *heads = found.claims
+    assert (share.measured, share.n, above.measured) == (0, 30, 0)
+    assert {each.verdict for each in heads} == {"cannot be decided"}
 
 
 # --- copy suppression
+
+
+def suppressor(factor: float, to: str) -> Checkpoint:
+    """L0H0 predicts the previous token, L1H0 looks for what is predicted."""
+    head = Head([("out", "token", SHARP)], write=[("token", to, factor)])
+    words = word_tokenizer()
+    model = circuit_gpt2(["other"], [[before(1, "out", 0.08)], [head]], len(words), 60, gain=0.5)
+    return from_loaded(model, words)
 
 
 @pytest.mark.draws
 @torch.no_grad()
 @pytest.mark.parametrize(("factor", "to", "share"), [(-0.04, "out", 1), (0.04, "out", 0), (-0.04, "other", 0)])
 def test_the_share_of_copy_suppression_is_all_of_a_head_that_does_nothing_else(
-    factor: float, to: str, share: float, tokenizer: Any, novel: Path
+    factor: float, to: str, share: float, tmp_path: Path
 ) -> None:
-    """L0H0 predicts the previous token, L1H0 looks for what is predicted."""
-    head = Head([("out", "token", SHARP)], write=[("token", to, factor)])
-    model = circuit_gpt2(["other"], [[before(1, "out", 0.08)], [head]], len(tokenizer), 300, gain=0.5)
-    checkpoint, texts = from_loaded(model, tokenizer), novel.read_text(encoding="utf-8").split("\n")[:40]
+    checkpoint = suppressor(factor, to)
+    lines = texts(tmp_path / "a.txt", " ".join(corpora.WORDS)).read_text(encoding="utf-8").split("\n")[:15]
     measure = mcdougall_2023.KeptSuppression(checkpoint, HeadId(1, 0), 0)
-    rows_of_ids = [tokenizer(text * 2)["input_ids"] for text in texts]
+    rows_of_ids = [checkpoint.tokenizer(f"{line} {line}")["input_ids"] for line in lines]
     for ids in rows_of_ids:
         measure.count(measure.see(ids))
     sums = torch.stack([measure.divergences(measure.see(ids)).sum(-1) for ids in rows_of_ids])
     assert float(sums[:, 0].sum()) > 1e-6
-    found = float(mcdougall_2023.explained(sums, text_weights(0, range(40), SAMPLES)).estimates)
+    found = float(mcdougall_2023.explained(sums, text_weights(0, range(15), SAMPLES)).estimates)
     assert max(found, 0) == pytest.approx(share, abs=0.05)
 
 
@@ -144,42 +159,134 @@ def test_both_ablations_are_those_of_a_plain_loop(tokenizer: Any) -> None:
             is_kept = ids[key] in predicted[query]
             kept[query] += pattern[query, key] * (along.clamp(max=0) * towards if is_kept else outputs.mean(0))
     written = pattern @ outputs
-    logs = [model.lm_head(body.ln_f(final[0] + change)).log_softmax(-1) for change in (
-        0, written.mean(0) - written, kept - written)]  # fmt: skip
+    changes = (0, written.mean(0) - written, kept - written)
+    logs = [model.lm_head(body.ln_f(final[0] + change)).log_softmax(-1) for change in changes]
     expected = [(logs[0].exp() * (logs[0] - other)).sum(-1) for other in logs[1:]]
     assert measured.numpy() == pytest.approx(torch.stack(expected).numpy(), abs=SUMS_64, rel=SUMS_32)
     assert float(measured[1].max()) > 1e-6
 
 
-def test_the_table_takes_the_clearest_heads_of_a_model_that_the_paper_does_not_name(
-    tokenizer: Any, novel: Path
-) -> None:
-    head = Head([("out", "token", SHARP)], write=[("token", "out", -0.04)])
-    model = circuit_gpt2(["other"], [[before(1, "out", 0.08)], [head]], len(tokenizer), 300, gain=0.5)
-    found = attnviz.check([novel], from_loaded(model, tokenizer), published="mcdougall-2023", limit=100)
+@pytest.mark.thorough
+def test_the_table_takes_the_clearest_heads_of_a_model_that_the_paper_does_not_name(tmp_path: Path) -> None:
+    path = texts(tmp_path / "a.txt", " ".join(corpora.WORDS))
+    found = attnviz.check([path], suppressor(-0.04, "out"), published="mcdougall-2023", limit=40)
     claims = {each.claim.head: each for each in found.claims if each.verdict != "reported"}
     assert claims["L1H0"].verdict == "holds"
     assert 0.9 < float(claims["L1H0"].measured or 0) <= 1
     assert claims["L0H0"].verdict == "fails"
 
 
-WRONG = [
-    ("mcdougall-2023", "bert", "apart"),
-    ("wu-2024", "bert", "a decoder"),
-    ("wu-2024", "short", "found [1-9]"),
-    ("wu-2024", "small", "20 positions"),
-]
-
-
-@pytest.mark.parametrize(("name", "what", "word"), WRONG)
-def test_what_cannot_be_measured_is_told(
-    name: str, what: str, word: str, copier: Checkpoint, tmp_path: Path, novel: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "what"), [("mcdougall-2023", "bert"), *(("wu-2024", x) for x in ("bert", "short", "small"))]
+)
+def test_what_cannot_be_measured_is_told(name: str, what: str, copier: Checkpoint, tmp_path: Path, novel: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text("a short text\n", encoding="utf-8")
-    bert = from_loaded(sharp_bert(), bert_tokenizer())
     gpt2 = sharp_gpt2(model_class=GPT2LMHeadModel, n_positions=20, vocab_size=len(copier.tokenizer))
     small = from_loaded(gpt2, copier.tokenizer)
-    model = {"bert": bert, "small": small}.get(what, copier)
-    with pytest.raises(AttnvizError, match=word):
-        rows(model, name, short if what == "short" else novel)
+    model = {"bert": from_loaded(sharp_bert(), bert_tokenizer()), "small": small}.get(what, copier)
+    with pytest.raises(AttnvizError, match=name):
+        attnviz.check([short if what == "short" else novel], model, published=name)
+
+
+# --- indirect objects
+
+
+def circuit(tokenizer: Any) -> Any:
+    """L0H0 tells what came before; L1H0 looks at the name after a stop, and tells the end; two heads use that.
+
+    L2H0 looks at names but that one and writes what it looks at; L2H1 looks there, too, and writes against it.
+    """
+    table = codes(len(tokenizer), 1)
+
+    def together(words: list[str], factor: float) -> torch.Tensor:
+        ids = [tokenizer(word)["input_ids"] for word in words]
+        return factor * table[[each[0] for each in ids if len(each) == 1]].sum(0)
+
+    names = together([f" {name}" for name in wang_2022.NAMES], 4.0)
+    inhibits = Head(beside={"token": names, "last": together([",", ".", " end"], 4.0)}, write=[("token", "found", 1.0)])
+
+    def mover(factor: float) -> Head:
+        return Head([("found", "token", -2.0)], {"token": names}, [("token", "out", factor)])
+
+    layers = [[before(1, "last"), Head()], [inhibits, Head()], [mover(1.0), mover(-0.3)]]
+    return circuit_gpt2(["last", "found"], layers, len(tokenizer), 40)
+
+
+@pytest.mark.thorough
+def test_heads_by_design_have_the_roles_and_a_head_of_the_paper_stands_beside(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wang_2022, "heads_of_paper", lambda *_: [SimpleNamespace(role="name mover", id=HeadId(0, 0))])
+    found = attnviz.check(model=from_loaded(circuit(tokenizer), tokenizer), published="wang-2022", limit=40)
+    verdicts: dict[tuple[str, str], set[str]] = {}
+    for each in found.claims:
+        verdicts.setdefault((each.claim.what.partition(":")[0], each.claim.head), set()).add(each.verdict)
+    assert verdicts.pop(("name mover", "L0H0")) != {"holds"}
+    assert verdicts.pop(("prompts with IO above S", "")) == {"reported"}
+    heads = {"logit(IO) - logit(S)": "", "name mover": "L2H0", "negative name mover": "L2H1", "S-inhibition": "L1H0"}
+    assert verdicts == {role: {"holds"} for role in heads.items()}
+    assert {each.claim.head for each in found.claims if "named" in each.claim.published} == {"L0H0"}
+    assert found.exit_code != 0
+
+
+@pytest.mark.draws
+def test_without_the_task_each_role_is_one_undecided_row(tokenizer: Any) -> None:
+    torch.manual_seed(3)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=48, n_layer=2, n_head=4, n_positions=40)
+    model = from_loaded(GPT2LMHeadModel(config).eval(), tokenizer)
+    found = attnviz.check(model=model, published="wang-2022", limit=30)
+    undecided = [each.claim.what for each in found.claims if each.verdict == "cannot be decided"]
+    assert undecided[-3:] == ["name mover", "negative name mover", "S-inhibition"]
+    assert (found.count("holds"), len(found.claims)) == (0, 5)
+
+
+def inputs_of(checkpoint: Checkpoint, n: int) -> PairedInputs:
+    pairs = wang_2022.prompts(checkpoint, n, 0)
+    inputs = paired_inputs(checkpoint, pairs, "logit_difference", ())
+    return inputs._replace(positions=[(each.positions, each.positions) for each in inputs.clean])
+
+
+@pytest.mark.parametrize(("to", "sender"), [("logits", HeadId(2, 0)), ("L2H0.q", HeadId(1, 0))])
+def test_an_effect_is_that_of_plain_hooks(
+    to: str, sender: HeadId, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = from_loaded(circuit(tokenizer), tokenizer)
+    inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
+    passes = PatchedPasses(checkpoint, inputs, "logit_difference", False, receiver, unrelated=False, networks="run")
+    passes.run([sender], 1, lambda *_: None)
+    (clean,), (corrupt,) = inputs.clean, inputs.corrupt
+    (answer,), (foil,), end = clean.labels, clean.foils, clean.positions[0]
+    monkeypatch.setattr(test_paths, "BASE", torch.tensor([clean.item.ids]))
+    monkeypatch.setattr(test_paths, "OTHER", torch.tensor([corrupt.item.ids]))
+    with torch.no_grad():
+        own = checkpoint.whole(test_paths.BASE).logits[0, end]  # type: ignore[misc]
+    patched = test_paths.logits_by_hooks(checkpoint, sender, receiver.head, receiver.reads, [end], "run")[end]
+    fall = float(own[answer] - own[foil] - patched[answer] + patched[foil])
+    assert float(passes.changes[0, 0, 0]) == pytest.approx(fall, abs=SHARP_32)
+    assert fall > 1
+
+
+def test_prompts_are_of_both_orders_with_three_other_names_and_of_as_many_tokens(tokenizer: Any) -> None:
+    checkpoint = from_loaded(circuit(tokenizer), tokenizer)
+    inputs = inputs_of(checkpoint, 20)
+    first = 0
+    for clean, corrupt in zip(inputs.clean, inputs.corrupt, strict=True):
+        (answer,), (foil,), ids = clean.labels, clean.foils, clean.item.ids
+        assert (ids.count(answer), ids.count(foil)) == (1, 2)
+        changed = [(one, other) for one, other in zip(ids, corrupt.item.ids, strict=True) if one != other]
+        assert len({other for _, other in changed}) == len(changed) == 3
+        assert not {answer, foil} & set(corrupt.item.ids)
+        first += ids.index(answer) < ids.index(foil)
+    assert first == 10
+    assert wang_2022.prompts(checkpoint, 20, 0) == wang_2022.prompts(checkpoint, 20, 0)
+    assert wang_2022.prompts(checkpoint, 20, 0) != wang_2022.prompts(checkpoint, 20, 1)
+
+
+def test_what_is_no_decoder_or_has_too_few_names_cannot_be_measured() -> None:
+    for model, tokenizer in (
+        (sharp_bert(), bert_tokenizer()),
+        (sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer()),
+    ):
+        with pytest.raises(AttnvizError, match="wang-2022"):
+            attnviz.check(model=from_loaded(model, tokenizer), published="wang-2022")
