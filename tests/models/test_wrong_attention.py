@@ -18,7 +18,7 @@ from attnviz.models.families.llama import Llama
 from attnviz.reference import attention, positions
 from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import Rotary, alibi_slopes, default_frequencies, linear_bias
-from tests.support.families import LLAMAS, TEXT, checkpoint_of, verified
+from tests.support.families import LLAMAS, TEXT, checkpoint_of, first_of, verified
 from tests.support.llamas import NORMED, WINDOW, WINDOWED
 from tests.support.mutations import OUTPUT_MUTATIONS, PASSED_ON, PATTERN_MUTATIONS, rolled
 from tests.support.relatives import KINDS
@@ -207,11 +207,10 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
 
 
 def cases(table: dict[str, Any]) -> list[Any]:
-    """The first family of each is enough for a newcomer."""
     return [
-        pytest.param(family, name, marks=[pytest.mark.thorough] * (place > 0))
+        case
         for name, (families, *_) in table.items()
-        for place, family in enumerate(dict.fromkeys(families))
+        for case in first_of([(family, name) for family in dict.fromkeys(families)])
     ]
 
 

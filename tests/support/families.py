@@ -1,8 +1,9 @@
 """A tiny sharpened model of any family, with a tokenizer like its own; a text, and padded batches, for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -101,6 +102,18 @@ def padded(checkpoint: Checkpoint, lengths: tuple[int, ...] = (12, 7), left: boo
     if checkpoint.stacks:
         inputs |= {f"decoder_{name}": values for name, values in inputs.items()}
     return inputs
+
+
+def first_of(values: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Values to parametrise with; those that are not chosen (default: the first) for a thorough run."""
+    values = list(values)
+    return [
+        pytest.param(
+            *(each if isinstance(each, tuple) else (each,)),
+            marks=[pytest.mark.thorough] * (each not in (chosen or values[:1])),
+        )
+        for each in values
+    ]
 
 
 @st.composite
