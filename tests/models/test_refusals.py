@@ -106,24 +106,16 @@ def many_faults(all: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 QUERY = "encoder.layer.1.attention.self.query.weight"
 OUTSIDE = ("../other/x.safetensors", "/{other}/x.safetensors", "sub/x.safetensors", "..", "")
-NONSENSE: dict[str, dict[str, Any]] = {
+NONSENSE: dict[str, dict[str, list[Any]]] = {
     "bert": {
-        "architectures": 1, "hidden_dropout_prob": math.nan, "num_hidden_layers": 0, "layer_norm_eps": 0.0,
-        "num_attention_heads": "four", "hidden_size": 0, "hidden_act": "foo", "vocab_size": 0, "pad_token_id": 9999,
-        "id2label": 3, "dtype": "float99", "quantization_config": 3, "sub_configs": 5,
+        "architectures": [1], "hidden_dropout_prob": [math.nan], "num_hidden_layers": [0, "x"], "hidden_size": [0, -32],
+        "layer_norm_eps": [0.0, -1e-12, "x"], "num_attention_heads": ["four", 3, None], "hidden_act": ["foo"],
+        "vocab_size": [0], "pad_token_id": [9999], "id2label": [3], "dtype": ["float99"], "quantization_config": [3],
+        "sub_configs": [5],
     },
-    "gpt2": {"resid_pdrop": math.nan, "layer_norm_epsilon": 1.5, "n_head": 3, "activation_function": "foo"},
-    "mixtral": {"num_experts_per_tok": 6, "num_key_value_heads": 0},
-    "t5": {"decoder_start_token_id": 10**7, "dropout_rate": math.inf},
-}  # fmt: skip
-MORE_NONSENSE: dict[str, dict[str, Any]] = {
-    "bert": {
-        "num_hidden_layers": "x", "layer_norm_eps": -1e-12, "num_attention_heads": 3, "hidden_size": -32,
-        "initializer_range": "x",
-    },
-    "gpt2": {"n_head": 0, "layer_norm_epsilon": float("nan")},
-    "mixtral": {"num_experts_per_tok": 0},
-    "t5": {"decoder_start_token_id": "x"},
+    "gpt2": {"resid_pdrop": [math.nan], "layer_norm_epsilon": [1.5], "n_head": [0, 3], "activation_function": ["foo"]},
+    "mixtral": {"num_experts_per_tok": [0, 6], "num_key_value_heads": [0]},
+    "t5": {"decoder_start_token_id": [10**7, "x"], "dropout_rate": [math.inf]},
 }  # fmt: skip
 REFUSED: list[tuple[str, Spoil, str]] = [
     # weights that are not those that are hashed
@@ -190,8 +182,10 @@ REFUSED: list[tuple[str, Spoil, str]] = [
             ("gpt2", "add_cross_attention", True),
         )
     ),
-    *((kind, config(**{name: value}), "") for all in (NONSENSE, MORE_NONSENSE) for kind in all
-      for name, value in all[kind].items()),
+    *(
+        (kind, config(**{name: value}), "")
+        for kind, settings in NONSENSE.items() for name, values in settings.items() for value in values
+    ),
     # tokenizers
     ("bert", without_tokenizer, "tokenizer"),
     *(
