@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
-    BertForMaskedLM,
     BertForPreTraining,
     BertForSequenceClassification,
     GPT2ForSequenceClassification,
@@ -21,8 +20,9 @@ from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, reso
 from attnviz.reference.tolerances import TOLERANCES
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
+CPU = torch.device("cpu")
 TOKENIZERS = {"bert": bert_tokenizer, "gpt2": gpt2_tokenizer}
-WITH_HEAD = [(sharp_bert, BertForMaskedLM), (sharp_bert, BertForPreTraining), (sharp_gpt2, GPT2LMHeadModel)]
+WITH_HEAD = [(sharp_bert, BertForPreTraining), (sharp_gpt2, GPT2LMHeadModel)]
 
 
 def saved(make: Any, model_class: Any, folder: Path) -> tuple[Any, Path]:
@@ -51,7 +51,8 @@ def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_p
 
 
 def test_what_has_no_head_of_its_own(bert_folder: Path, gpt2_folder: Path, tmp_path: Path) -> None:
-    assert open_checkpoint(bert_folder, device="cpu")[0].language_head is None
+    bert, _ = open_checkpoint(bert_folder, device=CPU, dtype=torch.float64)  # torch's own
+    assert (bert.language_head, bert.device, bert.dtype) == (None, CPU, torch.float64)
     tied, _ = open_checkpoint(gpt2_folder, device="cpu")  # a bare GPT-2 has its tied head
     assert tied.language_head.weight is tied.model.wte.weight  # type: ignore[union-attr]
     classes = (sharp_bert, BertForSequenceClassification), (sharp_gpt2, GPT2ForSequenceClassification)
@@ -63,25 +64,17 @@ def test_what_has_no_head_of_its_own(bert_folder: Path, gpt2_folder: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
+    "options",
     [
-        *(({"device": value}, "expected the device") for value in (0, ["cpu"])),
-        ({"dtype": 32}, "expected the dtype"),
-        ({"dtype": torch.int8}, "unknown dtype 'int8'"),
-        *(({"model": value}, f"found {type(value).__name__}") for value in (3.5, 3)),
-        ({"revision": 3}, "revision as a string, found 3"),
+        *({"device": value} for value in (0, ["cpu"])),
+        *({"dtype": value} for value in (32, torch.int8)),
+        *({"model": value} for value in (3.5, 3)),
+        {"revision": 3},
     ],
 )
-def test_what_names_nothing_is_one_message(options: dict[str, Any], word: str, bert_folder: Path) -> None:
-    with pytest.raises(UsageError, match=word):
+def test_what_names_nothing_is_refused(options: dict[str, Any], bert_folder: Path) -> None:
+    with pytest.raises(UsageError):
         open_checkpoint(**{"model": bert_folder, **options})
-    checkpoint, _ = open_checkpoint(bert_folder, device=torch.device("cpu"), dtype=torch.float64)  # torch's own
-    assert (checkpoint.device, checkpoint.dtype) == (torch.device("cpu"), torch.float64)
-
-
-# --- devices and number formats, of a machine that is made up for each test
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -105,21 +98,20 @@ def test_auto_takes_cuda_then_mps_then_cpu(machine, gpus, mps, expected):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "name", "error", "word"),
+    ("gpus", "name", "error"),
     [
-        *((0, name, DeviceError, "no CUDA GPU") for name in ("cuda", "cuda:7")),
-        *((gpus, name, DeviceError, "this machine has cuda:0") for gpus, name in ((1, "cuda:1"), (2, "cuda:99"))),
-        (0, "mps", DeviceError, "Apple"),
+        *((0, name, DeviceError) for name in ("cuda", "cuda:7", "mps")),
+        *((gpus, name, DeviceError) for gpus, name in ((1, "cuda:1"), (2, "cuda:99"))),
         *(
-            (2, name, UsageError, "unknown device")
+            (2, name, UsageError)
             for name in ("", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda: 1", "cuda:0:1", "cpu:0",
-                         "cpu:", "mps:0", "auto:0", " cpu", "xpu", ":", "meta", "cuda:00", "cuda:٠")
+                         "mps:0", "auto:0", " cpu", "xpu", ":", "meta", "cuda:00", "cuda:٠")
         ),
     ],
 )  # fmt: skip
-def test_a_device_that_is_none_or_not_there_is_refused(machine, gpus, name, error, word):
+def test_a_device_that_is_none_or_not_there_is_refused(machine, gpus, name, error):
     machine(gpus)
-    with pytest.raises(error, match=word):
+    with pytest.raises(error):
         resolve_device(name)
 
 
@@ -128,7 +120,7 @@ def test_dtypes_go_by_the_names_of_torch_and_have_a_tolerance(machine):
         assert resolve_dtype(name, CPU) is dtype is getattr(torch, name)
     assert set(DTYPES.values()) == set(TOLERANCES)
     for name in ("", "double", "half", "float", "FLOAT32", "torch.float32", "int8", "float8"):
-        with pytest.raises(UsageError, match="unknown dtype"):
+        with pytest.raises(UsageError, match="dtype"):
             resolve_dtype(name, CPU)
     assert resolve_dtype("float16", torch.device("mps")) == torch.float16
     with pytest.raises(DeviceError, match="float64"):

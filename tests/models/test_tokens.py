@@ -22,17 +22,15 @@ from attnviz.models.tokens import (
     find_positions,
     merge_pattern,
     merge_subwords,
-    sinks_in_words,
 )
 from attnviz.models.words import vocabulary_labels, word_spans
 from attnviz.wording import visible
 from tests.support.llamas import sentencepiece_tokenizer
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
 from tests.support.tolerances import SUMS_64
 
 BERT = bert_tokenizer()
 GPT2 = gpt2_tokenizer()
-property_test = settings(deadline=None, max_examples=40)
 
 
 def read_by(tokenizer: Any, segments: bool, text: str, pair: str | None = None, **changes: Any) -> Tokens:
@@ -58,9 +56,6 @@ def metaspace_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
 
 
-# --- labels -------------------------------------------------------------------------------------
-
-
 def test_labels_mark_what_continues_a_word_in_every_kind_of_tokenizer():
     tokens = as_bert("The unbelievableness ran")
     assert tokens.labels == ("[CLS]", "the", "un", "##believ", "##able", "##ness", "ran", "[SEP]")
@@ -76,17 +71,17 @@ def test_labels_mark_what_continues_a_word_in_every_kind_of_tokenizer():
 @pytest.mark.parametrize(
     ("text", "labels", "words"),
     [
-        ("cat Ġ ▁", None, ("cat", "Ġ", "▁")),  # typed stand-ins are the user's own text
+        ("cat Ġ ▁", (), ("cat", "Ġ", "▁")),  # typed stand-ins are the user's own text
         ("cat   dog", ("cat", "␣", "~␣"), None),
         ("cat\ncat\tcat", ("cat", "\\n", "cat", "\\t", "cat"), None),
         ("cat\x1b[31m", ("cat", "\\x1b"), None),
         ("a 😀", ("a", "␣", "~\\xf0", "~\\x9f", "~\\x98", "~\\x80"), ("a", "😀")),  # split over bytes
-        ("a\u202eb\u00a0b", None, ("a", "\\u202e", "b", "\\xa0", "b")),
+        ("a\u202eb\u00a0b", (), ("a", "\\u202e", "b", "\\xa0", "b")),
     ],
 )
 def test_byte_level_tokens_are_shown_without_stand_ins_and_steer_nothing(text: str, labels: Any, words: Any):
     tokens = as_gpt2(text)
-    assert labels is None or tokens.labels[: len(labels)] == labels
+    assert tokens.labels[: len(labels)] == labels
     assert words is None or tokens.word_labels == words
     assert "".join((*tokens.labels, *tokens.word_labels)).isprintable()
 
@@ -107,13 +102,10 @@ def test_what_cannot_be_seen_is_written_as_an_escape(text: str, shown: str):
 
 
 @pytest.mark.draws
-@property_test
+@settings(max_examples=30)
 @given(st.text(min_size=1))
 def test_labels_hold_nothing_that_steers_a_terminal(text: str):
     assert visible(text).isprintable()
-
-
-# --- special, sink, words -----------------------------------------------------------------------
 
 
 def test_only_tokens_that_the_tokenizer_adds_are_special():
@@ -151,9 +143,6 @@ def test_words_offsets_and_inputs_of_a_pair():
     assert "token_type_ids" not in as_gpt2("the cat").model_inputs(torch.device("cpu"))
 
 
-# --- merging ------------------------------------------------------------------------------------
-
-
 def test_words_gather_their_pieces_and_special_tokens_stay():
     units = merge_subwords(as_bert("the unable cat", "ran"), words=True)
     assert units.name == "word"
@@ -163,7 +152,7 @@ def test_words_gather_their_pieces_and_special_tokens_stay():
     assert len(units) == 7
     tokens = as_bert("the unable")
     units = merge_subwords(tokens, words=False)
-    assert (units.name, units.labels, units.members) == ("token", tokens.labels, ((0,), (1,), (2,), (3,), (4,)))
+    assert (units.name, units.labels, len(units.members)) == ("token", tokens.labels, 5)
 
 
 def test_of_the_first_word_of_gpt2_the_first_piece_alone_is_a_sink():
@@ -175,27 +164,22 @@ def test_of_the_first_word_of_gpt2_the_first_piece_alone_is_a_sink():
     assert units.sink == (True, False, False)
     assert units.wholes == (("The", (0, 1)),)
     assert find_positions(units, "The") == (0, 1)
-    assert sinks_in_words(units, units.name) == "the first token"
     whole = merge_subwords(replace(tokens, sink=(True, True, False)), words=True)
     assert (whole.labels, whole.members, whole.sink) == (("The", "cat"), ((0, 1), (2,)), (True, False))
-    found = merge_subwords(
-        replace(as_bert("the unbelievable"), sink=(True, False, False, True, False, True)), words=True
-    )
+    inside = replace(as_bert("the unbelievable"), sink=(True, False, False, True, False, True))
+    found = merge_subwords(inside, words=True)
     assert found.labels == ("[CLS]", "the", "un", "##believ", "##able", "[SEP]")
-
-
-# --- refused ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("read", "given", "options", "word"),
     [
-        *((as_gpt2, (text,), {}, "text is") for text in ("", " \t\n", "\u00a0\u2003", "ab\udcff", "\ud800")),
-        *((as_bert, ("the cat", text), {}, "pair is") for text in ("", " \t\n", "ab\udcff")),
-        (as_bert, ("\u200b",), {}, "no tokens are left"),
-        (as_bert, ("the cat saw",), {"max_positions": 4}, "5 tokens, but the model has 4 positions"),
-        (as_bert, ("the cat",), {"max_positions": 2, "truncate": True}, "no tokens are left"),
-        (as_gpt2, ("the cat", "the dog"), {}, "no sentence segments"),
+        *((as_gpt2, (text,), {}, "text") for text in ("", " \t\n", "\u00a0\u2003", "ab\udcff", "\ud800")),
+        *((as_bert, ("the cat", text), {}, "pair") for text in ("", " \t\n", "ab\udcff")),
+        (as_bert, ("\u200b",), {}, "no tokens"),
+        (as_bert, ("the cat saw",), {"max_positions": 4}, "5 tokens.* 4 positions"),
+        (as_bert, ("the cat",), {"max_positions": 2, "truncate": True}, "no tokens"),
+        (as_gpt2, ("the cat", "the dog"), {}, "segments"),
     ],
 )
 def test_what_is_no_text_for_this_model_is_refused(read: Any, given: Any, options: Any, word: str):
@@ -238,8 +222,7 @@ def test_entries_of_sentencepiece_vocabularies_are_shown_as_tokens_are():
 def units_in_blocks(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], Tensor, list[int], bool]:
     """Units of queries and of keys, a pattern, where its blocks begin, and whether it is cut where it is causal."""
 
-    def units(n: int) -> list[tuple[int, ...]]:
-        """Runs of tokens in the order of the text; some tokens are in none, some in two."""
+    def units(n: int) -> list[tuple[int, ...]]:  # some tokens are in none, some in two
         groups, at = list[tuple[int, ...]](), 0
         while at < n:
             run = tuple(range(at, min(n, at + draw(st.integers(1, 4)))))
@@ -287,9 +270,6 @@ def test_units_merged_while_rows_come_are_those_of_a_dense_product(drawn):
     torch.testing.assert_close(whole, expected, rtol=SUMS_64, atol=SUMS_64)
 
 
-# --- words, and how a token is named
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -313,23 +293,16 @@ def test_words_stand_between_spaces_with_punctuation_apart(text: str, words: lis
     assert [text[start:end] for start, end in word_spans(text)] == words
 
 
-@pytest.mark.parametrize("make", [bert_tokenizer, gpt2_tokenizer])
 @pytest.mark.parametrize("text", ["the well-known cat don't know", "हिन्दी में", "สวัสดีครับ"])
-def test_merged_words_are_the_texts_own(make: object, text: str):
-    """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation.
-
-    The first token, a sink, is in no word.
-    """
-    model = sharp_bert() if make is bert_tokenizer else sharp_gpt2()
-    found = attnviz.analyze(f"a {text}", model, tokenizer=make(), words=True).units  # type: ignore[operator]
+def test_merged_words_are_the_texts_own(text: str):
+    """GPT-2's pre-tokenizer splits at apostrophes and hyphens, and takes marks for punctuation; its sink is no word."""
+    found = merge_subwords(as_gpt2(f"a {text}"), words=True)
     of_text = [label for label, special in zip(found.labels, found.special, strict=True) if not special]
-    if "[UNK]" not in "".join(of_text):
-        assert of_text == ["a", *text.split()]
-    assert len(of_text) == 1 + len(text.split())
+    assert of_text == ["a", *text.split()]
 
 
 def test_of_a_first_word_of_bytes_the_rest_is_shown_as_the_word():
-    found = attnviz.analyze("हिन्दी में", sharp_gpt2(), tokenizer=gpt2_tokenizer(), words=True).units
+    found = merge_subwords(as_gpt2("हिन्दी में"), words=True)
     assert found.labels[1:] == ("~हिन्दी", "में")
     assert found.sink == (True, False, False)
     assert find_positions(found, "हिन्दी") == (0, 1)
@@ -349,16 +322,13 @@ def test_a_token_is_named_by_its_text_its_word_or_its_number():
     several = units("the", "cat", "saw", "the", "dog", "#2", "2")
     assert find_positions(several, "the#2") == (3,)
     assert find_positions(several, "#2") == (5,)  # a text goes before a number
-    refused = ((both, "THE", "THE#1"), (several, "the", "the#2"), (several, "the#3", "2 times"))
-    for text, token, word in (*refused, (several, "cat#2", "once")):
+    for text, token, word in ((both, "THE", "THE#1"), (several, "the", "the#2")):
         with pytest.raises(UsageError, match=word):
             find_positions(text, token)
-
-
-@pytest.mark.parametrize("token", ["mouse", "#7", "mouse#1", "#", "", "cat#", "#1234567890", "#²"])
-def test_a_token_that_the_text_lacks_is_answered_with_those_it_has(token: str):
-    with pytest.raises(UsageError, match="expected one of the, cat"):
-        find_positions(units("the", "cat"), token)
+    missing = "the#3", "cat#2", "mouse", "#7", "mouse#1", "#", "", "cat#", "#1234567890", "#²"
+    for token in missing:
+        with pytest.raises(UsageError):
+            find_positions(several, token)
 
 
 def test_every_command_names_tokens_alike():
@@ -373,5 +343,5 @@ def test_every_command_names_tokens_alike():
         lambda: attnviz.explain(text, model, tokenizer=tokenizer, token="the"),
         lambda: attnviz.rollout(text, model, tokenizer=tokenizer, token="the"),
     ):
-        with pytest.raises(UsageError, match="stands in the text 2 times; name one: the#1"):
+        with pytest.raises(UsageError, match="the#1"):
             refused()
