@@ -26,9 +26,6 @@ from tests.support.llamas import (
     LIKE_DEEPSEEK,
     OF_LATENTS,
     ROPE,
-    WINDOW,
-    WINDOWED,
-    WINDOWED_THROUGHOUT,
     WITH_IMAGES,
 )
 from tests.support.models import save_checkpoint
@@ -138,33 +135,19 @@ def test_padding_that_is_attended_to_fails(family, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("family", "dtype", "verifying"),
-    [("llama", torch.float16, True), ("gpt_oss", torch.bfloat16, True), ("gpt_oss", torch.float16, False)],
-)
-def test_a_corpus_is_summed_as_a_text_is(family, dtype, verifying, tmp_path, monkeypatch):
+@pytest.mark.parametrize("verifying", [True, False])
+def test_a_corpus_is_summed_as_a_text_is(verifying, tmp_path, monkeypatch):
     """Verified or not, patterns are widened before anything is summed; rows in half precision do not sum to 1."""
     monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
-    checkpoint, corpus = checkpoint_of(family, dtype), tmp_path / "corpus.txt"
+    checkpoint, corpus = checkpoint_of("gpt_oss", torch.float16), tmp_path / "corpus.txt"
     corpus.write_text(f"{TEXT}\n")
-    heads = attnviz.analyze(TEXT, checkpoint, syntax=False).heads
     profile = attnviz.profile_heads(checkpoint, [corpus], syntax=False, control=False)
     limit = SUMS_32 if verifying else HALF[torch.float16]  # the model's own patterns are rounded otherwise
     found = profile.document()["statistics"]
-    compared = [name for name in found if heads[0].statistics.get(name) is not None]
-    assert {"sink", "entropy", "distance", "previous"} < {*compared}
-    for head in heads:
-        of_corpus = {name: found[name][head.id.layer][head.id.head] for name in compared}
-        assert of_corpus == pytest.approx({name: head.statistics[name] for name in compared}, abs=limit), head.id
-
-
-@pytest.mark.parametrize("family", first_of(WINDOWED, "qwen2", "mistral"))
-def test_windows_are_shorter_than_the_text(family):
-    checkpoint, seen = checkpoint_of(family), list[VerifiedRows]()
-    verified_batch(checkpoint, padded(checkpoint, (12,)), seen.append)
-    beyond = torch.ones(12, 12, dtype=torch.bool).tril(-WINDOW)
-    windowed = [bool((rows.pattern[..., beyond] == 0).all()) for rows in seen]
-    assert windowed == ([False, True] if family == "qwen2" else [True, family in WINDOWED_THROUGHOUT])
+    for head in attnviz.analyze(TEXT, checkpoint, syntax=False).heads:
+        for name in ("sink", "entropy", "distance", "previous"):
+            expected = head.statistics[name]
+            assert found[name][head.id.layer][head.id.head] == pytest.approx(expected, abs=limit), (head.id, name)
 
 
 @pytest.mark.parametrize("kind", first_of(ROPE, "yarn", "llama3"))
@@ -195,9 +178,6 @@ def test_a_text_may_have_as_many_tokens_as_the_model_has_usable_positions(family
     verified(checkpoint, "the cat")
     with pytest.raises(TextError, match=str(usable)):
         checkpoint.tokenize("the cat " * 20)
-
-
-# --- files
 
 
 @pytest.mark.draws
@@ -254,7 +234,6 @@ def test_what_older_versions_saved_is_read_and_what_they_did_not_is_refused(fami
     save_file(older(weights), folder / "model.safetensors", {"format": "pt"})
     checkpoint, _ = open_checkpoint(str(folder), device="cpu")
     assert checkpoint.language_head is not None
-    verified(checkpoint)
     save_file(weights | {f"{family}.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"encoder\.extra"):
         open_checkpoint(str(folder), device="cpu")
@@ -321,9 +300,6 @@ def test_t5_keeps_a_part_in_float32_and_verifies(tmp_path):
     verified(checkpoint)
 
 
-# --- commands
-
-
 OF_ATTENTION, OF_NORM = ("attention bias",), ("final norm bias",)
 PARTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama", "gpt_oss", *OF_LATENTS), OF_ATTENTION),
@@ -345,29 +321,6 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
     assert result.effects.error <= SUMS_32
     names = {part.name for part in result.effects.parts}
     assert names - {"word embedding", "feed-forward"} == {*PARTS[family]}
-
-
-@pytest.mark.parametrize(
-    ("family", "method"),
-    first_of([("llama", "uniform"), ("gpt_neox", "zero"), ("gemma2", "uniform"), ("qwen2", "zero")]),
-)
-def test_removing_a_head_is_what_editing_the_weights_does(family, method):
-    """Zero: W_O of the head is zero. Uniform: its queries are, so that all its scores are equal."""
-    (model, tokenizer), (edited, _), architecture = model_of(family), model_of(family), ARCHITECTURES[family]
-    modules: Any = architecture.modules(edited.base_model)[0]
-    d_head = modules.o_proj.in_features // 4
-    first = 3 * d_head if architecture.fused_by_head else d_head
-    with torch.no_grad():
-        if method == "zero":
-            modules.o_proj.weight[:, d_head : 2 * d_head] = 0
-        else:
-            for parameter in modules.projections[0].parameters():
-                parameter[first : first + d_head] = 0
-        ids = torch.tensor([tokenizer(TEXT).input_ids])
-        losses = [each(input_ids=ids, labels=ids).loss.double() for each in (model, edited)]
-    result = attnviz.ablate(TEXT, model, tokenizer=tokenizer, method=method, curve=False)
-    effect = next(head for head in result.heads if head.id == (0, 1))
-    assert effect.damage["loss"].value == pytest.approx(float(losses[1] - losses[0]), rel=1e-3, abs=SUMS_32)
 
 
 def test_of_words_in_a_window_those_count_that_are_seen():

@@ -1,6 +1,7 @@
 """Labels, special and sink positions, words, how a token is named, and what is refused."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from attnviz.models.tokens import (
     Tokens,
     UnitRows,
     find_positions,
-    merge_pattern,
     merge_subwords,
 )
 from attnviz.models.words import vocabulary_labels, word_spans
@@ -210,64 +210,42 @@ def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
     assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)
     assert tokens.word_labels == ("the", "unbelievable", "cat", ",", "é")
     assert tokens.sinks == {0}
-
-
-def test_entries_of_sentencepiece_vocabularies_are_shown_as_tokens_are():
     tokenizer = sentencepiece_tokenizer()
     ids = tokenizer.convert_tokens_to_ids(["▁cat", "able", "▁", ",", "<0x0A>", "<s>"])
     assert vocabulary_labels(tokenizer, ids) == ["cat", "~able", "␣", ",", r"\n", "<s>"]
 
 
-@st.composite
-def units_in_blocks(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], Tensor, list[int], bool]:
-    """Units of queries and of keys, a pattern, where its blocks begin, and whether it is cut where it is causal."""
-
-    def units(n: int) -> list[tuple[int, ...]]:  # some tokens are in none, some in two
-        groups, at = list[tuple[int, ...]](), 0
-        while at < n:
-            run = tuple(range(at, min(n, at + draw(st.integers(1, 4)))))
-            groups.append(run)
-            at = run[-1] + (draw(st.sampled_from([0, 1, 1, 1, 2])) if len(run) > 1 else 1)
-            if groups[-1][-1] == n - 1:
-                break
-        return groups
-
-    causal = draw(st.booleans())
-    n_queries = draw(st.integers(1, 14))
-    n_keys = n_queries if causal else draw(st.integers(1, 14))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
-    pattern = torch.rand(2, n_queries, n_keys, generator=generator, dtype=torch.float64)
-    if causal:
-        pattern = pattern.tril()
-    members = units(n_queries)
-    keys = draw(st.sampled_from([members, [*members, ()]])) if causal else units(n_keys)
-    if draw(st.booleans()):  # a last unit of scattered keys, as sinks are
-        keys = [*keys, tuple(sorted(draw(st.sets(st.integers(0, n_keys - 1)))))]
-    begin = sorted({0, *draw(st.sets(st.integers(0, n_queries - 1)))})
-    return members, keys, pattern, begin, causal
+def runs(draw: Any, n: int) -> list[tuple[int, ...]]:
+    """Units of tokens in the order of the text; some tokens are in none, some in two."""
+    groups, at = list[tuple[int, ...]](), 0
+    while at < n:
+        run = tuple(range(at, min(n, at + draw(st.integers(1, 4)))))
+        groups.append(run)
+        at = n if run[-1] == n - 1 else run[-1] + (draw(st.sampled_from([0, 1, 1, 2])) if len(run) > 1 else 1)
+    return groups
 
 
-@given(units_in_blocks())
-def test_units_merged_while_rows_come_are_those_of_a_dense_product(drawn):
-    members, keys, pattern, begin, causal = drawn
-    n_queries, n_keys = pattern.shape[1:]
+@given(st.data(), st.booleans(), st.integers(1, 14), st.integers(1, 14))
+def test_units_merged_while_rows_come_are_those_of_a_dense_product(data, causal, n_queries, n_keys):
+    n_keys = n_queries if causal else n_keys
+    pattern = torch.rand(2, n_queries, n_keys, generator=torch.Generator().manual_seed(n_keys), dtype=torch.float64)
+    pattern = pattern.tril() if causal else pattern
+    members = runs(data.draw, n_queries)
+    keys = [*members, ()] if causal else runs(data.draw, n_keys)
+    keys.append(tuple(sorted(data.draw(st.sets(st.integers(0, n_keys - 1))))))  # scattered, as sinks are
     attending = torch.zeros(len(members), n_queries, dtype=torch.float64)
     for unit, group in enumerate(members):
         attending[unit, list(group)] = 1 / len(group)
     attended = torch.zeros(n_keys, len(keys), dtype=torch.float64)
     for unit, group in enumerate(keys):
         attended[list(group), unit] = 1
-    expected = attending @ pattern @ attended
     merge, found = UnitRows(members, keys, n_queries, n_keys), list[Tensor]()
-    for first, last in zip(begin, [*begin[1:], n_queries], strict=True):
-        rows = pattern[:, first:last, : last if causal else n_keys]
-        unit, merged = merge.add(first, rows)
+    begin = sorted({0, *data.draw(st.sets(st.integers(0, n_queries - 1)))})
+    for first, last in pairwise([*begin, n_queries]):
+        unit, merged = merge.add(first, pattern[:, first:last, : last if causal else n_keys])
         assert unit == sum(each.shape[1] for each in found)
         found.append(torch.nn.functional.pad(merged, (0, len(keys) - merged.shape[-1])))
-    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=SUMS_64, atol=SUMS_64)
-    _, whole = UnitRows(members, keys, n_queries, n_keys).add(0, pattern)
-    assert merge_pattern(pattern, [(place,) for place in range(n_queries)]) is pattern or n_queries != n_keys
-    torch.testing.assert_close(whole, expected, rtol=SUMS_64, atol=SUMS_64)
+    torch.testing.assert_close(torch.cat(found, 1), attending @ pattern @ attended, rtol=SUMS_64, atol=SUMS_64)
 
 
 @pytest.mark.parametrize(
