@@ -11,19 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    BertForMaskedLM,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertModel,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    GPT2Model,
-)
 from typer.testing import CliRunner
 
 import attnviz
@@ -52,10 +41,9 @@ def analyzed(base: Path, adapter: Path, **options: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of base models: bert and gpt2 with a language-modelling head, llama, mixtral, bart."""
     folder = tmp_path_factory.mktemp("bases")
-    save_checkpoint(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer(), folder / "bert")
-    save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "gpt2")
+    save_checkpoint(sharp_bert(model_class=transformers.BertForMaskedLM), bert_tokenizer(), folder / "bert")
+    save_checkpoint(sharp_gpt2(model_class=transformers.GPT2LMHeadModel), gpt2_tokenizer(), folder / "gpt2")
     for family, width in (("llama", 48), ("mixtral", 37)):  # of 37 torch multiplies no experts at once
         save_checkpoint(sharp_llama(family, intermediate_size=width), sentencepiece_tokenizer(), folder / family)
     saved("bart", folder)
@@ -81,9 +69,8 @@ def adapted(
 
 @pytest.fixture
 def mine(bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An adapter of the queries of bert; the folder to work in is the one around it."""
     monkeypatch.chdir(tmp_path)
-    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=["query"])
+    adapted(bases / "bert", transformers.BertModel, tmp_path / "mine", target_modules=["query"])
     return tmp_path / "mine"
 
 
@@ -107,13 +94,13 @@ _OF_BERT: list[dict[str, Any]] = [
 ]
 _EXPERTS = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]}
 KINDS: list[tuple[str, Any, dict[str, Any]]] = [
-    *(("bert", BertModel, {"target_modules": QK} | settings) for settings in _OF_BERT),
-    ("bert", BertForMaskedLM, {"target_modules": QK} | _BY_LAYER),
-    ("bert", BertForSequenceClassification, _BY_PATTERN),
-    ("gpt2", GPT2LMHeadModel, {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM"}),
-    ("gpt2", GPT2Model, {"target_modules": ["c_attn", "wte"]}),  # without its head
-    ("mixtral", AutoModelForCausalLM, _EXPERTS),
-    ("llama", AutoModelForCausalLM, {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}),
+    *(("bert", transformers.BertModel, {"target_modules": QK} | settings) for settings in _OF_BERT),
+    ("bert", transformers.BertForMaskedLM, {"target_modules": QK} | _BY_LAYER),
+    ("bert", transformers.BertForSequenceClassification, _BY_PATTERN),
+    ("gpt2", transformers.GPT2LMHeadModel, {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM"}),
+    ("gpt2", transformers.GPT2Model, {"target_modules": ["c_attn", "wte"]}),  # without its head
+    ("mixtral", transformers.AutoModelForCausalLM, _EXPERTS),
+    ("llama", transformers.AutoModelForCausalLM, {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}),
 ]
 
 
@@ -130,23 +117,20 @@ def test_patterns_are_those_with_the_adapter_beside_the_weights(bases, tmp_path,
 
 
 @thorough
-def test_an_encoder_decoder_and_other_number_formats(bases: Path, tmp_path: Path):
+def test_an_encoder_decoder_in_another_number_format(bases: Path, tmp_path: Path):
     settings = {"target_modules": ["q_proj", "v_proj"], "task_type": "SEQ_2_SEQ_LM"}
-    beside = adapted(bases / "bart", AutoModelForSeq2SeqLM, tmp_path / "bart", **settings)
-    analysis = attnviz.analyze(SOURCE, adapter=tmp_path / "bart", target=TARGET, device="cpu", syntax=False)
+    beside = adapted(bases / "bart", transformers.AutoModelForSeq2SeqLM, tmp_path / "bart", **settings).double()
+    how: dict[str, Any] = {"target": TARGET, "device": "cpu", "syntax": False}
+    analysis = attnviz.analyze(SOURCE, adapter=tmp_path / "bart", dtype="float64", **how)
     ids = {"input_ids": analysis.tokens.ids, "decoder_input_ids": analysis.target.tokens.ids}
     own = beside(**{name: torch.tensor([each]) for name, each in ids.items()}, output_attentions=True)
     torch.testing.assert_close(analysis.pattern("X1H2"), own.cross_attentions[1][0, 2], atol=SHARP_32, rtol=0)
-    adapted(bases / "bert", BertModel, tmp_path / "bert", target_modules=QK)
-    for dtype in ("float64", "bfloat16"):
-        analysis = attnviz.analyze(TEXT, adapter=tmp_path / "bert", device="cpu", dtype=dtype, syntax=False)
-        assert (str(analysis.checkpoint.dtype), analysis.verification.level) == (f"torch.{dtype}", 4)
 
 
 def test_an_adapter_whose_scaling_is_ignored_is_noticed(bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from peft.tuners.lora.layer import Linear
 
-    adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=QK, r=8, lora_alpha=32)
+    adapted(bases / "bert", transformers.BertModel, tmp_path / "mine", target_modules=QK, r=8, lora_alpha=32)
     weights = Linear.get_delta_weight
     monkeypatch.setattr(Linear, "get_delta_weight", lambda self, name: weights(self, name) / self.scaling[name])
     with pytest.raises(VerificationError, match=r"encoder\.layer\.0\..*query"):
@@ -154,11 +138,15 @@ def test_an_adapter_whose_scaling_is_ignored_is_noticed(bases: Path, tmp_path: P
 
 
 HEADS = [
-    ("bert", BertForSequenceClassification, "SEQ_CLS"),
-    ("gpt2", GPT2ForSequenceClassification, "SEQ_CLS"),
-    ("bert", BertForTokenClassification, "TOKEN_CLS"),
-    ("bert", BertForQuestionAnswering, "QUESTION_ANS"),
-    ("gpt2", GPT2LMHeadModel, "CAUSAL_LM"),  # which shares its weights with the adapted embeddings, and keeps its own
+    ("bert", transformers.BertForSequenceClassification, "SEQ_CLS"),
+    ("gpt2", transformers.GPT2ForSequenceClassification, "SEQ_CLS"),
+    ("bert", transformers.BertForTokenClassification, "TOKEN_CLS"),
+    ("bert", transformers.BertForQuestionAnswering, "QUESTION_ANS"),
+    (
+        "gpt2",
+        transformers.GPT2LMHeadModel,
+        "CAUSAL_LM",
+    ),  # which shares its weights with the adapted embeddings, and keeps its own
 ]
 
 
@@ -185,7 +173,7 @@ def test_logits_are_read_from_the_head_that_an_adapter_brings(bases, tmp_path, b
 
 
 def test_an_adapter_beside_the_weights_of_a_model_in_memory_is_told_how_to_merge(bases: Path, tmp_path: Path):
-    beside = adapted(bases / "bert", BertModel, tmp_path / "mine", target_modules=QK)
+    beside = adapted(bases / "bert", transformers.BertModel, tmp_path / "mine", target_modules=QK)
     for model in (beside, beside.base_model.model):
         with pytest.raises(ArchitectureError, match="merge_and_unload"):
             attnviz.analyze(TEXT, model, tokenizer=bert_tokenizer())
@@ -229,21 +217,13 @@ PATTERN = "(.|.)+z"
 PATTERNS = {"target_modules": ["query", PATTERN], "modules_to_save": [PATTERN], "layers_pattern": PATTERN}
 PATTERNS |= {"rank_pattern": {PATTERN: 4}, "alpha_pattern": {PATTERN: 4}, "exclude_modules": [[PATTERN]]}
 SETTINGS = {"alora_invocation_tokens": [1, 2], "layer_replication": [[0, 2]], "megatron_config": {"a": 1}}
-SETTINGS |= {"init_lora_weights": "corda", "corda_config": {"cache_file": "a"}, "loftq_config": {"loftq_bits": 4}}
-SETTINGS |= {"of_the_future": 1}
-
+SETTINGS |= {"init_lora_weights": "corda", "loftq_config": {"loftq_bits": 4}, "of_the_future": 1}
 REFUSED: list[tuple[Spoil, type[Exception], str]] = [
     (pickled, CheckpointError, "pickle"),
     *((replaced_by(lambda _: None, name), CheckpointError, name) for name in (WEIGHTS, CONFIG_FILE)),
     (lambda folder: folder.rename(f"{folder}-moved"), CheckpointError, "mine"),
-    *(
-        (replaced_by(make), CheckpointError, WEIGHTS)
-        for make in (
-            lambda file: file.symlink_to("nowhere"),
-            lambda file: file.symlink_to(file.name),
-            lambda file: file.mkdir(),
-        )
-    ),
+    (replaced_by(lambda file: file.symlink_to("nowhere")), CheckpointError, WEIGHTS),
+    (replaced_by(lambda file: file.mkdir()), CheckpointError, WEIGHTS),
     *((settings_of(peft_type=kind), ArchitectureError, kind) for kind in ("PREFIX_TUNING", "VERA", "NONE_SUCH")),
     *((settings_of(**{name: value}), ArchitectureError, name) for name, value in SETTINGS.items()),
     *((settings_of(**{name: value}), ArchitectureError, "pattern") for name, value in PATTERNS.items()),

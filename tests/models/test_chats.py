@@ -40,7 +40,6 @@ def spans_of(analysis: attnviz.Analysis) -> dict[str, str]:
 
 
 def test_the_model_reads_what_the_template_makes_of_the_messages() -> None:
-    """The ids are those of transformers, control tokens once and special; each message is a span of its content."""
     tokenizer = chat_tokenizer(TRIMMED)
     analysis = analysed(MESSAGES, tokenizer)
     assert list(analysis.tokens.ids) == tokenizer.apply_chat_template(MESSAGES, tokenize=True)["input_ids"]
@@ -73,7 +72,6 @@ def test_a_message_without_a_role_or_with_half_a_character_is_named_with_its_fil
 
 @pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, WITHOUT_THOUGHTS])
 def test_messages_are_found_whatever_the_template_does(template: str) -> None:
-    """Contents that are trimmed, moved, or like a role or like one another."""
     messages = [
         {"role": "system", "content": "  user\n"},
         {"role": "user", "content": "user"},
@@ -96,12 +94,6 @@ def test_every_message_is_a_span_whatever_its_role_is_called(roles: list[str]) -
     found = [rendered.text[first:last] for first, last in rendered.messages.values()]
     assert found == [message["content"] for message in messages]
     assert list(rendered.roles) == roles
-
-
-def test_prompt_and_new_text_have_names_beside_roles_of_these_names() -> None:
-    messages = [{"role": role, "content": "the cat"} for role in ("prompt", "new")]
-    spans = analysed(messages, generate=2).spans
-    assert [span.name for span in spans.spans] == ["prompt", "new", "prompt#2", "new#2"]
 
 
 def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> None:

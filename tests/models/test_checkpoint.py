@@ -32,12 +32,10 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Ch
 
 @pytest.fixture
 def bert(bert_folder: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
     return Path(shutil.copytree(bert_folder, tmp_path / "bert"))
 
 
 def assert_same_parameters(checkpoint: Checkpoint, expected: Weights) -> None:
-    """Every weight of the loaded model, apart from a pooler that the checkpoint may lack."""
     loaded = checkpoint.model.state_dict()
     assert set(expected) - {name for name in expected if name.startswith("pooler")} <= set(loaded)
     for name, tensor in loaded.items():
@@ -75,7 +73,6 @@ def test_a_loaded_checkpoint_describes_itself(bert_folder, gpt2_folder):
 
 
 def of_the_hub(saved: Weights) -> Weights:
-    """As bert-base-uncased and all-MiniLM-L6-v2 lie there."""
     renamed = {
         "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): each
         for name, each in saved.items()
@@ -89,7 +86,6 @@ def of_the_hub(saved: Weights) -> Weights:
 
 
 def with_masks(prefix: str, name: str, value: Tensor) -> Callable[[Weights], Weights]:
-    """As many a GPT-2 on the hub was saved; these buffers hold nothing that was learned."""
     return lambda saved: (
         {prefix + each: tensor for each, tensor in saved.items()}
         | {f"{prefix}h.{layer}.attn.{name}": value.clone() for layer in range(3)}

@@ -42,7 +42,6 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def measured(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A number or more of each command that runs a model."""
     ablation = attnviz.ablate([TEXT, "the dog ran"], checkpoint)
     return {
         "heads": attnviz.analyze(TEXT, checkpoint).pattern("L1H1"),

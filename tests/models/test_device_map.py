@@ -27,7 +27,6 @@ BERT = {"embeddings": "cpu", "encoder": "disk", "pooler": "cpu"}
 
 
 def headed(prefix: str, parts: dict[str, str], **heads: str) -> dict[str, str]:
-    """A map for a bare model, and for one with a head."""
     return parts | {f"{prefix}.{name}": device for name, device in parts.items()} | heads
 
 
@@ -54,13 +53,11 @@ def spread_over(name: str | Path, device_map: dict[str, str], dtype: torch.dtype
 
 
 def on_meta(model: torch.nn.Module) -> float:
-    """The share of a model's parameters that have no values at present."""
     sizes = [(parameter.numel(), parameter.is_meta) for parameter in model.parameters()]
     return sum(size for size, meta in sizes if meta) / sum(size for size, _ in sizes)
 
 
 def document_without_place(result: Any) -> dict[str, Any]:
-    """What is written, but where the model was."""
     document: dict[str, Any] = result.document()
     assert document["model"].pop("device")
     return document

@@ -36,7 +36,6 @@ def load(folder: Path) -> Checkpoint:
 
 @pytest.fixture
 def bert(bert_folder: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
     return Path(shutil.copytree(bert_folder, tmp_path / "bert"))
 
 
@@ -153,8 +152,6 @@ def test_mask_and_padding_tokens_beyond_the_vocabulary(tmp_path):
 
 
 def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
-    """As one text is: a tokenizer may give other types than 0."""
-
     def second_type(content: Any) -> None:
         for piece in content["post_processor"]["single"]:
             next(iter(piece.values()))["type_id"] = 1
@@ -183,7 +180,6 @@ def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2_folder, tmp_p
 
 
 def test_only_what_the_model_reads_is_parsed(bert_folder, monkeypatch):
-    """A text of 300,000 words takes the parser half a minute and gigabytes, and the model reads 38 of them."""
     parsed: list[str] = []
 
     def never(texts: list[str], *_: Any) -> tuple[None, str]:
@@ -193,11 +189,9 @@ def test_only_what_the_model_reads_is_parsed(bert_folder, monkeypatch):
     monkeypatch.setattr(heads_measure, "parser_for", never)
     analyze("the cat " * 10_000, bert_folder, truncate=True)
     analyze("the cat " * 10_000, bert_folder, pair="a dog " * 1000, truncate=True)
-    analyze("the cat  ", bert_folder)
     assert parsed[0] == ("the cat " * 19).strip()
-    assert [text[:5] for text in parsed[1:]] == ["the c", "a dog", "the c"]
-    assert sum(map(len, parsed[1:3])) < 300
-    assert parsed[3] == "the cat  "
+    assert [text[:5] for text in parsed[1:]] == ["the c", "a dog"]
+    assert sum(map(len, parsed[1:])) < 300
 
 
 def test_what_a_parser_raises_is_named():

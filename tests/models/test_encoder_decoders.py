@@ -31,7 +31,6 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def models(tokenizer) -> dict[str, Any]:
-    """Each family, as transformers loads it: with sdpa and its head."""
     return {family: from_loaded(sharp(family, len(tokenizer)), tokenizer) for family in FAMILIES}
 
 
@@ -92,7 +91,6 @@ def test_generation_is_that_of_transformers_also_where_the_config_asks_for_tuple
 
 
 def test_targets_begin_with_their_language(tokenizer):
-    """As NLLB's do: the source's code before the source, the target's before a target, given or generated."""
     pieces: Any = tokenizer.get_vocab()  # in no order, each with its id
     nllb = NllbTokenizer(vocab=pieces, merges=[], src_lang="eng_Latn", extra_special_tokens=["eng_Latn", "deu_Latn"])
     model = sharp("m2m_100", len(nllb), max_position_embeddings=80)

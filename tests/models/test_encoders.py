@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-)
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 import attnviz
@@ -85,7 +82,7 @@ def test_buckets_of_relative_positions_are_those_of_the_model_at_every_distance(
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_both_masked_lm_heads_of_deberta_are_read(legacy, tmp_path):
-    model = sharp("deberta-v2", auto_class=AutoModelForMaskedLM, legacy=legacy)
+    model = sharp("deberta-v2", auto_class=transformers.AutoModelForMaskedLM, legacy=legacy)
     folder = save_checkpoint(model, RELATIVES["deberta-v2"].tokenizer, tmp_path / "model")
     result = attnviz.head_outputs("the cat [MASK] the dog", str(folder), device="cpu")
     assert result.effects.error < SUMS_32
@@ -100,7 +97,7 @@ _SHARING: dict[str, dict[str, int]] = {
     "two for three": {"num_hidden_groups": 2},
     "one after the other, twice": {"num_hidden_groups": 1, "inner_group_num": 2, "num_hidden_layers": 2},
 }
-_HEADS = {"ablate": AutoModelForMaskedLM, "outputs": AutoModelForSequenceClassification}
+_HEADS = {"ablate": transformers.AutoModelForMaskedLM, "outputs": transformers.AutoModelForSequenceClassification}
 _NAMES = {"model", "models", "place"}
 _COMMANDS: dict[str, Callable[[Checkpoint], Any]] = {
     "heads": lambda model: attnviz.analyze(TEXT, model, syntax=False),
@@ -112,7 +109,6 @@ _COMMANDS: dict[str, Callable[[Checkpoint], Any]] = {
 
 
 def unshared(model: Any) -> Any:
-    """The same model with a module of its own, a copy, for each run of one."""
     model = deepcopy(model)
     encoder, n = model.base_model.encoder, model.config.num_hidden_layers
     groups = [encoder.albert_layer_groups[int(run * model.config.num_hidden_groups / n)] for run in range(n)]
@@ -123,7 +119,6 @@ def unshared(model: Any) -> Any:
 
 
 def found_by(document: Any) -> Any:
-    """A document without what is not measured."""
     if isinstance(document, dict):
         return {name: found_by(each) for name, each in document.items() if name not in _NAMES}
     return [found_by(each) for each in document] if isinstance(document, list) else document
@@ -135,7 +130,7 @@ def found_by(document: Any) -> Any:
     first_of([("ablate", "two for three"), *((command, "one after the other, twice") for command in _COMMANDS)]),
 )
 def test_layers_that_share_modules_are_measured_as_copies_are(command, sharing):
-    model = sharp("albert", auto_class=_HEADS.get(command, AutoModelForMaskedLM), **_SHARING[sharing])
+    model = sharp("albert", auto_class=_HEADS.get(command, transformers.AutoModelForMaskedLM), **_SHARING[sharing])
     one, other = (from_loaded(each, RELATIVES["albert"].tokenizer) for each in (model, unshared(model)))
     assert len({modules.block for modules in one.modules}) < len({modules.block for modules in other.modules})
     found, expected = (found_by(_COMMANDS[command](each).document()) for each in (one, other))
@@ -151,7 +146,7 @@ OTHER_MODULES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("command", OTHER_MODULES)
 def test_other_modules_or_another_run_of_them_are_noticed(monkeypatch, command):
-    checkpoint, right = checkpoint_of("albert", auto_class=AutoModelForMaskedLM), Albert.modules
+    checkpoint, right = checkpoint_of("albert", auto_class=transformers.AutoModelForMaskedLM), Albert.modules
     monkeypatch.setattr(Albert, "modules", lambda *given: OTHER_MODULES[command](right(*given)))
     with pytest.raises(VerificationError):
         _COMMANDS[command](checkpoint)
@@ -173,7 +168,9 @@ def test_what_masks_leave_out_is_made_up_for(dtype, text, factor):
 
 def test_old_files_of_esm_are_read_with_the_frequencies_that_they_hold(tmp_path):
     """As Meta saved it: frequencies a layer, in float16; unused positions; no head for contacts."""
-    folder = save_checkpoint(sharp("esm", auto_class=AutoModelForMaskedLM), RELATIVES["esm"].tokenizer, tmp_path / "it")
+    folder = save_checkpoint(
+        sharp("esm", auto_class=transformers.AutoModelForMaskedLM), RELATIVES["esm"].tokenizer, tmp_path / "it"
+    )
     weights = load_file(folder / "model.safetensors")
     old = {name: each for name, each in weights.items() if "inv_freq" not in name and "contact" not in name}
     rounded = torch.tensor([1.0, 0.3, 0.1, 0.03]).half()

@@ -38,7 +38,6 @@ UNLIKE = ("bert", "gpt2", "llama", "gemma2", "mixtral", "t5", "deberta-v2", "blo
 
 
 def right_in(checkpoint: Any, inputs: dict[str, Tensor]) -> list[VerifiedRows]:
-    """Every head of every layer agrees well within its tolerance, and padding gets no weight."""
     seen: list[VerifiedRows] = []
     part = 10 if checkpoint.dtype == torch.float32 else 2  # of the tolerance; rounding takes 1 % of that of float32
     verification = verified_batch(checkpoint, inputs, seen.append)
@@ -216,7 +215,6 @@ def old_roberta(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def old_pythia(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Its head is embed_out there, and masks lie beside the weights."""
     at = "gpt_neox.layers.0.attention"
     masks = {f"{at}.bias": torch.ones(1, 1, 64, 64).tril(), f"{at}.masked_bias": torch.tensor(-1e9)}
     renamed = {name.replace("lm_head", "embed_out"): weight for name, weight in weights.items()}

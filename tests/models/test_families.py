@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
-from math import isclose
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,27 +150,19 @@ def test_the_list_is_a_document_and_goes_with_no_names():
 
 
 def differences(found: Any, expected: Any, at: str = "") -> Iterator[str]:
-    """Where two documents differ by more than rounding; what is said of the run itself is left out."""
     if isinstance(expected, dict):
         for key in expected.keys() - NOT_COMPARED:
             yield from differences(found[key], expected[key], f"{at}.{key}")
     elif isinstance(expected, list):
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             yield from differences(one, other, f"{at}[{number}]")
-    elif (
-        isinstance(expected, float)
-        and isinstance(found, float)
-        and not isclose(found, expected, rel_tol=SHARP_32, abs_tol=SHARP_32)
-    ):
-        yield f"{at}: {found} for {expected}"
-    elif not isinstance(expected, float | str) and found != expected:
+    elif not isinstance(expected, str) and found != pytest.approx(expected, rel=SHARP_32, abs=SHARP_32):
         yield f"{at}: {found!r} for {expected!r}"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("family", sorted(ARCHITECTURES))
 def test_a_gpu_gives_the_numbers_of_the_processor(family, tmp_path):
-    """Every command's document, but for rounding."""
     claimed = [command for command, part in CLAIMS[family].items() if part]
     here = {command: RUN[command](family, tmp_path).document() for command in claimed}
     for module in (model(family).model, model(family).language_head):

@@ -46,7 +46,6 @@ def test_a_pass_resumed_at_a_layer_runs_the_mixers_after_it_and_parts_of_all_lay
 
 @pytest.mark.parametrize("family", HYBRID)
 def test_a_layer_taken_for_one_without_attention_fails(family, monkeypatch):
-    """The model attends there, but is not expected to; and the other way round."""
     monkeypatch.setattr(ARCHITECTURES[family], "attending", lambda _: [0], raising=False)
     with pytest.raises(attnviz.errors.AttnvizError):
         attnviz.analyze(TEXT, checkpoint_of(family), syntax=False)
@@ -57,5 +56,4 @@ def test_a_layer_taken_for_one_without_attention_fails(family, monkeypatch):
     [("granitemoehybrid", {"num_local_experts": 0, "num_experts_per_tok": 0}), ("jamba", {"num_experts": 1})],
 )
 def test_a_hybrid_without_experts_is_verified(family, changes):
-    """Whatever its config says of the experts that a token takes."""
     assert len(attnviz.analyze(TEXT, checkpoint_of(family, **changes), syntax=False).heads) == 4

@@ -5,13 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    BertForPreTraining,
-    BertForSequenceClassification,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-)
 
 from attnviz import analyze
 from attnviz.errors import DeviceError, UsageError
@@ -22,7 +17,7 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint
 
 CPU = torch.device("cpu")
 TOKENIZERS = {"bert": bert_tokenizer, "gpt2": gpt2_tokenizer}
-WITH_HEAD = [(sharp_bert, BertForPreTraining), (sharp_gpt2, GPT2LMHeadModel)]
+WITH_HEAD = [(sharp_bert, transformers.BertForPreTraining), (sharp_gpt2, transformers.GPT2LMHeadModel)]
 
 
 def saved(make: Any, model_class: Any, folder: Path) -> tuple[Any, Path]:
@@ -41,7 +36,7 @@ def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_p
     inputs = checkpoint.tokenize("the cat ran away").model_inputs(torch.device("cpu"))
     with torch.inference_mode():
         whole = model(**inputs)
-        expected = whole.prediction_logits if model_class is BertForPreTraining else whole.logits
+        expected = whole.prediction_logits if model_class is transformers.BertForPreTraining else whole.logits
         hidden = checkpoint.model(**inputs).last_hidden_state
         assert checkpoint.language_head is not None
         torch.testing.assert_close(checkpoint.language_head(hidden), expected)
@@ -55,7 +50,10 @@ def test_what_has_no_head_of_its_own(bert_folder: Path, gpt2_folder: Path, tmp_p
     assert (bert.language_head, bert.device, bert.dtype) == (None, CPU, torch.float64)
     tied, _ = open_checkpoint(gpt2_folder, device="cpu")  # a bare GPT-2 has its tied head
     assert tied.language_head.weight is tied.model.wte.weight  # type: ignore[union-attr]
-    classes = (sharp_bert, BertForSequenceClassification), (sharp_gpt2, GPT2ForSequenceClassification)
+    classes = (
+        (sharp_bert, transformers.BertForSequenceClassification),
+        (sharp_gpt2, transformers.GPT2ForSequenceClassification),
+    )
     for make, model_class in classes:
         checkpoint, _ = open_checkpoint(saved(make, model_class, tmp_path / make.__name__)[1], device="cpu")
         assert (checkpoint.language_head, checkpoint.classifier is not None) == (None, True)
@@ -79,8 +77,6 @@ def test_what_names_nothing_is_refused(options: dict[str, Any], bert_folder: Pat
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend a number of NVIDIA GPUs, and an Apple GPU or none."""
-
     def pretend(gpus: int = 0, mps: bool = False) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

@@ -19,7 +19,6 @@ from attnviz.models.quantised import has_gradient, input_rounding, rounded_to_8_
 from attnviz.present.tables import verification_line
 from attnviz.reference.attention import linear
 from tests.support.families import first_of
-from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SHARP_32
 
@@ -48,7 +47,6 @@ def of_torchao(name="Int8WeightOnlyConfig"):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A GPT-2, whose maps are Conv1D, and a BERT; as wide as blocks of 64 weights."""
     parent = tmp_path_factory.mktemp("plain")
     gpt2, bert = sharp_gpt2(model_class=GPT2LMHeadModel, n_embd=64), sharp_bert(hidden_size=64, intermediate_size=128)
     return {
@@ -157,21 +155,3 @@ def test_other_commands_read_dequantised_weights(folders, name):
     with nullcontext() if has_gradient(model) else pytest.raises(UsageError, match="--no-gradient"):
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False)
     attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False, gradient=False)
-
-
-@pytest.mark.thorough
-def test_latents_run_in_4_bits_and_are_refused_where_they_are_rounded(tmp_path):
-    widths = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
-    model = sharp_llama("deepseek_v3", hidden_size=64, intermediate_size=128, moe_intermediate_size=64, **widths)
-    tokenizer = sentencepiece_tokenizer()
-    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
-
-    def found(name):
-        quantised = AutoModelForCausalLM.from_pretrained(
-            folder, quantization_config=FORMATS[name][0], dtype=torch.float32
-        )
-        return attnviz.analyze(TEXT, quantised.eval(), tokenizer=tokenizer, syntax=False)
-
-    assert found("nf4 twice").verification.level == 4
-    with pytest.raises(ArchitectureError, match="nf4"):
-        found("int8")

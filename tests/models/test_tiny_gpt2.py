@@ -24,7 +24,6 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_tiny_gpt2.py"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """The training script as a module."""
     spec = importlib.util.spec_from_file_location("train_tiny_gpt2", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -38,13 +37,11 @@ def model():
 
 
 def patterns(model, ids):
-    """[layer, batch, head, n, n], by transformers alone."""
     with torch.no_grad():
         return torch.stack(model(ids, output_attentions=True).attentions)
 
 
 def diagonal(pattern, offset):
-    """Mean attention on a diagonal, by layer and head."""
     return torch.diagonal(pattern, offset=offset, dim1=-2, dim2=-1).mean(dim=(1, 3))
 
 
@@ -79,7 +76,6 @@ def test_heads_lists_the_induction_head_above_its_baseline():
 
 @pytest.fixture(scope="module")
 def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small books and a third to hold out."""
     folder = tmp_path_factory.mktemp("books")
     rng = np.random.default_rng(0)
     words = ["the", "cat", "dog", "house", "ran", "saw", "away", "and", "“quoted”", "in"]

@@ -37,7 +37,6 @@ MODELS = {
 
 
 def own_attention(model: Any, inputs: Any, row: int, tokens: Any) -> torch.Tensor:
-    """The model's own eager attention between some tokens of a row, [n_layers, n_heads, n, n]."""
     model.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = torch.stack(model(**inputs, output_attentions=True).attentions)[:, row]

@@ -64,13 +64,10 @@ def test_what_is_no_tokenizer_is_said(trained: Path, tokenizer: Any, error: Any,
     "words",
     [
         ["circuits", "-m", "run/checkpoint-500", "--tokenizer", "words"],
-        ["check", "-m", "run/checkpoint-500", "--tokenizer", "words"],
         ["compare", "--corpus", "corpus.txt", "-m", "./whole", "-m", "run/checkpoint-500"],
     ],
 )
 def test_on_the_command_line(trained: Path, words: list[str]) -> None:
     Path("corpus.txt").write_text("the cat ran away\nthe dog saw the house\n")
-    Path("claims.toml").write_text(f'[[claim]]\ntext = "{TEXT}"\nhead = "L0H0"\nscore = "entropy"\nat_least = 0\n')
-    figures = [] if words[0] == "check" else ["--figures", "none"]
-    done = CliRunner().invoke(app, [*words, "-d", "cpu", *figures, "-o", "out"])
+    done = CliRunner().invoke(app, [*words, "-d", "cpu", "--figures", "none"])
     assert done.exit_code == 0, done.output

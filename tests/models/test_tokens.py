@@ -48,7 +48,6 @@ def as_gpt2(text: str, pair: str | None = None, **changes: Any) -> Tokens:
 
 
 def metaspace_tokenizer() -> PreTrainedTokenizerFast:
-    """A SentencePiece-like tokenizer, which writes a leading space as ▁."""
     pieces = [("<unk>", 0.0), ("▁the", -1.0), ("▁cat", -1.0), ("s", -2.0), ("▁", -3.0)]
     backend = Tokenizer(tokenizer_models.Unigram(pieces, unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -204,7 +203,6 @@ def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(read, pair, mo
 
 @pytest.mark.parametrize("pretokens", [False, True])
 def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
-    """Whether the tokenizer takes the whole text for one pretoken, as Llama's does, or splits it at spaces."""
     tokens = read_by(sentencepiece_tokenizer(pretokens), False, "the unbelievable cat, é", vocabulary_size=400)
     assert tokens.labels == ("<s>", "the", "un", "~believ", "~able", "cat", ",", "␣", r"~\xc3", r"~\xa9")
     assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)

@@ -55,18 +55,14 @@ def rotary(**changes: Any) -> Change:
 
 
 def all_rotary(d: int, base: float, **more: Any) -> Change:
-    """The same rotary positions in every layer."""
     return lambda p: replace(p, rotary=Rotary(default_frequencies(d, base), **more))
 
 
 def part(*names: str, **changes: Any) -> Change:
-    """Change some of query, key and value, or the norms of these."""
     return lambda p: replace(p, **{name: replace(getattr(p, name), **changes) for name in names if getattr(p, name)})
 
 
 def in_latents(name: str, norm: float | None = None, **changes: Any) -> Change:
-    """Change what queries, keys or values are made of; ``norm``: the epsilon of its norm."""
-
     def changed(p: HeadParameters) -> HeadParameters:
         projection: Any = getattr(p, name)
         more = changes if norm is None else {"norm": replace(projection.latent.norm, epsilon=norm)}
@@ -89,7 +85,6 @@ def a_bias_across(p: HeadParameters) -> HeadParameters:
 
 
 def vectors(change: Callable[[Tensor], Tensor], kind: str = "") -> Change:
-    """Change DeBERTa's vectors of relative positions, of one kind or both."""
     return lambda p: replace(
         p,
         relative=replace(
@@ -332,7 +327,6 @@ def test_a_missing_norm_behind_the_output_map_fails_verification(monkeypatch, fa
     ("family", "parallel"), [("gpt_neox", True), ("gpt_neox", False), ("cohere", True), ("stablelm", False)]
 )
 def test_halves_in_the_other_order_fail(monkeypatch, family, parallel):
-    """And a block that passes on another sum fails, too."""
     changes = {} if family == "cohere" else {"use_parallel_residual": parallel}
     checkpoint, kind = checkpoint_of(family, **changes), type(ARCHITECTURES[family])
     original = kind.layer_modules
