@@ -112,15 +112,14 @@ def test_a_profile_is_measured_from_disk(tmp_path):
 
 @pytest.mark.draws
 @pytest.mark.thorough
-@pytest.mark.parametrize("offload", [disk_offload, None])
+@pytest.mark.parametrize("offload", [True, False])
 def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp_path, offload):
-    tokenizer = bert_tokenizer()
-    plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=tokenizer)
-    if offload is None:
-        spread = AutoModel.from_pretrained(bert_folder, device_map=BERT)
-    else:
-        spread = offload(AutoModel.from_pretrained(bert_folder), offload_dir=tmp_path)
-    again = attnviz.analyze("the cat ran away", spread, tokenizer=tokenizer)
+    model = AutoModel.from_pretrained(bert_folder)
+    plain = attnviz.analyze("the cat ran away", model, tokenizer=bert_tokenizer())
+    spread: Any = AutoModel.from_pretrained(bert_folder, device_map=BERT) if not offload else model
+    if offload:
+        disk_offload(model, offload_dir=tmp_path)
+    again = attnviz.analyze("the cat ran away", spread, tokenizer=bert_tokenizer())
     assert on_meta(spread) > 0.4
     assert document_without_place(again) == document_without_place(plain)
 

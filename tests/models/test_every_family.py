@@ -18,16 +18,9 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
 from attnviz.reference.tolerances import tolerance_of
 from attnviz.trace.verify import VerifiedRows
-from tests.support import encoder_decoders
+from tests.support import encoder_decoders, llamas
 from tests.support.explained import steps_of
 from tests.support.families import FAMILIES, TEXT, checkpoint_of, drawn_settings, first_of, model_of, padded, verified
-from tests.support.llamas import (
-    HYBRID,
-    LIKE_DEEPSEEK,
-    OF_LATENTS,
-    ROPE,
-    WITH_IMAGES,
-)
 from tests.support.models import save_checkpoint
 from tests.support.recorded import own_patterns, verified_batch
 from tests.support.relatives import TWO_TOWERS, sharp
@@ -53,7 +46,7 @@ def right_in(checkpoint: Any, inputs: dict[str, Tensor]) -> list[VerifiedRows]:
     return seen
 
 
-@pytest.mark.parametrize("family", first_of([*FAMILIES, *LIKE_DEEPSEEK], *UNLIKE))
+@pytest.mark.parametrize("family", first_of([*FAMILIES, *llamas.LIKE_DEEPSEEK], *UNLIKE))
 def test_every_family_verifies_with_padding_on_either_side(family):
     checkpoint = checkpoint_of(family)
     for left in (False, True):
@@ -149,9 +142,9 @@ def test_a_corpus_is_summed_as_a_text_is(verifying, tmp_path, monkeypatch):
             assert found[name][head.id.layer][head.id.head] == pytest.approx(expected, abs=limit), (head.id, name)
 
 
-@pytest.mark.parametrize("kind", first_of(ROPE, "yarn", "llama3"))
+@pytest.mark.parametrize("kind", first_of(llamas.ROPE, "yarn", "llama3"))
 def test_scaled_kinds_of_rotary_positions_verify(kind):
-    scaled_settings = {"rope_type": kind.split(",")[0], "rope_theta": 10000.0, **ROPE[kind]}
+    scaled_settings = {"rope_type": kind.split(",")[0], "rope_theta": 10000.0, **llamas.ROPE[kind]}
     scaled = checkpoint_of("llama", rope_parameters=scaled_settings)
     (found, *_), (plain, *_) = (
         right_in(checkpoint, padded(checkpoint, (12,))) for checkpoint in (scaled, checkpoint_of("llama"))
@@ -162,7 +155,9 @@ def test_scaled_kinds_of_rotary_positions_verify(kind):
 
 @pytest.mark.parametrize("family", first_of(["olmo3", "gemma3_text"]))
 def test_rotary_settings_beside_those_by_type_of_layer_are_left_out_as_transformers_does(family):
-    checkpoint = checkpoint_of(family, rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, **ROPE["yarn"]})
+    checkpoint = checkpoint_of(
+        family, rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, **llamas.ROPE["yarn"]}
+    )
     right_in(checkpoint, padded(checkpoint, (12,)))
 
 
@@ -202,39 +197,36 @@ def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_p
         for part in (*layer.projections, layer.o_proj, *layer.head_norms)
     }
     counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
-    if family in OF_LATENTS:  # their narrower vectors, too
+    if family in llamas.OF_LATENTS:  # their narrower vectors, too
         parts = {layer.attention for layer in checkpoint.modules}
         counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
     assert known.attention_parameters == counted + {"t5": 64, "mt5": 64, "gpt_oss": 8}.get(family, 0)  # biases, sinks
     assert known.positions in (None, checkpoint.positions)
 
 
-def old_roberta(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    pooler = {"roberta.pooler.dense.weight": torch.zeros(32, 32), "roberta.pooler.dense.bias": torch.zeros(32)}
-    return weights | {"roberta.embeddings.position_ids": torch.arange(66)[None]} | pooler
-
-
-def old_pythia(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    at = "gpt_neox.layers.0.attention"
-    masks = {f"{at}.bias": torch.ones(1, 1, 64, 64).tril(), f"{at}.masked_bias": torch.tensor(-1e9)}
-    renamed = {name.replace("lm_head", "embed_out"): weight for name, weight in weights.items()}
-    return renamed | masks | {f"{at}.rotary_emb.inv_freq": torch.ones(2)}
-
-
-@pytest.mark.parametrize(
-    ("family", "older"),
-    [("roberta", old_roberta), pytest.param("gpt_neox", old_pythia, marks=pytest.mark.thorough)],
-)
-def test_what_older_versions_saved_is_read_and_what_they_did_not_is_refused(family, older, tmp_path):
-    model, tokenizer = model_of(family, headed=True)
-    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+def test_what_older_versions_saved_is_read_and_what_they_did_not_is_refused(tmp_path):
+    folder = save_checkpoint(*model_of("roberta", headed=True), tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
-    save_file(older(weights), folder / "model.safetensors", {"format": "pt"})
-    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
-    assert checkpoint.language_head is not None
-    save_file(weights | {f"{family}.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
+    older = {"roberta.embeddings.position_ids": torch.arange(66)[None]}
+    older |= {"roberta.pooler.dense.weight": torch.zeros(32, 32), "roberta.pooler.dense.bias": torch.zeros(32)}
+    save_file(weights | older, folder / "model.safetensors", {"format": "pt"})
+    assert open_checkpoint(str(folder), device="cpu")[0].language_head is not None
+    save_file(weights | {"roberta.encoder.extra": torch.zeros(1)}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"encoder\.extra"):
         open_checkpoint(str(folder), device="cpu")
+
+
+@pytest.mark.thorough
+def test_the_head_and_the_masks_of_older_pythias_are_read(tmp_path):
+    folder = save_checkpoint(*model_of("gpt_neox"), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    older = {name.replace("lm_head", "embed_out"): weight for name, weight in weights.items()}
+    at = "gpt_neox.layers.0.attention"
+    older |= {f"{at}.bias": torch.ones(1, 1, 64, 64).tril(), f"{at}.masked_bias": torch.tensor(-1e9)}
+    save_file(older | {f"{at}.rotary_emb.inv_freq": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
+    checkpoint, _ = open_checkpoint(str(folder), device="cpu")
+    assert checkpoint.language_head is not None
+    verified(checkpoint)
 
 
 @pytest.mark.draws
@@ -261,10 +253,10 @@ def test_another_head_is_left_out(family, head, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("family", [*WITH_IMAGES, *TWO_TOWERS])
+@pytest.mark.parametrize("family", [*llamas.WITH_IMAGES, *TWO_TOWERS])
 def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_path):
     folder = str(save_checkpoint(*model_of(family), tmp_path / "model"))
-    tower = f"{family}_text_model" if family in TWO_TOWERS else WITH_IMAGES[family][1]
+    tower = f"{family}_text_model" if family in TWO_TOWERS else llamas.WITH_IMAGES[family][1]
     expected = attnviz.analyze(TEXT, checkpoint_of(tower), syntax=False)
     result = attnviz.analyze(TEXT, folder, device="cpu", syntax=False)
     assert (result.verification.level, result.checkpoint.architecture.name) == (4, family)
@@ -300,9 +292,9 @@ def test_t5_keeps_a_part_in_float32_and_verifies(tmp_path):
 
 OF_ATTENTION, OF_NORM = ("attention bias",), ("final norm bias",)
 PARTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("llama", "gpt_oss", *OF_LATENTS), OF_ATTENTION),
+    **dict.fromkeys(("llama", "gpt_oss", *llamas.OF_LATENTS), OF_ATTENTION),
     **dict.fromkeys(("phimoe", "gpt_neox", "starcoder2"), OF_ATTENTION + OF_NORM),
-    **dict.fromkeys(HYBRID, ("mixer",)),
+    **dict.fromkeys(llamas.HYBRID, ("mixer",)),
     "granitemoehybrid": ("mixer", "experts"),
     "stablelm": OF_NORM,
     "phi": (*OF_ATTENTION, *OF_NORM, "unembedding bias"),

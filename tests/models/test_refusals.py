@@ -19,24 +19,12 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
 from attnviz.models.sources import find_checkpoint
 from tests.conftest import SENTENCE
+from tests.support import spoiled
 from tests.support.encoder_decoders import saved
 from tests.support.families import config_of, first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
-from tests.support.spoiled import (
-    POINTER,
-    WEIGHTS,
-    Spoil,
-    also,
-    as_pickle,
-    both,
-    config,
-    cut,
-    indexed,
-    weights,
-    without,
-    write,
-)
+from tests.support.spoiled import POINTER, WEIGHTS, Spoil, also, config, weights, write
 
 
 def load(folder: Path) -> Checkpoint:
@@ -73,7 +61,7 @@ def shards_named(name: str) -> Spoil:
         for place in (folder.parent / "other", folder / "sub"):
             place.mkdir()
             shutil.copy(folder / WEIGHTS, place / "x.safetensors")
-        indexed(json.dumps({"weight_map": {"a": name.format(other=folder.parent)}}))(folder)
+        spoiled.indexed(json.dumps({"weight_map": {"a": name.format(other=folder.parent)}}))(folder)
 
     return spoil
 
@@ -135,9 +123,9 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", config(vocab_size=10), r"word_embeddings\.weight \[61, 32\], expected \[10, 32\]"),
     ("bert", config(max_position_embeddings=10), r"position_embeddings\.weight \[40, 32\], expected \[10, 32\]"),
     ("bert", config(model_type="gpt2"), "40 missing"),
-    ("bert", without(QUERY), rf"1 missing \({QUERY}\)"),
-    ("gpt2", without("h.1.attn.c_attn.weight"), r"1 missing \(h\.1\.attn\.c_attn\.weight\)"),
-    ("writing", without("h.1.attn.c_proj.weight"), r"1 missing \(h\.1\.attn\.c_proj\.weight\)"),
+    ("bert", spoiled.without(QUERY), rf"1 missing \({QUERY}\)"),
+    ("gpt2", spoiled.without("h.1.attn.c_attn.weight"), r"1 missing \(h\.1\.attn\.c_attn\.weight\)"),
+    ("writing", spoiled.without("h.1.attn.c_proj.weight"), r"1 missing \(h\.1\.attn\.c_proj\.weight\)"),
     ("bert", also(foo__bar=torch.zeros(2)), r"1 unexpected \(foo\.bar\)"),
     ("bert", also(encoder__layer__9__x=torch.zeros(2)), r"1 unexpected \(encoder\.layer\.9\.x\)"),
     ("bert", also(encoder__classifier=torch.zeros(2)), r"1 unexpected \(encoder\.classifier\)"),
@@ -148,17 +136,17 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     ("bert", with_value("embeddings.word_embeddings.weight", math.nan), "embeddings.word_embeddings.weight"),
     ("bert", with_value("encoder.layer.2.output.dense.bias", -math.inf), "encoder.layer.2.output.dense.bias"),
     *(("bert", of_dtype(dtype), str(dtype)[6:]) for dtype in (torch.complex64, torch.int64)),
-    *(("bert", cut(keep), r"model\.safetensors .*\d+ bytes") for keep in (0, 8, 100, -1)),
+    *(("bert", spoiled.cut(keep), r"model\.safetensors .*\d+ bytes") for keep in (0, 8, 100, -1)),
     *(("bert", write(WEIGHTS, data), WEIGHTS) for data in (b"\x02\0\0\0\0\0\0\0{}extra", b"<html>404</html>")),
     *(("bert", write(name, POINTER), f"{name}.* git lfs") for name in (WEIGHTS, "config.json", "tokenizer.json")),
     ("bert", in_shards(lambda shard: shard.write_text(POINTER)), "git lfs"),
     ("bert", in_shards(lambda shard: shard.write_bytes(b"x" * 50)), "model-00001"),
     ("bert", in_shards(None, lambda shard: shard.unlink()), "model-00002"),
     *(
-        ("bert", indexed(index), "index")
+        ("bert", spoiled.indexed(index), "index")
         for index in ('{"weight_map": {}}', "[]", '{"weight_map": []}', '{"weight_map": {"a": 3}}')
     ),
-    ("bert", as_pickle, r"pytorch_model\.bin"),
+    ("bert", spoiled.as_pickle, r"pytorch_model\.bin"),
     *(
         ("bert", config(quantization_config={"quant_method": method}), method)
         for method in ("fp8", "mxfp4", "compressed-tensors", "gptq", "awq")
@@ -167,7 +155,7 @@ REFUSED: list[tuple[str, Spoil, str]] = [
     *(("bert", write("config.json", content), r"config\.json") for content in ("not json", "[1]", "", b"\xff\xfe")),
     # what is not reproduced, before any weight is read
     *(
-        ("bert", both(config(model_type=kind), write(WEIGHTS, "garbage")), "model_type|deberta")
+        ("bert", spoiled.both(config(model_type=kind), write(WEIGHTS, "garbage")), "model_type|deberta")
         for kind in ("mamba", None, ["bert"], "deberta")
     ),
     *(

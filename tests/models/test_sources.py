@@ -11,14 +11,7 @@ import httpx
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import _tree_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import _tree_cache, errors
 
 from attnviz.commands.models.measure import built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
@@ -189,11 +182,11 @@ def test_what_was_downloaded_without_the_exports_is_whole_offline(hub, bert_fold
     [
         OSError("no route to host\nmore"),
         TimeoutError("timed out"),
-        HfHubHTTPError("503 Service Unavailable", response=ANSWER),
-        LocalEntryNotFoundError("no connection"),
+        errors.HfHubHTTPError("503 Service Unavailable", response=ANSWER),
+        errors.LocalEntryNotFoundError("no connection"),
         httpx.ConnectError("[Errno -3] Temporary failure in name resolution"),
-        GatedRepoError("403", response=ANSWER),
-        RepositoryNotFoundError("404", response=ANSWER),
+        errors.GatedRepoError("403", response=ANSWER),
+        errors.RepositoryNotFoundError("404", response=ANSWER),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -201,14 +194,16 @@ def test_what_the_hub_does_not_give_is_one_error(hub, error):
     hub.online()
     hub.raises(error)
     for find in (find_checkpoint, find_config):
-        with pytest.raises(CheckpointError, match="HF_TOKEN" if isinstance(error, GatedRepoError) else None) as caught:
+        with pytest.raises(
+            CheckpointError, match="HF_TOKEN" if isinstance(error, errors.GatedRepoError) else None
+        ) as caught:
             find("org/tiny")
         assert "\n" not in str(caught.value)
 
 
 def test_a_revision_that_the_hub_lacks_and_mistakes_of_ours(hub):
     hub.online()
-    hub.raises(RevisionNotFoundError("404", response=ANSWER))
+    hub.raises(errors.RevisionNotFoundError("404", response=ANSWER))
     with pytest.raises(CheckpointError, match="v9"):
         find_checkpoint("org/tiny", "v9")
     hub.raises(ZeroDivisionError("a bug"))
