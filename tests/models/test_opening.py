@@ -125,16 +125,14 @@ def test_dtypes_go_by_the_names_of_torch_and_have_a_tolerance(machine):
     assert all(resolve_device(name) == torch.device(name) for name in ("cpu", "cuda", "cuda:0", "cuda:1", "mps"))
 
 
-class Inner(nn.Module):
-    """The first module of a SentenceTransformer."""
+class Wrapper(nn.Module):
+    """The first module of a SentenceTransformer, and the second."""
 
-    def __init__(self, model: Any) -> None:
+    pooling_mode = "mean"
+
+    def __init__(self, model: Any = None) -> None:
         super().__init__()
         self.auto_model = model
-
-
-class Pooling(nn.Module):
-    pooling_mode = "mean"
 
 
 class SentenceModel(nn.Sequential):
@@ -145,8 +143,8 @@ class SentenceModel(nn.Sequential):
 
 def test_a_sentence_transformer_is_the_transformer_inside_it_and_its_pooling_is_noted() -> None:
     bert = sharp_bert()
-    checkpoint, _ = open_checkpoint(SentenceModel(Inner(bert), Pooling(), nn.Identity()))
+    checkpoint, _ = open_checkpoint(SentenceModel(Wrapper(bert), Wrapper(), nn.Identity()))
     assert checkpoint.model is bert
     (note,) = checkpoint.notes
-    assert "mean Pooling, Identity" in note
+    assert "mean Wrapper, Identity" in note
     assert analyze("the cat that i saw ran away", checkpoint).verification.heads_compared == 12
