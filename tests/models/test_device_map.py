@@ -114,11 +114,10 @@ def test_a_profile_is_measured_from_disk(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("offload", [True, False])
 def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp_path, offload):
-    model = AutoModel.from_pretrained(bert_folder)
-    plain = attnviz.analyze("the cat ran away", model, tokenizer=bert_tokenizer())
-    spread: Any = AutoModel.from_pretrained(bert_folder, device_map=BERT) if not offload else model
+    plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=bert_tokenizer())
+    spread: Any = AutoModel.from_pretrained(bert_folder, device_map=None if offload else BERT)
     if offload:
-        disk_offload(model, offload_dir=tmp_path)
+        disk_offload(spread, offload_dir=tmp_path)
     again = attnviz.analyze("the cat ran away", spread, tokenizer=bert_tokenizer())
     assert on_meta(spread) > 0.4
     assert document_without_place(again) == document_without_place(plain)
