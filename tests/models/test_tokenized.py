@@ -92,6 +92,7 @@ def test_one_text_gives_one_analysis_and_a_list_of_texts_a_list():
 
 
 @pytest.mark.draws
+@pytest.mark.thorough
 @needs_minilm
 def test_words_are_those_of_the_text():
     tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").folder)

@@ -307,6 +307,7 @@ def test_a_token_is_named_by_its_text_its_word_or_its_number():
             find_positions(several, token)
 
 
+@pytest.mark.thorough
 def test_every_command_names_tokens_alike():
     model, tokenizer, text = sharp_bert(), bert_tokenizer(), "the unable cat saw the dog"
     heads = attnviz.analyze(text, model, tokenizer=tokenizer)
