@@ -44,8 +44,9 @@ made = cache(checkpoint_of)
 
 
 def each_implementation(checkpoint: Checkpoint) -> Iterator[str]:
-    """A model set to each implementation of attention that it has, in turn."""
-    for name in dict.fromkeys((checkpoint.attention, "eager")):
+    """A model set to each implementation of attention that it has, in turn, and back."""
+    own = checkpoint.attention
+    for name in dict.fromkeys(("eager", own)):
         checkpoint.model.set_attn_implementation(name)
         yield name
 
