@@ -46,6 +46,15 @@ def test_windows_are_on_both_sides_and_baselines_within_them():
         assert pattern.amax(-1).mean() > 0.3
 
 
+def test_modernberts_mean_of_states_is_not_taken_for_the_first_token():
+    of_classes = transformers.AutoModelForSequenceClassification
+    heads = [
+        checkpoint_of("modernbert", auto_class=of_classes, classifier_pooling=kind).classifier
+        for kind in ("cls", "mean")
+    ]
+    assert [head is None for head in heads] == [False, True]
+
+
 def test_the_bias_by_distance_is_a_part_of_scores():
     checkpoint = checkpoint_of("mpnet", torch.float64)
     explained = attnviz.explain(TEXT, checkpoint, layer=0)

@@ -85,6 +85,13 @@ def test_a_wav_file_is_read_as_transformers_does(tmp_path):
     assert frames.sink == (False,) * 16 + (True,) * (FRAMES - 16)
 
 
+def test_pictures_sum_the_attention_to_intervals_and_to_all_padding(monkeypatch):
+    monkeypatch.setattr("attnviz.models.sound._MOST_INTERVALS", 5)
+    frames: Any = verified(checkpoint_of("whisper")).tokens
+    assert [len(each) for each in frames.intervals.members] == [4, 4, 4, 4, 4, 10]
+    assert frames.intervals.labels == ("0.00s", "0.08s", "0.16s", "0.24s", "0.32s", "<padding>")
+
+
 def test_drawn_patterns_are_those_of_the_frames(folder, tmp_path):
     analysis = attnviz.analyze(audio=tone(tmp_path / "tone.wav"), model=folder, target=SAID)
     across = analysis.parts[-1]
