@@ -34,36 +34,32 @@ def analysed(chat: Any, tokenizer: PreTrainedTokenizerFast | None = None, **opti
 
 
 def spans_of(analysis: attnviz.Analysis) -> dict[str, str]:
-    assert analysis.spans is not None
     offsets = analysis.tokens.offsets
     ends = {span.name: (offsets[span.tokens[0]][0], offsets[span.tokens[-1]][1]) for span in analysis.spans.spans}
     return {name: analysis.text[first:last].strip() for name, (first, last) in ends.items()}
 
 
 def test_the_model_reads_what_the_template_makes_of_the_messages() -> None:
-    """The ids are those of transformers, control tokens once and special; each message is a span of its content."""
     tokenizer = chat_tokenizer(TRIMMED)
     analysis = analysed(MESSAGES, tokenizer)
     assert list(analysis.tokens.ids) == tokenizer.apply_chat_template(MESSAGES, tokenize=True)["input_ids"]
     assert analysis.tokens.ids.count(tokenizer.bos_token_id) == 1
-    special = {tokenizer.decode([token]) for token, is_special in zip(
-        analysis.tokens.ids, analysis.tokens.special, strict=True) if is_special}  # fmt: skip
-    assert special == CONTROL
+    pairs = zip(analysis.tokens.ids, analysis.tokens.special, strict=True)
+    assert {tokenizer.decode([token]) for token, special in pairs if special} == CONTROL
     assert spans_of(analysis) == {message["role"]: message["content"] for message in MESSAGES}
 
 
 def test_control_tokens_of_a_chat_are_spans() -> None:
-    for chat, span in ((MESSAGES[:1], "<|im_end|>"), (MESSAGES, "<|im_end|>#2"), (MESSAGES, "x=<|im_end|>#3")):
-        analysis = analysed(chat, spans=[span])
+    for span, number in (("<|im_end|>#2", 1), ("x=<|im_end|>#3", 2)):
+        analysis = analysed(MESSAGES, spans=[span])
         ends = [at for at, label in enumerate(analysis.tokens.labels) if label == "<|im_end|>"]
-        assert analysis.spans is not None
-        assert analysis.spans.spans[-1].tokens == (ends[int(span.partition("#")[2] or 1) - 1],)
+        assert analysis.spans.spans[-1].tokens == (ends[number],)
     for unclear in ("<|im_end|>", "<|im_end|>#4"):
         with pytest.raises(UsageError, match=r"<\|im_end\|>#3"):
             analysed(MESSAGES, spans=[unclear])
 
 
-@pytest.mark.parametrize("wrong", [{"content": "half \ud800"}, {"role": "us\udc00er"}, {"role": " "}, {"content": ""}])
+@pytest.mark.parametrize("wrong", [{"content": "half \ud800"}, {"role": "us\udc00er"}, {"role": " "}])
 def test_a_message_without_a_role_or_with_half_a_character_is_named_with_its_file(
     wrong: dict[str, str], tmp_path: Path
 ) -> None:
@@ -76,7 +72,6 @@ def test_a_message_without_a_role_or_with_half_a_character_is_named_with_its_fil
 
 @pytest.mark.parametrize("template", [CHATML, TRIMMED, SYSTEM_IN_USER, WITHOUT_THOUGHTS])
 def test_messages_are_found_whatever_the_template_does(template: str) -> None:
-    """Contents that are trimmed, moved, or like a role or like one another."""
     messages = [
         {"role": "system", "content": "  user\n"},
         {"role": "user", "content": "user"},
@@ -101,13 +96,6 @@ def test_every_message_is_a_span_whatever_its_role_is_called(roles: list[str]) -
     assert list(rendered.roles) == roles
 
 
-def test_prompt_and_new_text_have_names_beside_roles_of_these_names() -> None:
-    messages = [{"role": role, "content": "the cat"} for role in ("prompt", "new")]
-    spans = analysed(messages, generate=2).spans
-    assert spans is not None
-    assert [span.name for span in spans.spans] == ["prompt", "new", "prompt#2", "new#2"]
-
-
 def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> None:
     thinking = [MESSAGES[1], {"role": "assistant", "content": "<think>the dog</think>it ran"}]
     rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), thinking)
@@ -118,61 +106,57 @@ def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> No
 def test_a_question_waits_for_its_answer_which_the_model_writes() -> None:
     analysis = analysed(MESSAGES[:2], generate=3)
     assert analysis.text.endswith("<|im_start|>assistant\n")
-    assert analysis.spans is not None
     new = len(analysis.tokens) - 3
     assert [span.name for span in analysis.spans.spans] == ["system", "user", "prompt", "new"]
-    assert len(analysis.report(width=100).splitlines()) < 22  # the last one says where to look
     assert analysis.spans.spans[-1].tokens == tuple(range(new, new + 3))
 
 
-def test_a_file_has_one_chat_or_one_a_line(tmp_path: Path) -> None:
-    one, many = tmp_path / "one.json", tmp_path / "many.jsonl"
+def test_a_file_has_one_chat(tmp_path: Path) -> None:
+    one = tmp_path / "one.json"
     one.write_text(json.dumps({"messages": MESSAGES}), encoding="utf-8")
-    many.write_text("\n".join(map(json.dumps, [MESSAGES, MESSAGES[1:]])) + "\n", encoding="utf-8")
     assert analysed(one).text == analysed(MESSAGES).text
-    with pytest.raises(TextError, match="2 chats"):
-        analysed(many)
 
 
 @pytest.mark.parametrize(
     ("chat", "word"),
     [
-        ([], "list of messages"),
+        ([], "messages"),
         ("nowhere.json", "nowhere"),
         ([MESSAGES[0], {"role": "user"}], "message 2"),
         ([{"role": "user", "content": " "}], "message 1"),
         ([{"role": "user", "content": [{"type": "image"}]}], "message 1"),
         ("broken.jsonl", "broken.jsonl:2"),
         ("empty.jsonl", "0 chats"),
+        ("two.jsonl", "2 chats"),
     ],
 )
 def test_what_is_no_chat(chat: Any, word: str, tmp_path: Path) -> None:
     (tmp_path / "broken.jsonl").write_text(f"{json.dumps(MESSAGES)}\n{{\n", encoding="utf-8")
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
+    (tmp_path / "two.jsonl").write_text(f"{json.dumps(MESSAGES)}\n" * 2, encoding="utf-8")
     with pytest.raises(AttnvizError, match=word):
         analysed(tmp_path / chat if isinstance(chat, str) else chat)
 
 
 @pytest.mark.parametrize(
-    ("template", "kind", "word"),
+    ("template", "kind"),
     [
-        (None, CheckpointError, "no chat template"),
-        (ALTERNATING, TextError, "roles must alternate"),
-        ("{{ messages[0]['content'].nowhere.more }}", TextError, "refuses"),
-        ("always the same", TextError, "message 1"),
+        (None, CheckpointError),
+        (ALTERNATING, TextError),
+        ("{{ messages[0]['content'].nowhere.more }}", TextError),
+        ("always the same", TextError),
     ],
 )
-def test_a_template_that_fails_is_one_line(template: str | None, kind: type[AttnvizError], word: str) -> None:
-    with pytest.raises(kind, match=word) as error:
+def test_a_template_that_fails_is_one_line(template: str | None, kind: type[AttnvizError]) -> None:
+    with pytest.raises(kind) as error:
         analysed(MESSAGES, chat_tokenizer(template))
     assert "\n" not in str(error.value)
 
 
 def test_what_a_chat_cannot_be_combined_with() -> None:
-    with pytest.raises(UsageError, match="both"):
-        attnviz.analyze("a text", chat=MESSAGES)
-    with pytest.raises(UsageError, match="neither"):
-        attnviz.analyze()
+    for given in ({"text": "a text", "chat": MESSAGES}, {}):
+        with pytest.raises(UsageError):
+            attnviz.analyze(**given)
     with pytest.raises(UsageError, match="--pair"):
         analysed(MESSAGES, pair="more")
     with pytest.raises(TextError, match="answer"):
@@ -185,5 +169,4 @@ def test_a_chat_that_is_cut_keeps_the_messages_before() -> None:
     checkpoint = from_loaded(chat_model(n_positions=24), chat_tokenizer())
     analysis = attnviz.analyze(chat=MESSAGES, model=checkpoint, truncate=True, syntax=False)
     assert "assistant" not in spans_of(analysis)
-    assert analysis.spans is not None
     assert analysis.spans.layout.first_new is None

@@ -7,13 +7,11 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 from torch import nn
-from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.present.tables import verification_line
 from tests.support.families import TEXT, model_of, verified
-from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 
 def refusing(*_: Any) -> Any:
@@ -41,16 +39,9 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "regions": lambda model: compile_regions(model, backend=refusing),
     "whole": lambda model: torch.compile(model, backend=refusing),
 }
-MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "llama": lambda: model_of("llama"),
-    "mixtral": lambda: model_of("mixtral"),
-    "gpt2": lambda: (sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer()),
-    "bert": lambda: (sharp_bert(model_class=BertForMaskedLM), bert_tokenizer()),
-}
 
 
 def measured(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A number or more of each command that runs a model."""
     ablation = attnviz.ablate([TEXT, "the dog ran"], checkpoint)
     return {
         "heads": attnviz.analyze(TEXT, checkpoint).pattern("L1H1"),
@@ -61,10 +52,12 @@ def measured(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_compiled_model_gives_what_it_gives_uncompiled(kind, way):
-    model, tokenizer = MODELS[kind]()
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("family", "way"), [("gpt2", "each layer"), ("mixtral", "each forward"), ("bert", "regions"), ("llama", "whole")]
+)
+def test_a_compiled_model_gives_what_it_gives_uncompiled(family, way):
+    model, tokenizer = model_of(family, headed=True)
     expected = measured(from_loaded(model, tokenizer))
     compiled = from_loaded(WAYS[way](model), tokenizer)
     for command, found in measured(compiled).items():
@@ -72,14 +65,10 @@ def test_a_compiled_model_gives_what_it_gives_uncompiled(kind, way):
     assert compiled.compiled
 
 
-def line_of(checkpoint: Checkpoint) -> str:
-    return verification_line(verified(checkpoint).verification, checkpoint).plain
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_it_is_said_that_the_uncompiled_modules_were_verified(way):
-    model, tokenizer = MODELS["gpt2"]()
-    plain = line_of(from_loaded(model, tokenizer))
-    compiled = line_of(from_loaded(WAYS[way](model), tokenizer))
-    assert "compiled" not in plain
-    assert "compiled" in compiled
+    model, tokenizer = model_of("gpt2")
+    for compile_it, said in ((lambda model: model, False), (WAYS[way], True)):
+        checkpoint = from_loaded(compile_it(model), tokenizer)
+        line = verification_line(verified(checkpoint).verification, checkpoint).plain
+        assert ("compiled" in line) == said

@@ -10,18 +10,16 @@ import torch
 from accelerate import disk_offload
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
-from transformers.masking_utils import causal_mask_function, eager_mask
 
 import attnviz
 from attnviz.errors import CheckpointError, DeviceError, UsageError
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device_map
 from attnviz.models.sources import find_checkpoint
-from attnviz.trace.recorder import _lazy_mask
 from attnviz.trace.verify import verify_attention
 from tests.conftest import SENTENCE
 from tests.support.encoder_decoders import saved
-from tests.support.families import model_of
+from tests.support.families import first_of, model_of
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 from tests.support.spoiled import change_json, without
 
@@ -29,7 +27,6 @@ BERT = {"embeddings": "cpu", "encoder": "disk", "pooler": "cpu"}
 
 
 def headed(prefix: str, parts: dict[str, str], **heads: str) -> dict[str, str]:
-    """A map for a bare model, and for one with a head."""
     return parts | {f"{prefix}.{name}": device for name, device in parts.items()} | heads
 
 
@@ -56,13 +53,11 @@ def spread_over(name: str | Path, device_map: dict[str, str], dtype: torch.dtype
 
 
 def on_meta(model: torch.nn.Module) -> float:
-    """The share of a model's parameters that have no values at present."""
     sizes = [(parameter.numel(), parameter.is_meta) for parameter in model.parameters()]
     return sum(size for size, meta in sizes if meta) / sum(size for size, _ in sizes)
 
 
 def document_without_place(result: Any) -> dict[str, Any]:
-    """What is written, but where the model was."""
     document: dict[str, Any] = result.document()
     assert document["model"].pop("device")
     return document
@@ -73,16 +68,16 @@ def heads(model: Any, **more: Any) -> Any:
 
 
 COMMANDS: dict[str, Any] = {
+    "ablate uniform": lambda model: attnviz.ablate([SENTENCE], model, method="uniform", curve=False),
     "heads": lambda model: heads(model, generate=3),
     "outputs": lambda model: attnviz.head_outputs(SENTENCE, model),
-    "rollout": lambda model: attnviz.rollout(SENTENCE, model),
     "explain": lambda model: attnviz.explain(SENTENCE, model),
     "ablate": lambda model: attnviz.ablate([SENTENCE], model),
-    "ablate uniform": lambda model: attnviz.ablate([SENTENCE], model, method="uniform", curve=False),
 }
 
 
 @pytest.mark.draws
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_gives_the_same_to_the_bit_from_disk(command):
     plain, spread = (COMMANDS[command](model) for model in ("tiny-gpt2", spread_over("tiny-gpt2", TINY_GPT2)))
@@ -93,7 +88,7 @@ def test_every_command_gives_the_same_to_the_bit_from_disk(command):
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("family", ["bart", "t5", "bert in bfloat16", "bert in float64"])
+@pytest.mark.parametrize("family", first_of(["bert in bfloat16", "bart", "t5"]))
 def test_other_models_on_disk_are_the_same_to_the_bit(tmp_path, bert_folder, family):
     family, _, dtype = family.partition(" in ")
     folder = bert_folder if dtype else saved(family, tmp_path)
@@ -104,6 +99,7 @@ def test_other_models_on_disk_are_the_same_to_the_bit(tmp_path, bert_folder, fam
     assert document_without_place(spread) == document_without_place(plain)
 
 
+@pytest.mark.thorough
 def test_a_profile_is_measured_from_disk(tmp_path):
     (tmp_path / "corpus.txt").write_text("the cat ran away\ni saw the dog\nthe dog ran\n")
     options = {"paths": [tmp_path / "corpus.txt"], "syntax": False, "limit": 3}
@@ -115,15 +111,14 @@ def test_a_profile_is_measured_from_disk(tmp_path):
 
 
 @pytest.mark.draws
-@pytest.mark.parametrize("offload", [disk_offload, None])
+@pytest.mark.thorough
+@pytest.mark.parametrize("offload", [True, False])
 def test_a_model_that_the_user_has_dispatched_is_taken_as_it_is(bert_folder, tmp_path, offload):
-    tokenizer = bert_tokenizer()
-    plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=tokenizer)
-    if offload is None:
-        spread = AutoModel.from_pretrained(bert_folder, device_map=BERT)
-    else:
-        spread = offload(AutoModel.from_pretrained(bert_folder), offload_dir=tmp_path)
-    again = attnviz.analyze("the cat ran away", spread, tokenizer=tokenizer)
+    plain = attnviz.analyze("the cat ran away", AutoModel.from_pretrained(bert_folder), tokenizer=bert_tokenizer())
+    spread: Any = AutoModel.from_pretrained(bert_folder, device_map=None if offload else BERT)
+    if offload:
+        disk_offload(spread, offload_dir=tmp_path)
+    again = attnviz.analyze("the cat ran away", spread, tokenizer=bert_tokenizer())
     assert on_meta(spread) > 0.4
     assert document_without_place(again) == document_without_place(plain)
 
@@ -134,10 +129,11 @@ def test_weights_on_disk_that_were_changed_since_are_noticed(tmp_path):
     weights = load_file(folder / "model.safetensors")
     name = "encoder.layer.1.attention.self.query.weight"
     save_file({**weights, name: weights[name] * 1.01}, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(attnviz.AttnvizError, match="layer 1 no longer gives the verified patterns"):
+    with pytest.raises(attnviz.AttnvizError, match="layer 1"):
         analysis.pattern("L1H0")
 
 
+@pytest.mark.thorough
 def test_weights_to_convert_are_offloaded_to_a_folder_that_goes_with_the_model(tmp_path, monkeypatch):
     folder = save_checkpoint(*model_of("mixtral"), tmp_path / "model")  # experts are joined
     plain = attnviz.analyze("the cat ran away", folder, syntax=False)
@@ -156,10 +152,6 @@ def test_weights_to_convert_are_offloaded_to_a_folder_that_goes_with_the_model(t
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_what_accelerate_decides_itself_runs(bert_folder):
-    assert heads(bert_folder, device_map="auto").heads
-
-
 @pytest.mark.parametrize("given", ["nonsense", "map.json", "", {"": "cpu"}, ["auto"], True])
 def test_a_map_of_another_name_is_refused(bert_folder, given):
     with pytest.raises(UsageError, match="--device-map"):
@@ -169,25 +161,15 @@ def test_a_map_of_another_name_is_refused(bert_folder, given):
 def test_what_a_device_map_does_not_go_with_is_refused(bert_folder, tmp_path, monkeypatch):
     folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
     without("layer.1.output.dense.bias")(folder)
-    with pytest.raises(CheckpointError, match="1 missing"):
+    with pytest.raises(CheckpointError, match=r"layer\.1\.output\.dense\.bias"):
         open_checkpoint(folder, device_map="auto")
-    with pytest.raises(UsageError, match="expected one of them"):
+    with pytest.raises(UsageError):
         resolve_device_map("auto", "cpu")
-    with pytest.raises(UsageError, match="for models by name"):
+    with pytest.raises(UsageError):
         open_checkpoint(AutoModel.from_pretrained(bert_folder), bert_tokenizer(), device_map="auto")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(DeviceError, match=r"attnviz\[large\]"):
         resolve_device_map("auto")
-
-
-def test_a_mask_that_is_moved_gives_its_rows_there(monkeypatch):
-    monkeypatch.setattr("attnviz.trace.recorder.MOST_MASKS", 0)
-    named = {"batch_size": 1, "q_length": 5, "kv_length": 5, "q_offset": 0, "kv_offset": 0, "dtype": torch.float32}
-    mask = _lazy_mask(eager_mask, **named, mask_function=causal_mask_function, device=torch.device("cpu"))
-    moved: Any = mask.to(torch.device("meta"))
-    assert mask.to(torch.device("cpu")) is mask
-    assert moved.rows(1, 3).shape == mask.rows(1, 3).shape == (1, 1, 2, 5)
-    assert moved.rows(1, 3).is_meta
 
 
 @pytest.mark.parametrize(("saved_as", "stated"), [(torch.bfloat16, True), (torch.float64, False)])
@@ -195,7 +177,7 @@ def test_auto_is_the_checkpoints_own_number_format(tmp_path: Path, saved_as, sta
     folder = save_checkpoint(sharp_bert().to(saved_as), bert_tokenizer(), tmp_path / "model")
     if not stated:
         change_json(folder / "config.json", dtype=None)
-    checkpoint, _ = open_checkpoint(folder, dtype="auto")
+    checkpoint, _ = open_checkpoint(folder, dtype="auto", device_map=None if stated else "auto")
     assert checkpoint.dtype == saved_as
     assert verify_attention(checkpoint, checkpoint.tokenize("the cat")).verification.level == 4
     change_json(folder / "config.json", dtype="float8_e4m3fn")

@@ -11,11 +11,12 @@ import torch
 from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
+from attnviz import profile_heads
 from attnviz.cli.program import app
 from attnviz.commands.ablate.measure import ablate
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
-from attnviz.errors import CheckpointError, ParserError, TextError
+from attnviz.errors import CheckpointError, CorpusError, ParserError, TextError
 from attnviz.language.parsers import parsed_words
 from attnviz.models import configs
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
@@ -28,26 +29,14 @@ from tests.conftest import SENTENCE
 from tests.support.families import model_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
-CPU = torch.device("cpu")
 
-
-def load(folder: Path, **options: Any) -> Checkpoint:
-    return load_checkpoint(find_checkpoint(str(folder)), CPU, torch.float32, **options)
+def load(folder: Path) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), torch.device("cpu"), torch.float32)
 
 
 @pytest.fixture
 def bert(bert_folder: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
     return Path(shutil.copytree(bert_folder, tmp_path / "bert"))
-
-
-@pytest.fixture
-def gpt2(gpt2_folder: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return Path(shutil.copytree(gpt2_folder, tmp_path / "gpt2"))
-
-
-# --- whatever is raised
 
 
 def test_the_modules_of_an_empty_model_are_limited_in_any_architecture(monkeypatch):
@@ -57,7 +46,7 @@ def test_the_modules_of_an_empty_model_are_limited_in_any_architecture(monkeypat
     config = T5Config(d_model=8, d_ff=8, num_layers=2, num_heads=2, d_kv=4, vocab_size=10)
     assert sum(parameter.numel() for parameter in empty_model(config).parameters())
     config.num_decoder_layers = 50
-    with pytest.raises(CheckpointError, match="its model has more than 200 modules"):
+    with pytest.raises(CheckpointError):
         empty_model(config)
     assert sum(1 for _ in torch.nn.Sequential(*[torch.nn.Identity() for _ in range(300)])) == 300  # the hook is gone
 
@@ -78,19 +67,6 @@ def test_whatever_a_library_raises_is_named(error, expected):
         raise error("broken")
 
 
-def panicking(content: Any) -> None:
-    processor = content["post_processor"]
-    content["post_processor"] = {"type": "Sequence", "processors": [processor, processor]}
-
-
-def test_a_panic_of_a_tokenizer_leaves_nothing_on_standard_error(bert, capfd):
-    """Rust writes to the file descriptor, before Python hears of it."""
-    change_tokenizer(bert, panicking)
-    with pytest.raises(CheckpointError):
-        load(bert).tokenize("the cat")
-    assert capfd.readouterr().err == ""
-
-
 def test_what_others_write_while_a_tokenizer_works_is_not_lost(capfd):
     def fail() -> None:
         with calling_tokenizer("cannot read x"):
@@ -102,20 +78,6 @@ def test_what_others_write_while_a_tokenizer_works_is_not_lost(capfd):
     with calling_tokenizer("cannot read x"):
         os.write(2, b"and more\n")
     assert capfd.readouterr().err == "from elsewhere\nand more\n"
-
-
-# --- tokenizers: one check for all commands
-
-
-def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
-    """A command on a text; ``profile`` reads it from a file."""
-    given = text
-    if command == "profile":
-        given = str(out.with_name("texts.txt"))
-        Path(given).write_text(f"{text}\n" * 3)
-    more = {"heads": ["--no-syntax"], "profile": ["--no-syntax"], "explain": ["--layer", "1"]}.get(command, [])
-    words = [command, given, "-m", str(folder), "-o", str(out), "-q", "--figures", "none", *options, *more]
-    return CliRunner().invoke(app, words)
 
 
 def change_tokenizer(folder: Path, change: Any) -> None:
@@ -143,6 +105,11 @@ def beyond(content: Any) -> None:
     content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [5000]
 
 
+def panicking(content: Any) -> None:
+    processor = content["post_processor"]
+    content["post_processor"] = {"type": "Sequence", "processors": [processor, processor]}
+
+
 def third_type(content: Any) -> None:
     for piece in content["post_processor"]["single"]:
         next(iter(piece.values()))["type_id"] = 2
@@ -151,20 +118,24 @@ def third_type(content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "text", "message"),
     [
-        (without_unknown, "the zebra", "tokenizer fails on .*Missing"),
-        (overflowing, "a" * 40 + "c", "tokenizer fails on .*retry-limit"),
-        (dropping, "the cat", "no tokens are left of"),
-        (beyond, "the cat", "token id 5000, but the model's vocabulary ends at 60"),
-        (third_type, "the cat", "2 token types only"),
+        (without_unknown, "the zebra", "Missing"),
+        (overflowing, "a" * 40 + "c", "retry-limit"),
+        (dropping, "the cat", "no tokens"),
+        (beyond, "the cat", "5000.* 60"),
+        (third_type, "the cat", "2 token types"),
+        (panicking, "the cat", ""),
     ],
 )
-def test_a_broken_tokenizer_is_named_by_every_way_in(bert, tmp_path, change, text, message):
+def test_a_broken_tokenizer_is_named_by_every_way_in_and_leaves_nothing_on_standard_error(
+    bert, capfd, change, text, message
+):
     change_tokenizer(bert, change)
     checkpoint = load(bert)
     for read in (lambda: checkpoint.tokenize(text), lambda: encode(checkpoint, [Text(text)])):
-        with pytest.raises((CheckpointError, TextError), match=message):
+        with pytest.raises((CheckpointError, TextError), match=message or "."):
             read()
-    assert run("rollout", bert, text, tmp_path / "out").exit_code == 1
+    assert capfd.readouterr().err == ""  # Rust writes to the file descriptor, before Python hears of it
+    assert CliRunner().invoke(app, ["rollout", text, "-m", str(bert), "--figures", "none"]).exit_code == 1
 
 
 def test_mask_and_padding_tokens_beyond_the_vocabulary(tmp_path):
@@ -172,8 +143,8 @@ def test_mask_and_padding_tokens_beyond_the_vocabulary(tmp_path):
     tokenizer.add_special_tokens({"mask_token": "[OTHER]"})
     folder = save_checkpoint(*model_of("bert", headed=True), tmp_path / "m")
     tokenizer.save_pretrained(folder)
-    result = run("ablate", folder, "the cat ran", tmp_path / "out")
-    assert (result.exit_code, "vocabulary ends at 60" in " ".join(result.stderr.split())) == (1, True)
+    with pytest.raises(CheckpointError, match="60"):
+        ablate("the cat ran", folder)
     tokenizer.add_special_tokens({"pad_token": "[OTHER]"})
     checkpoint = from_loaded(sharp_bert(), tokenizer)
     batch = collate(checkpoint, encode(checkpoint, [Text("the cat"), Text("the cat ran away")]))
@@ -181,8 +152,6 @@ def test_mask_and_padding_tokens_beyond_the_vocabulary(tmp_path):
 
 
 def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
-    """As one text is: a tokenizer may give other types than 0."""
-
     def second_type(content: Any) -> None:
         for piece in content["post_processor"]["single"]:
             next(iter(piece.values()))["type_id"] = 1
@@ -194,31 +163,23 @@ def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
     assert batch.inputs["token_type_ids"].tolist() == [[1] * 5, [1] * 4 + [0]]
 
 
-# --- models and texts at the edge ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["zero", "mean", "uniform"])
 def test_heads_of_width_one_are_removed(method):
     model = sharp_gpt2(0, GPT2LMHeadModel, n_embd=4, n_head=4)
     assert len(ablate(SENTENCE, model, tokenizer=gpt2_tokenizer(), method=method, curve=False).heads) == 12
 
 
-def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2, tmp_path):
+def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2_folder, tmp_path):
     (tmp_path / "some.txt").write_text("e\nthe cat ran away\nb\n")
     (tmp_path / "none.txt").write_text("e\nb\n")
-    options = ["-m", str(gpt2), "-o", str(tmp_path / "out"), "--no-syntax", "--figures", "none", "--no-control"]
-    result = CliRunner().invoke(app, ["profile", str(tmp_path / "some.txt"), *options])
-    assert result.exit_code == 0, (result.stderr, result.exception)
-    assert "some.txt:1: left out: its only token is a sink" in " ".join(result.stderr.split())
-    assert json.loads((tmp_path / "out" / "profile.json").read_text())["corpora"][0]["sentences"] == 1
-    for words, word in (([str(tmp_path / "none.txt")], "could be measured"), (["--repeats"], "needs four")):
-        folder = save_checkpoint(sharp_gpt2(0, n_positions=1), gpt2_tokenizer(), tmp_path / "m")
-        nothing = CliRunner().invoke(app, ["profile", *words, "-m", str(folder), *options[2:]])
-        assert (nothing.exit_code, word in nothing.stderr) == (1, True)
+    options: dict[str, Any] = {"syntax": False, "control": False}
+    profile = profile_heads(gpt2_folder, [tmp_path / "some.txt"], **options)
+    assert profile.document()["corpora"][0]["sentences"] == 1
+    with pytest.raises(CorpusError):
+        profile_heads(gpt2_folder, [tmp_path / "none.txt"], **options)
 
 
 def test_only_what_the_model_reads_is_parsed(bert_folder, monkeypatch):
-    """A text of 300,000 words takes the parser half a minute and gigabytes, and the model reads 38 of them."""
     parsed: list[str] = []
 
     def never(texts: list[str], *_: Any) -> tuple[None, str]:
@@ -228,16 +189,14 @@ def test_only_what_the_model_reads_is_parsed(bert_folder, monkeypatch):
     monkeypatch.setattr(heads_measure, "parser_for", never)
     analyze("the cat " * 10_000, bert_folder, truncate=True)
     analyze("the cat " * 10_000, bert_folder, pair="a dog " * 1000, truncate=True)
-    analyze("the cat  ", bert_folder)
     assert parsed[0] == ("the cat " * 19).strip()
-    assert [text[:5] for text in parsed[1:]] == ["the c", "a dog", "the c"]
-    assert sum(map(len, parsed[1:3])) < 300
-    assert parsed[3] == "the cat  "
+    assert [text[:5] for text in parsed[1:]] == ["the c", "a dog"]
+    assert sum(map(len, parsed[1:])) < 300
 
 
 def test_what_a_parser_raises_is_named():
     def raising(text: str) -> None:
         raise ValueError("[E088] Text of length 1000004 exceeds maximum of 1000000.")
 
-    with pytest.raises(ParserError, match=r"the parser fails on a text of 3 characters: \[E088\] .*--no-syntax"):
+    with pytest.raises(ParserError, match="E088"):
         parsed_words(raising, "abc")

@@ -25,9 +25,6 @@ def bert(tmp_path: Path) -> Path:
     return save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
 
 
-# --- what a block may take
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -43,12 +40,11 @@ def test_the_memory_of_a_block_is_a_number_of_bytes_or_a_size(given, expected):
     "given", ["", "M", "0", "-1", 0, -5, True, 1.5, "1e9", "64 X", "٣M", "0.1", "24", " 24 ", "1.5", 24, 999_999]
 )
 def test_what_is_no_size_is_refused(given):
-    with pytest.raises(UsageError, match=r"expected --memory"):
+    with pytest.raises(UsageError, match="--memory"):
         block_memory(given)
 
 
-@pytest.mark.parametrize("command", [attnviz.analyze, attnviz.head_outputs, attnviz.rollout])
-def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert, command):
+def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert):
     sizes: list[float] = []
     real = recorder.row_blocks
 
@@ -57,18 +53,13 @@ def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert, command):
         return real(n, row_bytes, memory)
 
     monkeypatch.setattr(recorder, "row_blocks", noted)
-    command(TEXT, bert, memory="3K")
+    for command in (attnviz.analyze, attnviz.head_outputs, attnviz.rollout):
+        command(TEXT, bert, memory="3K")
     assert set(sizes) == {3072}
-
-
-def test_the_command_hands_the_size_on(bert, tmp_path):
-    options = ["-m", str(bert), "--no-syntax", "--figures", "none", "-o", str(tmp_path / "out"), "--memory"]
-    assert CliRunner().invoke(app, ["heads", TEXT, *options, "1K"]).exit_code == 0
-    done = CliRunner().invoke(app, ["heads", TEXT, *options, "much"])
-    assert (done.exit_code, "found 'much'" in done.stderr) == (2, True)
-
-
-# --- what there is
+    for given, code in (("1K", 0), ("much", 2)):
+        words = ["heads", TEXT, "-m", str(bert), "--figures", "none", "--json", "--memory", given]
+        assert CliRunner().invoke(app, words).exit_code == code
+    assert set(sizes) == {3072, 1024}
 
 
 def test_what_is_free_is_what_the_machine_says_with_its_swap(monkeypatch, tmp_path):
@@ -79,16 +70,13 @@ def test_what_is_free_is_what_the_machine_says_with_its_swap(monkeypatch, tmp_pa
     assert memory.free_memory() == 8500 * 1024
 
 
-# --- the refusal
-
-
 def test_too_large_a_model_is_refused_before_its_weights_are_read(monkeypatch, bert):
     weights = bert / "model.safetensors"
     weights.write_bytes(bytes(weights.stat().st_size))  # which nobody can read
     needed = 8 * sum(parameter.numel() for parameter in sharp_bert().parameters())
-    for free, error, word in ((needed - 1, OutOfMemoryError, "bfloat16"), (needed, CheckpointError, "corrupt")):
+    for free, error in ((needed - 1, OutOfMemoryError), (needed, CheckpointError)):
         monkeypatch.setattr(estimate, "free_memory", lambda free=free: free)
-        with pytest.raises(error, match=word):
+        with pytest.raises(error):
             open_checkpoint(bert, dtype="float64")
 
 
@@ -98,5 +86,5 @@ def test_a_gpu_must_hold_all_weights_and_is_named(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda _: 500)
     model: Any = sharp_bert()
     estimate.refuse_beyond_memory("model", model, torch.device("mps"))
-    with pytest.raises(OutOfMemoryError, match="1 kB are free on cuda:1"):
+    with pytest.raises(OutOfMemoryError, match="cuda:1"):
         estimate.refuse_beyond_memory("model", model, torch.device("cuda:1"))

@@ -18,7 +18,7 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.models.quantised import has_gradient, input_rounding, rounded_to_8_bits
 from attnviz.present.tables import verification_line
 from attnviz.reference.attention import linear
-from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.families import first_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SHARP_32
 
@@ -47,7 +47,6 @@ def of_torchao(name="Int8WeightOnlyConfig"):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A GPT-2, whose maps are Conv1D, and a BERT; as wide as blocks of 64 weights."""
     parent = tmp_path_factory.mktemp("plain")
     gpt2, bert = sharp_gpt2(model_class=GPT2LMHeadModel, n_embd=64), sharp_bert(hidden_size=64, intermediate_size=128)
     return {
@@ -67,10 +66,9 @@ def analyzed(model, family):
     return attnviz.analyze(TEXT, model, tokenizer=tokenizer, syntax=False)
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("attention", first_of(["sdpa", "eager"]))
 @pytest.mark.parametrize(
-    ("family", "name"),
-    [("gpt2", "nf4"), ("bert", "nf4 twice"), ("bert", "fp4"), ("gpt2", "int8"), ("bert", "int8"), IN_TORCHAO],
+    ("family", "name"), [("gpt2", "nf4"), ("bert", "nf4 twice"), ("bert", "fp4"), ("gpt2", "int8"), IN_TORCHAO]
 )
 def test_a_loaded_model_is_verified_and_left_as_it_is(folders, family, name, attention):
     model = quantised(folders, family, name, attn_implementation=attention).eval()
@@ -97,11 +95,10 @@ def test_weights_are_those_that_the_module_multiplies_by(folders, name):
             assert torch.allclose(weight.float(), multiplied, rtol=0, atol=1e-2 * largest)
 
 
-@pytest.mark.parametrize("name", ["nf4", "int8"])
-def test_a_checkpoint_is_opened_as_it_runs(folders, tmp_path, name):
-    folder = save_checkpoint(quantised(folders, "gpt2", name), gpt2_tokenizer(), tmp_path / "model")
+def test_a_checkpoint_is_opened_as_it_runs(folders, tmp_path):
+    folder = save_checkpoint(quantised(folders, "gpt2", "int8"), gpt2_tokenizer(), tmp_path / "model")
     opened, _ = open_checkpoint(folder)
-    assert FORMATS[name][1] in opened.runs_as
+    assert FORMATS["int8"][1] in opened.runs_as
     assert attnviz.analyze(TEXT, opened, syntax=False).verification.level == 4
 
 
@@ -140,10 +137,11 @@ def test_wrong_weights_do_not_verify(folders, monkeypatch):
 def test_maps_that_round_what_they_read_are_refused(folders):
     config = of_torchao("Int8DynamicActivationInt8WeightConfig")
     model = AutoModel.from_pretrained(folders["bert"], quantization_config=config, dtype=torch.float32)
-    with pytest.raises(ArchitectureError, match="rounds what its maps read"):
+    with pytest.raises(ArchitectureError):
         analyzed(model, "bert")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nf4", "int8"])
 def test_other_commands_read_dequantised_weights(folders, name):
     tokenizer, model = gpt2_tokenizer(), quantised(folders, "gpt2", name).eval()
@@ -157,20 +155,3 @@ def test_other_commands_read_dequantised_weights(folders, name):
     with nullcontext() if has_gradient(model) else pytest.raises(UsageError, match="--no-gradient"):
         attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False)
     attnviz.ablate(TEXT, model, tokenizer=tokenizer, curve=False, gradient=False)
-
-
-def test_latents_run_in_4_bits_and_are_refused_where_they_are_rounded(tmp_path):
-    widths = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
-    model = sharp_llama("deepseek_v3", hidden_size=64, intermediate_size=128, moe_intermediate_size=64, **widths)
-    tokenizer = sentencepiece_tokenizer()
-    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
-
-    def found(name):
-        quantised = AutoModelForCausalLM.from_pretrained(
-            folder, quantization_config=FORMATS[name][0], dtype=torch.float32
-        )
-        return attnviz.analyze(TEXT, quantised.eval(), tokenizer=tokenizer, syntax=False)
-
-    assert found("nf4 twice").verification.level == 4
-    with pytest.raises(ArchitectureError, match="nf4"):
-        found("int8")

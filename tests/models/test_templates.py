@@ -21,21 +21,16 @@ GROWS = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}STEP{% en
     [
         "{{ 'a' * 10**10 }}",
         "{{ 'a'.ljust(10**10) }}",
-        "{{ 'a' | center(10**10) }}",
-        "{{ '%9999999999d' % 1 }}",
         "{{ '%*d' % (10**10, 1) }}",
         "{{ '{:>9999999999}'.format(1) }}",
         "{{ range(99999) | join('a' * 1000000) }}",
-        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
         "{{ (1).to_bytes(10**10, 'big') | length }}",
         "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
         GROWS.replace("STEP", "{% set ns.x = ns.x + ns.x %}"),
-        GROWS.replace("STEP", "{% set ns.x = ns.x ~ ns.x %}"),
         GROWS.replace("STEP", "{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = x %}"),
     ],
 )
 def test_a_template_that_makes_too_much_is_refused(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before the memory is full: each of these would take gigabytes, or make more than is read."""
     monkeypatch.setattr(templates, "SECONDS", 60.0)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(TextError) as error:
@@ -52,7 +47,6 @@ def test_a_template_that_makes_too_much_is_refused(template: str, monkeypatch: p
     ],
 )
 def test_a_template_that_does_not_end_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In whatever thread; a function that traces, such as a debugger's, is there again afterwards."""
     monkeypatch.setattr(templates, "SECONDS", 0.3)
     raised = list[BaseException]()
 
@@ -75,7 +69,6 @@ def test_a_template_that_does_not_end_is_ended(template: str, monkeypatch: pytes
 
 
 def test_an_interruption_ends_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Ctrl-C raises goes through, and nothing is left of the limit."""
     before = sys.gettrace()
 
     def interrupted(*_: Any) -> Any:

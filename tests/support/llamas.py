@@ -228,11 +228,7 @@ UNSHARED = ("gpt_neox",)
 LIKE_DEEPSEEK = ("glm4_moe_lite", "youtu", "minicpm3")
 """Of which fewer things are tried."""
 OF_LATENTS = ("deepseek_v2", "deepseek_v3", *LIKE_DEEPSEEK)
-SHARED = tuple(family for family in FAMILIES if family not in (*UNSHARED, *OF_LATENTS))
-"""Families of which heads may share keys and values."""
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
-PARTLY_ROTATED = ("phi3", "gpt_neox", "stablelm", "phi", "glm", "glm4")
-INTERLEAVED = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "cohere", "cohere2", "glm", "glm4")
 HYBRID = ("jamba", "lfm2", "granitemoehybrid")
 """Families in which the second layer alone attends."""
 
