@@ -7,10 +7,11 @@
 Importing the package is cheap; torch, transformers and matplotlib are imported when first needed.
 """
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from attnviz import errors
-from attnviz.lazy import lazily
 
 if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
@@ -90,4 +91,14 @@ else:
         "version": ("__version__",),
     }
     _MODULES = {name: f"attnviz.{module}" for module, names in _NAMES.items() for name in names}
-    __getattr__, __dir__, __all__ = lazily(__name__, _MODULES)
+    __all__ = list(_MODULES)
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'attnviz' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        module = import_module(_MODULES[name])
+        globals()[name] = value = getattr(module, name, module)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted(_MODULES)

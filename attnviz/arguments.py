@@ -2,16 +2,15 @@
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from attnviz.errors import TextError, UsageError
-from attnviz.memory import bytes_of
+from attnviz.errors import UsageError
 
 _LONGEST = 200  # most characters of a wrong value in a message
-
 _MOST_LISTED = 10  # most names in a message
 
 
@@ -22,10 +21,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_of(name: str, known: Collection[str], all_of_them: str) -> str:
-    """What was expected of a name: the known ones, or of more than ten the nearest and ``all_of_them``, where they are.
-
-    It ends with a full stop.
-    """
+    """A sentence on what was expected: the known names, or of more than ten the nearest and ``all_of_them``."""
     listed = ", ".join(known) if len(known) <= _MOST_LISTED else f"{len(known)} names; {all_of_them}"
     return f"expected one of {listed}.{did_you_mean(name, known)}"
 
@@ -36,10 +32,7 @@ def relation_named(name: str) -> str:
 
 
 def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bool:
-    """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``.
-
-    A text may be too long for a name, or empty, or have a null character, which none can have.
-    """
+    """Whether there is a file or folder of this name, of a kind such as ``Path.is_file``; a text may be too long."""
     try:
         return name != "" and kind(Path(name))
     except (OSError, ValueError):
@@ -47,10 +40,7 @@ def is_there(name: str | Path, kind: Callable[[Path], bool] = Path.exists) -> bo
 
 
 def as_found(value: object) -> str:
-    """A wrong value for a message, on one line and shortened; by its type where Python cannot write it.
-
-    That is so of whole numbers of more than 4,300 digits.
-    """
+    """A wrong value for a message, on one line and shortened; by its type where Python cannot write it."""
     try:
         written = repr(str(value)) if isinstance(value, Path) else repr(value)
         text = " ".join(map(str.strip, written.splitlines()))
@@ -60,11 +50,7 @@ def as_found(value: object) -> str:
 
 
 def as_list(given: object, what: str = "a list of texts, or the path of a file of texts") -> list[Any]:
-    """A list, from a list, or an array or column of NumPy, pandas, datasets.
-
-    Raises:
-        UsageError: anything else, or an empty one; with ``what`` was expected.
-    """
+    """A list, from a list, or an array or column of NumPy, pandas, datasets; UsageError unless it has entries."""
     try:
         items = given.tolist() if hasattr(given, "tolist") else given
     except RuntimeError:  # of torch: a tensor that is sparse, or on the device meta
@@ -95,16 +81,19 @@ def check_share(name: str, value: object) -> None:
         raise UsageError(f"expected --{flag} ({name}=...) as a number from 0 to 1, found {as_found(value)}.")
 
 
+_SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
 _LEAST_BARE = 1_000_000  # the smallest number of bytes that is taken without a unit: whoever writes 24 means gigabytes
 
 
 def n_bytes(name: str, value: object) -> int:
     """A size in bytes, from a whole number of them or a text such as ``64M`` or ``1.5 GiB`` (units of 1,024).
 
-    Raises:
-        UsageError: it is no size, below one byte, or a small number without a unit.
+    UsageError for no size, one below a byte, or a small number without a unit.
     """
-    size = bytes_of(value) if isinstance(value, str) else int(value) if is_whole(value) else None
+    size = int(value) if is_whole(value) else None
+    match = re.fullmatch(_SIZE, value.strip(), re.IGNORECASE) if isinstance(value, str) else None
+    if match is not None:
+        size = int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
     without_unit = str(value).strip()[-1:].isdigit()
     if size is None or size < (_LEAST_BARE if without_unit else 1):
         raise UsageError(
@@ -112,13 +101,6 @@ def n_bytes(name: str, value: object) -> int:
             f"{_LEAST_BARE:,} on, found {as_found(value)}."
         )
     return size
-
-
-def check_texts(text: object, pair: object = None) -> None:
-    """Raise TextError unless it is a text, and the pair a text or None."""
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        found = type(text if not isinstance(text, str) else pair).__name__
-        raise TextError(f"expected text (and pair) as a string, found {found}; give one text at a time.")
 
 
 def check_kind(name: str, value: object, annotation: object) -> None:
@@ -135,12 +117,7 @@ def check_kind(name: str, value: object, annotation: object) -> None:
 
 
 def _fits(value: object) -> bool:
-    """Whether it is a whole number that fits into 64 bits."""
     return is_whole(value) and abs(value) < 2**64
-
-
-def _list_of(is_one: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, Sequence | Set) and not isinstance(value, str) and all(map(is_one, value))
 
 
 def _is_string(value: object) -> bool:
@@ -155,16 +132,20 @@ def _is_path(value: object) -> bool:
         return False
 
 
-def _is_text_or_path(value: object) -> bool:
-    return isinstance(value, str | Path)
-
-
 def _is_place(value: object) -> bool:
     return isinstance(value, str) or _fits(value)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _list_of(is_one: Callable[[object], bool], or_one: bool = False) -> Callable[[object], bool]:
+    def holds(value: object) -> bool:
+        is_list = isinstance(value, Sequence | Set) and not isinstance(value, str)
+        return all(map(is_one, value)) if is_list else or_one and is_one(value)  # type: ignore[call-overload]
+
+    return holds
 
 
 _KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
@@ -177,16 +158,13 @@ _KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
     str | Path: ("a path", _is_path),
     Sequence[str]: ("a list of strings", _list_of(_is_string)),
     Sequence[str | Path]: ("a list of paths", _list_of(_is_path)),
-    str | Sequence[str]: (
-        "a string, or a list of strings",
-        lambda value: _is_string(value) or _list_of(_is_string)(value),
-    ),
+    str | Sequence[str]: ("a string, or a list of strings", _list_of(_is_string, or_one=True)),
     str | int | Sequence[str | int]: (
         "a string or a whole number, or a list of these",
-        lambda value: _is_place(value) or _list_of(_is_place)(value),
+        _list_of(_is_place, or_one=True),
     ),
     str | Path | Sequence[str | Path]: (
         "a text or a path, or a list of these",
-        lambda value: _is_text_or_path(value) or _list_of(_is_text_or_path)(value),
+        _list_of(lambda value: isinstance(value, str | Path), or_one=True),
     ),
 }

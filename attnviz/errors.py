@@ -5,8 +5,7 @@ edge (``attnviz.cli.runner.command``); anything else is a bug and keeps its trac
 1 any other of these, 2 UsageError, 3 VerificationError, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
-INTERRUPTED = 130
-"""Exit code of a run that a signal ended."""
+INTERRUPTED = 130  # exit code of a run that a signal ended
 
 
 class AttnvizError(Exception):

@@ -16,11 +16,9 @@ except ImportError:  # Windows
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# held where a model is opened, run or recomputed, and where matplotlib draws. Threads share a model's hooks,
+# transformers' registry of attention and matplotlib's settings.
 IN_USE = threading.RLock()
-"""Held where a model is opened, run or recomputed, and where matplotlib draws.
-
-Threads share a model's hooks, transformers' registry of attention and matplotlib's settings.
-"""
 
 
 def alone(function: Callable[P, R]) -> Callable[P, R]:
@@ -37,14 +35,8 @@ def alone(function: Callable[P, R]) -> Callable[P, R]:
 def lock(folder: Path, *, wait: bool = False) -> int | None:
     """Lock a folder itself (flock), until :func:`unlock` or the end of the process; no lock file is left in it.
 
-    ``wait`` for another run that holds it.
-
-    Returns:
-        the argument of :func:`unlock`; None where folders cannot be locked (Windows, some network drives): runs do not
-        wait for each other there.
-
-    Raises:
-        BlockingIOError: another run holds it, and is not waited for.
+    ``wait`` for another run that holds it, else BlockingIOError. None where folders cannot be locked (Windows, some
+    network drives): runs do not wait for each other there.
     """
     descriptor = None
     try:

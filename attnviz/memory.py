@@ -9,18 +9,16 @@ from pathlib import Path
 
 from attnviz.errors import OutOfMemoryError
 
+# what helps, whichever command it is
 LESS_MEMORY = (
     'a shorter text, a smaller --batch-size (batch_size=...) or --dtype bfloat16 (dtype="bfloat16") takes less memory'
 )
-"""What helps, whichever command it is."""
 
+# tensors of the size of a block of rows that are in memory at once: scores, masked scores and weights, both sides
 TENSORS_OF_A_BLOCK = 6
-"""Tensors of the size of a block of rows that are in memory at once: scores, masked scores and weights, both sides."""
 
+# what torch says: the first of a GPU, the others of the CPU (Linux and macOS, Windows)
 _OF_TORCH = ("out of memory", "can't allocate memory", "not enough memory")
-"""What torch says: the first of a GPU, the others of the CPU (Linux and macOS, Windows)."""
-
-_SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
 _MEMINFO = Path("/proc/meminfo")
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -31,15 +29,6 @@ def memory_size(n_bytes: float) -> str:
     """Bytes with a unit: ``6.4 GB``."""
     power = next((power for power in range(len(_UNITS)) if n_bytes / 1000**power < 999.5), len(_UNITS) - 1)
     return f"{n_bytes / 1000**power:.3g} {_UNITS[power]}"
-
-
-def bytes_of(text: str) -> int | None:
-    """Bytes of a size such as ``64M``, ``1.5 GiB`` or ``20 bytes``; None for another text.
-
-    All units are of 1,024, also GB: so torch writes them, too.
-    """
-    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
-    return None if match is None else int(float(match[1]) * 1024 ** "_KMGTP".index(match[2].upper() or "_"))
 
 
 def row_blocks(n: int, row_bytes: int, memory: float) -> Iterator[tuple[int, int]]:

@@ -7,21 +7,12 @@ Python functions, which :func:`checked` holds against the table.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import (
-    as_found,
-    check_kind,
-    check_share,
-    check_texts,
-    check_whole,
-    is_there,
-    n_bytes,
-    one_of,
-)
-from attnviz.errors import UsageError
+from attnviz.arguments import as_found, check_kind, check_share, check_whole, is_there, n_bytes, one_of
+from attnviz.errors import TextError, UsageError
 from attnviz.locks import alone
 from attnviz.memory import out_of_memory_named
 
@@ -30,95 +21,58 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
 TEXT_AND_MODEL = "Text and model"
 MEASUREMENT = "What to measure"
 PICTURES = "Pictures"
 OUTPUT = "Output"
-
-GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)
-"""The groups of options in the help of a command."""
-
+GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)  # the groups of options in the help of a command
 VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
-REQUIRED = inspect.Parameter.empty
-"""The default of what has none."""
+REQUIRED = inspect.Parameter.empty  # the default of what has none
+PLUGIN = "plugin"  # the option that names files to run first
 
-PLUGIN = "plugin"
-"""The option that names files to run first."""
-
+# what can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`
 METHODS = ("zero", "mean", "uniform")
-"""What can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`."""
 
+# from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`
 PATCH_DIRECTIONS = ("denoise", "noise")
-"""From which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`."""
+PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched prediction is measured
 
-PATCH_METRICS = ("logit_difference", "loss", "kl")
-"""By what a patched prediction is measured."""
-
+# what the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`
 PATH_NETWORKS = ("frozen", "run")
-"""What the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`."""
 
+# by what the effect of removing heads is measured; a model has two or three of them
 ABLATE_METRICS = ("loss", "kl", "margin", "changed", "logit_difference", "cosine", "l2")
-"""By what the effect of removing heads is measured; a model has two or three of them."""
-
-MOST_EXAMPLES = 100
-"""Examples of a kind that can be asked for, of each role of each head: all are in memory."""
-
+MOST_EXAMPLES = 100  # examples of a kind that can be asked for, of each role of each head: all are in memory
 _LARGEST_SEED = 2**63 - 1  # the largest that torch takes
-
 _LARGEST = 1_000_000  # the most texts that can be asked to be read at once
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option, or a positional argument.
+    """An option, or a positional argument."""
 
-    Attributes:
-        name: of the argument in Python.
-        kind: its type; ``list[...]`` if it may be repeated.
-        help: what it does, for ``--help``.
-        default: of the command line, and in Python, where some functions have None for it; ``()`` of a list.
-        metavar: placeholder of the value in the help; default the name.
-        flags: of the command line; default ``--name``, or ``--name/--no-name`` of a switch that is on.
-        least, most: range of a whole number.
-        choices: the valid values.
-        check: raises UsageError for the name and a wrong value.
-        any_language: a text or a part of one, in UTF-8 whatever the locale is.
-        positional: an argument, without a flag.
-        group: one of :data:`GROUPS`.
-    """
-
-    name: str
-    kind: Any
+    name: str  # of the argument in Python
+    kind: Any  # ``list[...]`` if it may be repeated
     help: str
-    default: Any = None
-    metavar: str = ""
-    flags: tuple[str, ...] = ()
-    least: int | None = None
+    default: Any = None  # on the command line; Python may use None; ``()`` of a list
+    metavar: str = ""  # default the name
+    flags: tuple[str, ...] = ()  # default ``--name``, or ``--name/--no-name`` of a switch that is on
+    least: int | None = None  # of a whole number
     most: int | None = None
-    choices: tuple[str, ...] = ()
-    check: Callable[[str, object], object] | None = None
-    any_language: bool = False
-    positional: bool = False
-    group: str = MEASUREMENT
+    choices: tuple[str, ...] = ()  # the valid values
+    check: Callable[[str, object], object] | None = None  # raises UsageError for the name and a wrong value
+    any_language: bool = False  # a text or a part of one, in UTF-8 whatever the locale is
+    positional: bool = False  # without a flag
+    group: str = MEASUREMENT  # one of :data:`GROUPS`
 
     def __post_init__(self) -> None:
-        """Fill in the default flag."""
         typed = self.name.replace("_", "-")
         flag = f"--{typed}/--no-{typed}" if self.default is True else f"--{typed}"
         vars(self).update(flags=self.flags or (flag,), metavar=self.metavar or self.name.upper())
 
     @property
     def given_once(self) -> bool:
-        """Whether its flag takes one value."""
         return self.kind in (str, int, float, Path) and not self.positional
-
-    def only(self, values: Sequence[Any]) -> Any:
-        """The only value; UsageError for several, perhaps under several names of the option."""
-        if len(values) > 1:
-            found = " and ".join(map(as_found, values))
-            raise UsageError(f"expected {' or '.join(self.flags)} once, found {found}.")
-        return values[0]
 
     def spelled(self, value: object) -> str:
         """The flag that gives this value: ``--syntax``, ``--no-syntax``."""
@@ -137,45 +91,42 @@ class Option:
             self.check(self.name, value)
 
 
+@dataclass(frozen=True, eq=False)
 class Command:
     """A command: its options by the groups of its help, and the functions of :mod:`attnviz` that it calls.
 
-    The options of the first two groups are arguments of these functions; those of the others are about what is drawn,
-    printed and written. Some are of one form of the command alone: ``of_one`` for single texts, ``of_many`` for a file.
+    The options of the first two groups are arguments of these functions. ``of_one`` are for single texts alone,
+    ``of_many`` for a file.
     """
 
-    def __init__(
-        self,
-        functions: tuple[str, ...],
-        text: tuple[Option, ...],
-        measurement: tuple[Option, ...] = (),
-        pictures: tuple[Option, ...] = (),
-        output: tuple[Option, ...] = (),
-        of_one: tuple[str, ...] = (),
-        of_many: tuple[str, ...] = (),
-    ) -> None:
-        groups = zip(GROUPS, (text, measurement, pictures, output), strict=True)
-        self.functions, self.of_one, self.of_many = functions, of_one, of_many
-        self.options = tuple(replace(option, group=group) for group, options in groups for option in options)
+    functions: tuple[str, ...]
+    text: tuple[Option, ...]
+    measurement: tuple[Option, ...] = ()
+    pictures: tuple[Option, ...] = ()
+    output: tuple[Option, ...] = ()
+    of_one: tuple[str, ...] = ()
+    of_many: tuple[str, ...] = ()
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        groups = zip(GROUPS, (self.text, self.measurement, self.pictures, self.output), strict=True)
+        return tuple(replace(option, group=group) for group, options in groups for option in options)
 
     @property
     def measuring(self) -> list[str]:
         """Names of the options for text, model and measurement; without ``--plugin``, which Python has no need of."""
-        measuring = [option.name for option in self.options if option.group in (TEXT_AND_MODEL, MEASUREMENT)]
-        return [name for name in measuring if name != PLUGIN]
+        groups = (TEXT_AND_MODEL, MEASUREMENT)
+        return [option.name for option in self.options if option.group in groups and option.name != PLUGIN]
 
     def typed(self, values: Mapping[str, object]) -> list[str]:
         """Command-line arguments for these values, in their order; defaults and unknown names are left out."""
         known = {option.name: option for option in self.options}
-        changed = [
-            (known[name], value) for name, value in values.items() if name in known and value != known[name].default
-        ]
-        return [
-            word
-            for option, given in changed
-            for value in (given if isinstance(given, list) else [given])
-            for word in (option.spelled(value), *([] if isinstance(value, bool) else [str(value)]))
-        ]
+        words = []
+        for name, given in values.items():
+            if name in known and given != known[name].default:
+                for value in given if isinstance(given, list) else [given]:
+                    words += [known[name].spelled(value), *([] if isinstance(value, bool) else [str(value)])]
+        return words
 
 
 def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:
@@ -266,7 +217,7 @@ _SELECT = Option("select", list[str], "Heads to draw and list: L2H8 or 2.8 (one 
                  "HEADS")
 _LOOK = (
     Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
-           ("--format",)),
+           flags=("--format",)),
     Option("theme", str, "light or dark.", "light"),
     Option("width", str, "Width of every figure, which fills it: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. "
            "Default: what the content needs."),
@@ -276,7 +227,7 @@ _LOOK = (
     _switch("bare", "Leave out title and notes, for a paper with captions of its own."),
 )
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
-              None, "FOLDER", ("--out", "-o"))
+              None, "FOLDER", flags=("--out", "-o"))
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
 _TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.",
                 None, "FORMAT", choices=("tex", "md"))
@@ -288,6 +239,7 @@ _FILES = (
     _switch("verbose", "Print every table, and what the numbers mean.", False, "--verbose", "-v"),
 )
 
+# by name, in the order of ``attnviz --help``
 COMMANDS = {
     "heads": Command(
         ("analyze", "analyze_each"),
@@ -318,7 +270,7 @@ COMMANDS = {
                    "its second occurrence as doc=cat#2, or positions doc=#10-#40; last, rest (what no other span "
                    "has) and special tokens such as [CLS] are known by name. May be given more than once. The messages "
                    "of a chat, both texts of a pair, prompt and new text of --generate are spans without it.",
-                   (), "NAME=TEXT", ("--span",), any_language=True),
+                   (), "NAME=TEXT", flags=("--span",), any_language=True),
             Option("contacts", Path, "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances "
                    "in ångström, below 8), or a text with two residues a line, counted from 1. Scores each head by its "
                    "precision, with and without the average product correction (APC).", None, "FILE"),
@@ -339,7 +291,8 @@ COMMANDS = {
             Option("relation", str, "Outline in heatmaps the pairs of a relation such as obj, or of each head's own "
                    "(own), and draw them as arcs (adds the figure relations). Needs a parse.", None, "NAME|own"),
             Option("maps", list[str], "Draw a map of this statistic, such as entropy, distance, sink or local (adds "
-                   "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC", ("--map",)),
+                   "the figure map). May be given more than once. Default: entropy.", (), "STATISTIC",
+                   flags=("--map",)),
             *_figures("heads"),
         ),
         output=(
@@ -524,7 +477,8 @@ COMMANDS = {
                    any_language=True),
             Option("spans", list[str], "Patch at a stretch of both prompts alone, of as many tokens in each, as "
                    "place=\" in Paris\"; the prompts may then differ in length. Given twice with one NAME, first for "
-                   "the clean, then for the corrupt prompt. May be given more than once.", (), "NAME=TEXT", ("--span",),
+                   "the clean, then for the corrupt prompt. May be given more than once.", (), "NAME=TEXT",
+                   flags=("--span",),
                    any_language=True),
             Option("metric", str, "logit_difference, loss of the answer, or kl: divergence from the prediction after "
                    "the clean prompt. Default: the first with a foil, the second with an answer alone, else kl.",
@@ -532,9 +486,9 @@ COMMANDS = {
             replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
                     "given more than once. Default: all heads."),
             Option("receiver", str, "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or "
-                   "values of a head), or logits; all heads between are frozen.", None, "END", ("--to",)),
+                   "values of a head), or logits; all heads between are frozen.", None, "END", flags=("--to",)),
             Option("sender", list[str], "With --to: heads that paths begin at, as for --select. Default: all of "
-                   "earlier layers.", (), "HEADS", ("--from",)),
+                   "earlier layers.", (), "HEADS", flags=("--from",)),
             Option("networks", str, "With --to: whether feed-forward networks between are frozen, too, or run on what "
                    "the head writes, so that a path may go through them. Default: frozen.", choices=PATH_NETWORKS),
             _switch("self_repair", "Also measure how much of each head's direct effect later heads and networks make "
@@ -645,7 +599,6 @@ COMMANDS = {
                         "none."), _JSON, _QUIET),
     ),
 }
-"""By name, in the order of ``attnviz --help``."""
 # fmt: on
 
 
@@ -700,8 +653,8 @@ class ViewOptionNames(TypedDict, total=False):
     table: str | None
 
 
-class StyleOptionNames(TypedDict, total=False):
-    """The arguments of :class:`attnviz.figures.Style`, which may also stand beside the others."""
+class DrawingOptionNames(ViewOptionNames, total=False):
+    """With the arguments of :class:`attnviz.figures.Style` the keywords of ``figure``, ``draw``, ``save``, ``page``."""
 
     theme: str
     scale: str
@@ -709,20 +662,6 @@ class StyleOptionNames(TypedDict, total=False):
     bare: bool
     font_size: float | None
     font: str | None
-
-
-class DrawingOptionNames(ViewOptionNames, StyleOptionNames, total=False):
-    """Both, the keywords of ``figure``, ``draw``, ``save`` and ``page``."""
-
-
-def _refuse_swapped(function: str, first: str, arguments: Mapping[str, object]) -> None:
-    """Raise UsageError for a model in the place of a function's first argument, or a text in that of the model."""
-    given, model = arguments.get(first), arguments.get("model")
-    is_model = first not in ("model", "models", "first") and hasattr(given, "config")
-    is_text = isinstance(model, str) and len(model.split()) > 1 and not is_there(model)
-    if is_model or is_text:
-        found = f"a {type(given).__name__} as {first}" if is_model else f"the model {as_found(model)}"
-        raise UsageError(f"expected {function}({first}, model, ...), in this order, found {found}.")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -748,6 +687,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         known |= dict.fromkeys(unpacked.__annotations__)
         kinds |= unpacked.__annotations__ if unpacked in (ModelOptions, CorpusOptions) else {}
 
+    first = next(iter(known))
+
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
@@ -759,17 +700,24 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError as error:
             raise UsageError(f"{function.__name__}(): {error}.") from error
         arguments |= arguments.pop(more, {})
-        _refuse_swapped(function.__name__, next(iter(known)), arguments)
+        given, model = arguments.get(first), arguments.get("model")
+        is_model = first not in ("model", "models", "first") and hasattr(given, "config")
+        if is_model or (isinstance(model, str) and len(model.split()) > 1 and not is_there(model)):
+            found = f"a {type(given).__name__} as {first}" if is_model else f"the model {as_found(model)}"
+            raise UsageError(f"expected {function.__name__}({first}, model, ...), in this order, found {found}.")
         if arguments.get("text", "") is None and signature.parameters["text"].default is None:
             del arguments["text"]
         if "text" in arguments and (kinds["text"] is str or isinstance(arguments["text"], str)):
-            check_texts(arguments.pop("text"), arguments.pop("pair", None))
+            text, pair = arguments.pop("text"), arguments.pop("pair", None)
+            if not isinstance(text, str) or not isinstance(pair, str | None):
+                found = type(pair if isinstance(text, str) else text).__name__
+                raise TextError(f"expected text (and pair) as a string, found {found}; give one text at a time.")
         for name, value in arguments.items():
             if name not in kinds:  # of a result, which checks these itself
                 continue
             several = name in signature.parameters and signature.parameters[name].kind is VAR_POSITIONAL
-            for each in value if several else [value]:
-                check_kind(name, each, kinds[name])
+            for one in value if several else [value]:
+                check_kind(name, one, kinds[name])
             if name in options:
                 options[name].check_value(value)
         with out_of_memory_named():

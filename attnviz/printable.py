@@ -1,7 +1,7 @@
 """The one door for strings of others, such as names of models and files, that are printed."""
 
+# marks of the Unicode bidirectional algorithm around a text that keeps its own order
 ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
-"""Marks of the Unicode bidirectional algorithm around a text that keeps its own order."""
 
 
 def escaped(text: str) -> str:
@@ -9,13 +9,14 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode("ascii") for each in text
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for letter in text
     )
 
 
 def printable(text: str) -> str:
     """The text as a terminal gets it: escaped, without isolates, on as many lines."""
-    return "\n".join(escaped("".join(each for each in line if each not in ISOLATES)) for line in text.split("\n"))
+    return "\n".join(escaped("".join(letter for letter in line if letter not in ISOLATES)) for line in text.split("\n"))
 
 
 def one_line(text: str) -> str:

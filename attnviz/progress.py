@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+# Called with what is being done, how much of it is done, and how much there is (0: not known).
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is (0: not known)."""
 
 
 def tell(progress: Progress | None, what: str, done: int, total: int) -> None:
@@ -24,7 +24,7 @@ def report_once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
     return once
 
 
-def named(part: str, progress: Progress | None) -> Progress:
+def with_suffix(part: str, progress: Progress | None) -> Progress:
     """Append the name of a part of the work to what is reported; '' for a part without name."""
     if progress is None:
         return lambda *_: None

@@ -8,7 +8,6 @@ from attnviz.printable import ISOLATES, escaped
 
 _LONGEST_QUOTE = 90
 _ROUNDING = 1e-6
-
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"  # isolates, which no font needs to have
 
 
@@ -118,10 +117,7 @@ def right_to_left(text: str) -> bool:
 
 
 def isolated(text: str) -> str:
-    """The text in Unicode isolates where it has right-to-left letters, so that it keeps its own order among others.
-
-    The ``##`` of a piece of a right-to-left word then stands to its right.
-    """
+    """The text in Unicode isolates if it has right-to-left letters: it keeps its order, ``##`` stands right."""
     if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         return text
     return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"

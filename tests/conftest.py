@@ -26,7 +26,7 @@ from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 import attnviz
-from attnviz.signals import SIGNALS
+from attnviz.signals import SIGNALS, interrupt
 
 if TYPE_CHECKING:  # torch and transformers are imported by those who run tests, not by the one who hands them out
     from attnviz.models.checkpoint import Checkpoint
@@ -95,11 +95,13 @@ def told_fonts() -> Iterator[None]:
 
 @pytest.fixture
 def fresh_plugins() -> Iterator[None]:
-    """Plug-ins are looked for anew; what the test finds or registers is forgotten."""
-    from tests.support.plugged import fresh_registries
+    """What the test registers is forgotten."""
+    from attnviz.plugins import Registry
 
-    with fresh_registries():
-        yield
+    yield
+    for registry in Registry.every:
+        registry.plugins.clear()
+    Registry.changes += 1
 
 
 @pytest.fixture
@@ -138,8 +140,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 @pytest.fixture
 def signals_heard() -> Iterator[None]:
     """As in a program in the foreground, wherever the tests run."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

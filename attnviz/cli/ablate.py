@@ -7,7 +7,7 @@ from typing import Any
 import attnviz
 from attnviz.arguments import is_there
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, is_file, read_text, refuse_folder
+from attnviz.cli.terminal import decoded, read_text, refuse_folder
 from attnviz.errors import UsageError
 
 
@@ -37,7 +37,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     from attnviz.texts.tables import is_table_folder
 
     def is_source(name: str) -> bool:
-        return is_file(name) or is_there(name, is_table_folder)
+        return is_there(name, Path.is_file) or is_there(name, is_table_folder)
 
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
@@ -52,7 +52,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
         lambda _, progress, warn: attnviz.ablate(
             sources, model, target=target, **options, progress=progress, warn=warn
         ),
-        texts=[*(each for each in sources if not is_source(each)), target],
-        corpora=[Path(each) for each in sources if is_source(each)],
+        texts=[*(text for text in sources if not is_source(text)), target],
+        corpora=[Path(source) for source in sources if is_source(source)],
         rate=True,
     )

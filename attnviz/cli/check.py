@@ -33,10 +33,12 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
     from attnviz.commands.check.claims import CLAIMS_FILE, read_claims
     from attnviz.commands.check.report import junit, junit_file
 
-    model, found = run.options["model"], list[attnviz.Check]()
+    model = run.options["model"]
+    found = list[attnviz.Check]()
     if published is None:
         files = files or (Path(CLAIMS_FILE),)
-    of_file, reads = None, list[Path]()
+    of_file = None
+    reads = list[Path]()
     if published is None and len(files) == 1 and not init:
         claims, of_file, _ = read_claims(files[0])
         reads = [corpus for claim in claims for corpus in claim.corpus]

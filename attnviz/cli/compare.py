@@ -51,12 +51,16 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     if len(run.options["model"]) > 1 and adapter:
         raise UsageError("expected --adapter with one --model, which is compared without and with it; found two.")
     if corpus is not None:
-        _check_corpus_form(run, texts, n_models)
-        return _over_corpus(
-            run, corpus, names, {name: options[name] for name in options if name not in run.spec.of_one}
-        )
+        return _over_corpus(run, corpus, texts, names, n_models, options)
     run.refuse(run.spec.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
-    _check_form(texts, n_models)
+    if sorted((len(texts), n_models)) != [1, 2]:
+        found = f"{counted(len(texts), 'text')} and {counted(n_models, 'model')}"
+        quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
+        raise UsageError(
+            f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
+        )
+    if texts.count("-") > 1:
+        raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
     sentences = [read_text(text, "compare --corpus {}") for text in texts]
     sources = _sources(run, both)
     reading = {name: options[name] for name in options if name not in run.spec.of_many}
@@ -67,19 +71,32 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
         check_shapes(sources[0], sources[-1])
         sides: list[attnviz.Analysis] = []
         for side, (sentence, source) in zip("AB", product(sentences, sources), strict=True):
-            arguments: dict[str, Any] = {**reading, "model": source, "progress": _of_side(progress, side)}
+            arguments: dict[str, Any] = {**reading, "model": source}
             if sides and len(sources) == 1:  # it is loaded, and runs as it is
                 arguments |= dict.fromkeys(("device", "device_map", "dtype", "attention"))
                 arguments["model"] = sides[0].checkpoint
-            sides.append(attnviz.analyze(sentence, **arguments, warn=warn))
+
+            def tell(what: str, done: int, total: int, side: str = side) -> None:
+                progress(f"{what} {side}", done, total)
+
+            sides.append(attnviz.analyze(sentence, **arguments, progress=tell, warn=warn))
         return attnviz.compare(*sides)
 
     return run.job(measure, texts=[*sentences, options["pair"], options["target"]], models=names)
 
 
-def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str, Any]) -> Job:
-    """Compare over a corpus, resuming an interrupted run, together with other processes under torchrun."""
-    (a, b), process = _sources(run, run.options["adapter"] is not None), this_process()
+def _over_corpus(
+    run: Run, corpus: Path, texts: Sequence[str], names: Sequence[str], n_models: int, options: dict[str, Any]
+) -> Job:
+    form = "attnviz compare --corpus FILE --model M1 --model M2"
+    if texts:
+        raise UsageError(f"expected texts or --corpus, found both; write {form}.")
+    if n_models != 2:
+        raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
+    run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
+    options = {name: value for name, value in options.items() if name not in run.spec.of_one}
+    a, b = _sources(run, run.options["adapter"] is not None)
+    process = this_process()
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison | None":
@@ -100,32 +117,12 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], options: dict[str
     )
 
 
-def _check_corpus_form(run: Run, texts: Sequence[str], n_models: int) -> None:
-    form = "attnviz compare --corpus FILE --model M1 --model M2"
-    if texts:
-        raise UsageError(f"expected texts or --corpus, found both; write {form}.")
-    if n_models != 2:
-        raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
-    run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
-
-
-def _check_form(texts: Sequence[str], n_models: int) -> None:
-    """Raise UsageError unless it is one text and two models, or two texts and one model."""
-    if sorted((len(texts), n_models)) != [1, 2]:
-        found = f"{counted(len(texts), 'text')} and {counted(n_models, 'model')}"
-        quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
-        raise UsageError(
-            f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
-        )
-    if texts.count("-") > 1:
-        raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
-
-
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":
     """Find the models, each with its revision; ``without_adapter`` first that without its adapter."""
     from attnviz.models.sources import with_tokenizer
 
-    names, revisions = run.options["model"] or (None,), run.options["revision"]
+    names = run.options["model"] or (None,)
+    revisions = run.options["revision"]
     if revisions and len(revisions) != len(names):
         raise UsageError(
             f"expected a --revision for each of {len(names)} models (- for one that has none), found {len(revisions)}."
@@ -135,9 +132,7 @@ def _sources(run: Run, without_adapter: bool) -> "list[Source]":
         run.find_model(name, revision, run.options["adapter"]) for name, revision in zip(names, wanted, strict=True)
     ]
     sources = [*([replace(found[0], adapter=None)] if without_adapter else []), *found]
-    whole = next((each for each in sources if each.has_tokenizer), None)
-    return [each if whole is None or each.has_tokenizer else with_tokenizer(each, whole.name) for each in sources]
-
-
-def _of_side(progress: Progress, side: str) -> Progress:
-    return lambda what, done, total: progress(f"{what} {side}", done, total)
+    whole = next((source for source in sources if source.has_tokenizer), None)
+    return [
+        source if whole is None or source.has_tokenizer else with_tokenizer(source, whole.name) for source in sources
+    ]

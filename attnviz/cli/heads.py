@@ -17,7 +17,6 @@ from attnviz.wording import counted
 
 if TYPE_CHECKING:
     from attnviz.commands.heads.texts.measure import OneText
-    from attnviz.texts.reading import Text
 
 
 @command
@@ -56,7 +55,11 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         )
     statistics = split_names(run.options["maps"])
     sentence = None if text is None else read_text(text)
-    of_chat = [] if chat is None else _contents(chat)
+    messages: list[str] = []
+    if chat is not None:
+        from attnviz.texts.reading import chat_of
+
+        messages = [message["content"] for message in chat_of(chat).messages]
     source = run.find_model()
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
@@ -64,8 +67,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    others = (options["audio"] and options["audio"].stem, options["pair"], options["target"], generated)
-    texts = (sentence, *of_chat, *others)
+    audio = options["audio"] and options["audio"].stem
+    texts = (sentence, *messages, audio, options["pair"], options["target"], generated)
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints
@@ -75,48 +78,35 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     return run.job(measure, texts=texts, implied_figures=_implied_figures(run), finish=finish)
 
 
-def _contents(chat: Path) -> list[str]:
-    """What the messages of a chat say."""
-    from attnviz.texts.reading import chat_of
-
-    return [message["content"] for message in chat_of(chat).messages]
-
-
 def _implied_figures(run: Run) -> list[str]:
     of_text = "text" in split_names([run.options["figures"] or "all"])
-    adds = {
+    implied = {
         "lines": "token" in run.changed and not of_text,
         "map": "maps" in run.changed,
         "relations": "relation" in run.changed,
     }
-    return [name for name, added in adds.items() if added]
-
-
-def _texts_of_lines(file: str) -> "Path | list[Text]":
-    from attnviz.texts.lines import Place
-    from attnviz.texts.reading import Text
-
-    if file != "-":
-        return Path(file)
-    lines = enumerate(io.StringIO(read_text("-"), newline=None), start=1)  # line ends of any system
-    filled = ((number, line.strip()) for number, line in lines if line.strip())
-    return [Text(line, place=Place(Path("standard input"), number)) for number, line in filled]
+    return [name for name, holds in implied.items() if holds]
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    """Analyse every line, and write one summary; for figures or tensors also a folder for each text.
-
-    A row is printed as soon as a text is done.
-    """
     from attnviz.commands.heads.texts.tables import text_row
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
+    from attnviz.texts.lines import Place
+    from attnviz.texts.reading import Text
 
     run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
-    lines, statistics = _texts_of_lines(file), split_names(run.options["maps"])
+    lines: Path | list[Text] = Path(file)
+    if file == "-":
+        numbered = enumerate(io.StringIO(read_text("-"), newline=None), start=1)  # line ends of any system
+        place = Path("standard input")
+        lines = [Text(line.strip(), place=Place(place, number)) for number, line in numbered if line.strip()]
+    statistics = split_names(run.options["maps"])
     source = run.find_model()
-    names, choices, formats = run.figure_names(_implied_figures(run)) or [], run.choices(), run.format_names
-    written, without = set[str](), Counter[str]()
+    names = run.figure_names(_implied_figures(run)) or []
+    choices = run.choices()
+    written = set[str]()
+    without = Counter[str]()
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
         print_row(text_row(one), run.quiet or run.options["as_json"])
@@ -129,7 +119,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         try:
             by_default = run.options["figures"] is None
             analysis.write(
-                folder, choices, figures=drawn, formats=formats, by_default=by_default, within=f"{one.folder}/"
+                folder, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=f"{one.folder}/"
             )
         except UsageError as error:
             raise UsageError(f"{one.place}: {error}") from error

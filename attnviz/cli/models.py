@@ -34,59 +34,58 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         attnviz models ./my-bert --verify
             Whether a checkpoint can be trusted here: exit code 1 if not.
     """
-    wanted, out, as_json = [decoded("NAME", name) for name in names], run.options["out"], run.options["as_json"]
+    wanted = [decoded("NAME", name) for name in names]
+    out = run.options["out"]
     if families:
         run.refuse(("verify",), "loads models; expected it without --families, which lists architectures")
-        return Job(partial(_list_families, wanted, out, as_json, run.quiet))
+        if names or out is not None:
+            raise UsageError(
+                "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints "
+                "JSON)."
+            )
+        return Job(partial(_list_families, run))
+    from attnviz.present.output_folder import OutputFolder
+
+    output = None if out is None else OutputFolder(Path(out), "models")
     if verify:
-        return _verify(list(dict.fromkeys(wanted)), out, as_json, run.quiet)
+        if not names:
+            raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
+        return Job(partial(_verify, run, list(dict.fromkeys(wanted)), output), output)
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.models.report import models_csv, models_document, models_report
-    from attnviz.present.output_folder import OutputFolder
     from attnviz.version import __version__
 
     with progress(run.quiet) as tell:
         listed = model_configurations(wanted, lambda done, total: tell("reading", done, total))
-    output = None if out is None else OutputFolder(Path(out), "models")
 
     def work() -> None:
         document = models_document(listed, __version__)
-        _give("models", document, models_csv(document), lambda: models_report(listed), as_json, run.quiet, output)
+        _give(run, "models", document, models_csv(document), lambda: models_report(listed), output)
 
     return Job(work, output)
 
 
-def _verify(names: list[str], out: str | None, as_json: bool, quiet: bool) -> Job:
-    if not names:
-        raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
+def _verify(run: Run, names: Sequence[str], output: "OutputFolder | None") -> None:
     from attnviz.commands.models.report import verified_csv, verified_report
     from attnviz.commands.models.verify import VERSIONS, verified
-    from attnviz.present.output_folder import OutputFolder
 
-    output = None if out is None else OutputFolder(Path(out), "models")
-
-    def work() -> None:
-        with progress(quiet) as tell:
-            found = []
-            for done, name in enumerate(names):
-                tell(f"verifying {name}", done, len(names))
-                found.append(verified(name))
-        document = VERSIONS | {"models": found}
-        report = partial(verified_report, document)
-        _give("models-verify", document, verified_csv(document), report, as_json, quiet, output)
-        if any(each["reason"] for each in found):
-            raise typer.Exit(1)
-
-    return Job(work, output)
+    with progress(run.quiet) as tell:
+        models = []
+        for done, name in enumerate(names):
+            tell(f"verifying {name}", done, len(names))
+            models.append(verified(name))
+    document = VERSIONS | {"models": models}
+    _give(run, "models-verify", document, verified_csv(document), lambda: verified_report(document), output)
+    if any(model["reason"] for model in models):
+        raise typer.Exit(1)
 
 
 def _give(
+    run: Run,
     name: str,
     document: dict[str, Any],
     table: str,
     report: Callable[[], "RenderableType"],
-    as_json: bool,
-    quiet: bool,
     output: "OutputFolder | None",
 ) -> None:
     if output is not None:
@@ -97,18 +96,14 @@ def _give(
             output.write(f"{name}.csv", table)
             output.write(f"{name}.json", json_text(document))
             output.put_in_place()
-    print_results(document, report, as_json, quiet, None if output is None else output.path)
+    print_results(document, report, run.options["as_json"], run.quiet, None if output is None else output.path)
     if output is not None:
-        say_where_to_look(output, quiet)
+        say_where_to_look(output, run.quiet)
 
 
-def _list_families(names: list[str], out: str | None, as_json: bool, quiet: bool) -> None:
-    if names or out is not None:
-        raise UsageError(
-            "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints JSON)."
-        )
+def _list_families(run: Run) -> None:
     from attnviz.commands.models.report import families_document, families_report
     from attnviz.version import __version__
 
     document = families_document(__version__)
-    print_results(document, lambda: families_report(document), as_json, quiet)
+    print_results(document, lambda: families_report(document), run.options["as_json"], run.quiet)

@@ -31,7 +31,8 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
         attnviz outputs "one two" -m tiny-gpt2 --answer " two"
             Which heads speak for “two” as the next token.
     """
-    text, source = read_text(text), run.find_model()
+    text = read_text(text)
+    source = run.find_model()
 
     def measure(_: object, progress: Progress, __: object) -> "attnviz.HeadOutputs":
         return attnviz.head_outputs(text, source, pair=pair, target=target, **options, progress=progress)

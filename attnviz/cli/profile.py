@@ -16,8 +16,8 @@ from attnviz.texts.long_runs import own_file, remove_kept, this_process
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+# what ``--show`` reads
 _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
-"""What ``--show`` reads."""
 
 
 @command
@@ -50,7 +50,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
         run.refuse(
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )
-    source, process = run.find_model(), this_process()
+    source = run.find_model()
+    process = this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
@@ -68,7 +69,6 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
-    """Print examples or roles of a stored profile, or of a given profile.json."""
     from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import find_profile, read_profile
@@ -118,7 +118,8 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     if document["model"].get("stacks"):
         yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
         return
-    damaged, kept = list[str](), of_enough_texts(document)
+    damaged = list[str]()
+    kept = of_enough_texts(document)
     few = [name for name in PARTS if document[name] is not None and kept[name] is None]
     if few:
         yield f"not kept for attnviz heads, of too few texts for a verdict: {', '.join(few)}"

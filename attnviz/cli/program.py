@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnviz.options import COMMANDS, GROUPS, OUTPUT
-from attnviz.plugins import PLUGIN_KINDS, declared
 from attnviz.present.report import views_in_words
 from attnviz.printable import one_line
 from attnviz.version import __version__
@@ -66,24 +65,20 @@ class _Command(TyperCommand):
     """A command whose help has examples first, and groups; its usage errors hint at a text without quotes."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
-        """Write what the command does, and the exit codes."""
         _write_examples_first(self, formatter)
         _write(_EXIT_CODES, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write parameters by the groups of :data:`attnviz.options.GROUPS`."""
-        parameters = sorted(self.get_params(ctx), key=lambda each: each.param_type_name)
-        for group in GROUPS:
-            records = filter(None, (each.get_help_record(ctx) for each in parameters if _group(each) == group))
-            rows = [(_TYPE.sub("", name), _RANGE.sub("", text).removesuffix("  []")) for name, text in records]
-            if rows:
-                with formatter.section(group):
-                    formatter.write_dl([(name, views_in_words(text, ctx.command.name)) for name, text in rows])
-        plugins = [each for kind in PLUGIN_KINDS for each in declared(kind)]
-        shown = [each for each in plugins if each.name.partition(".")[0] in (each.name, ctx.command.name)]
-        if shown:
-            with formatter.section("From plug-ins"):
-                formatter.write_dl([(one_line(each.name), one_line(f"{each.kind} of {each.origin}")) for each in shown])
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        parameters: list[Any] = self.get_params(ctx)
+        for parameter in sorted(parameters, key=lambda parameter: parameter.param_type_name):
+            if record := parameter.get_help_record(ctx):
+                name, text = _TYPE.sub("", record[0]), _RANGE.sub("", record[1]).removesuffix("  []")
+                group = OUTPUT if parameter.name == "help" else parameter.rich_help_panel
+                rows[group].append((name, views_in_words(text, ctx.command.name)))
+        for group in filter(rows.get, GROUPS):
+            with formatter.section(group):
+                formatter.write_dl(rows[group])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -93,10 +88,6 @@ class _Command(TyperCommand):
                 hint = f'A text of several words stands in quotes: {ctx.command_path} "The cat ran away".'
                 vars(error)["message"] = f"{message} {hint}"
             raise
-
-
-def _group(parameter: Any) -> str:
-    return OUTPUT if parameter.name == "help" else parameter.rich_help_panel
 
 
 def _write_examples_first(command: Any, formatter: Any) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
-from attnviz import plugins
-from attnviz.arguments import is_there
+from attnviz.arguments import as_found, is_there
 from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
@@ -26,9 +25,9 @@ from attnviz.errors import (
 )
 from attnviz.memory import out_of_memory_named
 from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
+from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
-from attnviz.signals import delivered, handled, interruption, raise_again
 from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
@@ -37,62 +36,39 @@ if TYPE_CHECKING:
     from attnviz.present.result import Result
     from attnviz.present.view import ViewOptions
 
+# makes a result, from the output folder and callbacks for progress and messages; None where another process writes it
 Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
-"""Makes a result, from the output folder and callbacks for progress and messages.
 
-None where another process writes it.
-"""
-
+# errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
-"""Errors that one of several processes may have alone, and so tells of; all others all have."""
-
 _WRITTEN = "out", "junit"
-
-_OF_MODEL, _LANGUAGES = ("model", "revision", "adapter", "tokenizer"), ("source_language", "target_language")
-
-
-def _nothing(_: BaseException) -> str:
-    """No sentence."""
-    return ""
+_OF_MODEL = "model", "revision", "adapter", "tokenizer"
+_LANGUAGES = "source_language", "target_language"
 
 
 @dataclass(frozen=True)
 class Job:
-    """The work of a parsed command line.
-
-    Attributes:
-        work: the function that does it.
-        output: the folder that it writes to, if any.
-        recovery_hint: a sentence on what an error or an interruption leaves; '' for nothing.
-        silent: whether another process prints messages.
-    """
+    """The work of a parsed command line."""
 
     work: Callable[[], None]
-    output: "OutputFolder | None" = None
-    recovery_hint: Callable[[BaseException], str] = _nothing
-    silent: bool = False
+    output: "OutputFolder | None" = None  # that it writes to
+    recovery_hint: Callable[[BaseException], str] = lambda _: ""  # a sentence on what an error leaves
+    silent: bool = False  # whether another process prints messages
 
 
 @dataclass(frozen=True)
 class Run:
-    """One call of a command.
+    """One call of a command."""
 
-    Attributes:
-        command: its name, or that of a form of it (``heads.texts``), which is also a folder of :mod:`attnviz.commands`.
-        options: by name, those of :data:`attnviz.options.COMMANDS`.
-    """
-
-    command: str
-    options: Mapping[str, Any]
+    command: str  # its name, or that of a form of it (``heads.texts``), which is also a folder of attnviz.commands
+    options: Mapping[str, Any]  # by name, those of :data:`attnviz.options.COMMANDS`
 
     @property
     def spec(self) -> Command:
-        """The command's entry in the table of options."""
         return COMMANDS[self.command.partition(".")[0]]
 
     @property
-    def changed(self) -> dict[str, str]:
-        """Options that differ from their defaults, as typed."""
+    def changed(self) -> dict[str, str]:  # options that differ from their defaults, as typed
         values = ((option, self.options[option.name]) for option in self.spec.options)
         return {option.name: option.spelled(value) for option, value in values if value != option.default}
 
@@ -104,19 +80,16 @@ class Run:
 
     @property
     def quiet(self) -> bool:
-        """Whether only errors are printed."""
         return bool(self.options.get("quiet"))
 
     @property
-    def inputs(self) -> list[Path]:
-        """Files and folders that are there and that the options but those of output name."""
-        named = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
-        each = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in named)
-        return [Path(name) for name in each if isinstance(name, str | Path) and is_there(name)]
+    def inputs(self) -> list[Path]:  # files and folders that are there and that the options but those of output name
+        given = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
+        names = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in given)
+        return [Path(name) for name in names if isinstance(name, str | Path) and is_there(name)]
 
     @property
     def model_names(self) -> list[str]:
-        """Model and adapter as typed, for the name of a folder."""
         return [name for name in (self.options["model"], self.options["adapter"]) if name is not None] or ["minilm"]
 
     def find_model(self, *named: str | None) -> "Source":
@@ -138,62 +111,52 @@ class Run:
 
         A form of a command (``compare.corpus``) goes where the command does.
         """
+        from attnviz.models.sources import BUILT_IN
         from attnviz.present.output_folder import text_folder
 
         if self.options["out"] is not None:
             return Path(self.options["out"])
         command = self.command.partition(".")[0]
-        folders = [_model_folder(model) for model in models]
-        names = [
-            model.replace("/", "--") if folder is None else folder.name or "model"
-            for model, folder in zip(models, folders, strict=True)
-        ]
-        named = "-".join([*([] if command == "heads" else [command]), *names])
+        names = [] if command == "heads" else [command]
+        folders = list[Path]()
+        for model in models:
+            folder = Path(model).expanduser()
+            if model in BUILT_IN or not folder.is_dir():
+                names.append(model.replace("/", "--"))
+            else:
+                folders.append(folder.resolve())
+                names.append(folders[-1].name or "model")
         without = "weights" if command == "circuits" else "repeats"
-        return Path("attnviz-out") / named / text_folder(texts, corpora, list(filter(None, folders)), without)
+        return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
     def job(
         self,
         measure: Measure,
         *,
-        texts: Sequence[str | None] = (),
+        texts: Sequence[str | None] = (),  # that the results are of; they name the folder, as corpora do
         corpora: Sequence[Path] = (),
-        models: Sequence[str] = (),
-        reads: Sequence[Path] = (),
-        implied_figures: Sequence[str] = (),
-        rate: bool = False,
+        models: Sequence[str] = (),  # that name the folder too; default the one of ``--model``
+        reads: Sequence[Path] = (),  # files that the run reads and no option names
+        implied_figures: Sequence[str] = (),  # by other options, such as ``lines`` for ``--token``
+        rate: bool = False,  # show how fast the work goes and how long it will take
+        # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
-        recovery_hint: Callable[[BaseException], str] = _nothing,
-        silent: bool = False,
+        recovery_hint: Callable[[BaseException], str] = lambda _: "",
+        silent: bool = False,  # such a process only measures
     ) -> Job:
-        """Make the job that measures, writes and prints; options of figures and output are checked at once.
-
-        Args:
-            measure: returns the result.
-            texts: that the results are of; they name the folder.
-            corpora: likewise.
-            models: that name the folder too; default the one of ``--model``.
-            reads: files that the run reads and no option names.
-            implied_figures: figures implied by other options, such as ``lines`` for ``--token``.
-            rate: show how fast the work goes and how long it will take.
-            finish: called with result and document once everything is written; returns messages.
-            recovery_hint: as for :class:`Job`.
-            silent: likewise; such a process only measures.
-
-        Raises:
-            UsageError: an unknown figure, format, scale, theme or width.
-        """
+        """The job that measures, writes and prints; UsageError at once for wrong options of figures and output."""
         from attnviz.present.output_folder import OutputFolder
 
-        choices, figures, quiet = self.choices(), self.figure_names(implied_figures), self.quiet
-        known_texts = [text for text in texts if text is not None]
-        path = self.results_folder(models or self.model_names, known_texts, corpora)
+        choices = self.choices()
+        figures = self.figure_names(implied_figures)
+        quiet = self.quiet
+        path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
         output = OutputFolder(path, self.command, [*self.inputs, *reads])
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:
                 tell("loading", 0, 0)
-                result = measure(output, raising(tell), partial(say, quiet=quiet))
+                result = measure(output, tell, partial(say, quiet=quiet))
                 if result is None:
                     return
                 by_default = self.options.get("figures") is None
@@ -212,7 +175,7 @@ class Run:
             say_where_to_look(output, quiet, "; more tables: --verbose" if is_short else "")
 
         def only_measure() -> None:
-            measure(output, raising(lambda *_: None), lambda _: None)
+            measure(output, lambda *_: None, lambda _: None)
 
         return Job(only_measure if silent else work, output, recovery_hint, silent)
 
@@ -225,27 +188,24 @@ class Run:
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
-        scale = self.options.get("scale", "auto")
-        look = {
-            name: self.options[name] for name in ("theme", "width", "bare", "font_size", "font") if name in self.options
-        }
-        style = Style(scale=scale, **look)
-        return spec_of(self.command).completed(ViewOptions.of(style, drawn))
+        look = ("theme", "scale", "width", "bare", "font_size", "font")
+        style = Style(**{name: self.options[name] for name in look if name in self.options})
+        return spec_of(self.command).completed(ViewOptions.from_keywords(style, drawn))
 
     @property
     def format_names(self) -> list[str]:
-        """The formats of ``--format``."""
         return split_names(self.options.get("formats", ())) or ["png"]
 
     def figure_names(self, implied_figures: Sequence[str] = ()) -> list[str] | None:
         """Checked names of ``--figures``; None for the command's defaults."""
         if "figures" not in self.options:
             return []
-        views, typed = views_of(self.command), self.options["figures"]
-        names: list[str] | None
-        if typed is None:
-            names = [*(view.name for view in views if view.default), *implied_figures] if implied_figures else None
-        else:
+        views = views_of(self.command)
+        typed = self.options["figures"]
+        names: list[str] | None = None
+        if typed is None and implied_figures:
+            names = [*(view.name for view in views if view.default), *implied_figures]
+        elif typed is not None:
             names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
                 known = ", ".join(view.name for view in views)
@@ -264,18 +224,16 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
-    """Make ``Job.recovery_hint`` of a run that resumes from ``file``: silent until the file is new or another one.
-
-    Likewise where heads did not verify, since they would not again.
-    """
+    """Make ``Job.recovery_hint``: empty unless this run wrote ``file``, or where heads did not verify."""
 
     def identity() -> tuple[int, int] | None:
-        """Inode and mtime."""
         try:
             status = file.stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
+
+    before = identity()
 
     def note(error: BaseException) -> str:
         if identity() in (None, before) or isinstance(error, VerificationError):
@@ -283,40 +241,29 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
         first = "mend that, and the" if isinstance(error, AttnvizError) else "the same"  # else it would fail again
         return f"What was measured is kept in {file}: {first} command goes on from there."
 
-    before = identity()
     return note
-
-
-def raising(tell: Progress) -> Progress:
-    """Progress that first raises again an interruption that a library has swallowed."""
-
-    def report(what: str, done: int, total: int) -> None:
-        raise_again()
-        tell(what, done, total)
-
-    return report
 
 
 def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
     """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
 
     The function is called with a :class:`Run` and, by name, the options of text and measurement except those that name
-    the model. Nothing is written and little is read before its :class:`Job` works. Errors become exit codes.
+    the model. It validates only; :attr:`Job.work` works. Errors become exit codes.
     """
     known = COMMANDS[function.__name__]
 
     def run_command(**typed: Any) -> None:
         job: Job | None = None
         try:
-            with delivered(), handled(interruption()), out_of_memory_named(), plugins.named(), results_alone():
+            with out_of_memory_named(), results_alone():
                 values = {option.name: _checked(option, typed[option.name]) for option in known.options}
-                plugins.quiet = bool(values.get("quiet")) or _another_speaks()
                 for file in values.get(PLUGIN, ()):
-                    plugins.run_file(file)
-                if function.__name__ != "heads":
-                    _check_ids(values.get("select", ()), function.__name__)
-                elif values["each_line"]:
-                    _check_ids(values["select"], "heads --each-line")
+                    run_file(file)
+                select = values.get("select", ())
+                if select and (function.__name__ != "heads" or values["each_line"]):  # before anything is measured
+                    from attnviz.models.head_ids import check_ids
+
+                    check_ids(select, "heads --each-line" if function.__name__ == "heads" else function.__name__)
                 if "device" in values:
                     _check_working_folder()
                 arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
@@ -324,9 +271,21 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 job = function(run, **arguments)
                 job.work()
         except (AttnvizError, KeyboardInterrupt) as error:
-            raise typer.Exit(_tell(error, job)) from error
+            silent = _another_speaks() if job is None else job.silent
+            kept = "" if job is None else job.recovery_hint(error)
+            if isinstance(error, AttnvizError):
+                message, code = f"{error} {kept}".rstrip(), error.exit_code
+                silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
+            else:
+                in_place = job is not None and job.output is not None and job.output.in_place
+                how_far = "; all files were written." if in_place else "; nothing was written."
+                message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
+            if not silent:
+                say(message)
+            raise typer.Exit(code) from error
 
-    run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
+    run_command.__name__ = function.__name__
+    run_command.__doc__ = function.__doc__
     parameters = [_parameter(option) for option in known.options]
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     return run_command
@@ -339,7 +298,8 @@ def _parameter(option: Option) -> inspect.Parameter:
     default = None if option.default == () else option.default
     kind: Any = option.kind
     if option.given_once:  # all that is typed is taken, so that no value takes the place of another
-        kind, default = list[kind], None if default is None else [default]
+        kind = list[kind]
+        default = None if default is None else [default]
     if default is None:
         kind = kind | None
     return inspect.Parameter(
@@ -350,33 +310,27 @@ def _parameter(option: Option) -> inspect.Parameter:
 def _checked(option: Option, value: Any) -> Any:
     """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
     if option.given_once:
-        value = option.only(value or [option.default])
+        values = value or [option.default]
+        if len(values) > 1:  # perhaps under several names of the option
+            found = " and ".join(map(as_found, values))
+            raise UsageError(f"expected {' or '.join(option.flags)} once, found {found}.")
+        value = values[0]
     if option.default == () or isinstance(value, list):
         value = tuple(value or ())
     if option.any_language and isinstance(value, tuple):
-        value = tuple(decoded(option.spelled(value), each) for each in value)
+        value = tuple(decoded(option.spelled(value), text) for text in value)
     elif option.any_language and value is not None:
         value = decoded(option.spelled(value), value)
-    if option.name == "out":
-        value = _folder(value)
+    if option.name == "out" and value is not None:
+        from attnviz.present.output_folder import folder_named
+
+        if not value.strip():
+            raise UsageError("-o is empty; expected a folder (. for this one).")
+        if "\0" in value:
+            raise UsageError(f"-o has a null character, {value!r}; expected the name of a folder.")
+        value = str(folder_named(value))  # shells leave ~ alone after =
     option.check_value(value)
     return value
-
-
-def _tell(error: AttnvizError | KeyboardInterrupt, job: Job | None) -> int:
-    """Print the error, and what is kept, on standard error; returns the exit code."""
-    silent = _another_speaks() if job is None else job.silent
-    kept = "" if job is None else job.recovery_hint(error)
-    if isinstance(error, AttnvizError):
-        message, code = f"{error} {kept}".rstrip(), error.exit_code
-        silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
-    else:
-        written = job is not None and job.output is not None and job.output.in_place
-        how_far = "; all files were written." if written else "; nothing was written."
-        message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
-    if not silent:
-        say(message)
-    return code
 
 
 def _another_speaks() -> bool:
@@ -386,37 +340,9 @@ def _another_speaks() -> bool:
         return False
 
 
-def _folder(out: str | None) -> str | None:
-    """Expand ``~`` in ``--out``, which shells leave alone after ``=``; UsageError for an empty or impossible name."""
-    if out is None:
-        return None
-    if not out.strip():
-        raise UsageError("-o is empty; expected a folder (. for this one).")
-    if "\0" in out:
-        raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
-    from attnviz.present.output_folder import folder_named
-
-    return str(folder_named(out))
-
-
-def _check_ids(select: Sequence[str], command: str) -> None:
-    """Raise UsageError where heads are selected by what they do, before anything is measured."""
-    if select:
-        from attnviz.models.head_ids import check_ids
-
-        check_ids(select, command)
-
-
 def _check_working_folder() -> None:
     """Raise OutputError in a removed working folder, where torch's libraries abort."""
     try:
         Path.cwd()
     except OSError as error:
         raise OutputError(f"the working folder was removed ({error.strerror}); change to one that exists.") from error
-
-
-def _model_folder(model: str) -> Path | None:
-    from attnviz.models.sources import BUILT_IN
-
-    folder = Path(model).expanduser()
-    return folder.resolve() if model not in BUILT_IN and folder.is_dir() else None

@@ -1,58 +1,41 @@
-"""Entry point of the process; nothing heavy is imported before signal handlers are installed."""
+"""Entry point of the process; nothing heavy is imported before signals are handled."""
 
 import errno
 import io
 import os
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
-from attnviz import signals
 from attnviz.errors import INTERRUPTED, OutOfMemoryError
 from attnviz.memory import out_of_memory_named
-
-
-class _InterruptedError(BaseException):
-    """A signal outside of a command; typer turns a KeyboardInterrupt into an exit without a message."""
+from attnviz.signals import handled, interrupt
 
 
 def main() -> None:
     """The console script ``attnviz``; raises SystemExit."""
-    signals.insist(KeyboardInterrupt, _InterruptedError)
-    signals.take(signals.interruption(_InterruptedError))
     try:
-        try:
-            with signals.delivered(_InterruptedError), out_of_memory_named():
-                _prepare()
-                _run()
-        finally:
-            signals.ignore()
-    except OutOfMemoryError as error:  # while importing
-        _say(str(error))
-        sys.exit(error.exit_code)
-    except (_InterruptedError, KeyboardInterrupt):  # while importing, parsing, or ending
-        signals.ignore()
-        _say("interrupted.")
-        sys.exit(INTERRUPTED)
+        with handled(interrupt), out_of_memory_named():
+            _prepare()
+            from attnviz.cli.program import app
 
-
-def _run() -> None:
-    """Run the command; prints one message where help, usage or version cannot be written."""
-    from attnviz.cli.program import app
-    from attnviz.cli.terminal import discard
-
-    try:
-        try:
-            app()
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-    except OSError as error:
+            try:
+                app()
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+    except OSError as error:  # help, usage or version cannot be written
         if error.filename is not None or sys.stdout is None:
             raise
+        from attnviz.cli.terminal import discard
+
         discard(sys.stdout)
         if error.errno != errno.EPIPE:
-            _say(f"cannot print: {error.strerror}.")
-            sys.exit(1)
+            _end(f"cannot print: {error.strerror}.", 1)
+    except OutOfMemoryError as error:  # while importing
+        _end(str(error), error.exit_code)
+    except KeyboardInterrupt:  # likewise
+        _end("interrupted.", INTERRUPTED)
 
 
 def _prepare() -> None:
@@ -73,6 +56,7 @@ def _prepare() -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # else it tells in each pass that it rounds
 
 
-def _say(message: str) -> None:
+def _end(message: str, code: int) -> NoReturn:
     if sys.stderr is not None:
         sys.stderr.write(f"attnviz: {message}\n")
+    sys.exit(code)

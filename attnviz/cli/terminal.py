@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,31 +22,31 @@ if TYPE_CHECKING:
     from attnviz.present.output_folder import OutputFolder
 
 
-_NARROWEST = 60
+_NARROWEST = 60  # columns
+_SECONDS = 30.0  # between lines of progress, where no terminal shows a bar
 
+# surrogates that stand for no byte: no command line has them, but a string of Python may
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that stand for no byte: no command line has them, but a string of Python may."""
-
-
-_SECONDS = 30.0
-"""Between lines of progress, where no terminal shows a bar."""
 
 
 @contextmanager
 def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     """Progress on standard error: bars on a terminal, with ``rate`` also speed and time left; else a line at times."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True, file=sys.stderr)  # named, so that it is the same while a library's is held back
     if quiet or not console.is_terminal:
-        yield partial(_tell_at_times, quiet, [time.monotonic()] * 2)
+        begun = last = time.monotonic()
+
+        def tell_at_times(what: str, done: int, total: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _SECONDS:
+                last = now
+                say(f"{what}{f' {done} of {total}' if total else ''}, after {now - begun:.0f} s", quiet)
+
+        yield tell_at_times
         return
     columns: list[Any] = [
         TextColumn("{task.description:<10}", markup=False),
@@ -67,43 +66,29 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
                         display.update(earlier.id, visible=False)
                 tasks[what] = display.add_task(one_line(what), total=total or None, count="", rate="")
             speed = display.tasks[display.task_ids.index(tasks[what])].speed
-            told: dict[str, Any] = {
-                "count": f"{done}/{total}" if total else "",
-                "rate": f"{speed:.0f}/s" if speed else "",
-            }
-            display.update(tasks[what], completed=done, total=total or None, **told)
+            count = f"{done}/{total}" if total else ""
+            rate_now = f"{speed:.0f}/s" if speed else ""
+            display.update(tasks[what], completed=done, total=total or None, count=count, rate=rate_now)
 
         yield tell
 
 
-def _tell_at_times(quiet: bool, times: list[float], what: str, done: int, total: int) -> None:
-    """Print a line of progress, unless one was printed just now; ``times``: when all began, and that of the last."""
-    begun, last = times
-    now = time.monotonic()
-    if now - last >= _SECONDS:
-        times[1] = now
-        say(f"{what}{f' {done} of {total}' if total else ''}, after {now - begun:.0f} s", quiet)
-
-
+# suffixes of files that hold texts
 _OF_TEXTS = (".txt", ".conllu", ".tsv", ".csv", ".md", ".json", ".jsonl", ".parquet")
-"""Suffixes of files that hold texts."""
 
 
 def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
-    """The text of an argument, or of standard input where it is ``-``.
+    """The text of an argument, or of standard input where it is ``-``; TextError if it is blank or not UTF-8.
 
     ``each_of_file`` is the command that reads each text of a file, for the message where TEXT is one.
-
-    Raises:
-        TextError: it is empty, blank or not UTF-8.
     """
     if text != "-":
         text = decoded("TEXT", text)
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
         refuse_folder(text)
-        if not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_file(text)):
-            seems = "" if is_file(text) else "which looks like "
+        if not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_there(text, Path.is_file)):
+            seems = "" if is_there(text, Path.is_file) else "which looks like "
             raise TextError(
                 f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
                 f"and < {text}; for each of its texts: attnviz {each_of_file.format(text)}."
@@ -116,11 +101,6 @@ def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
     if not content.strip():
         raise TextError("standard input is empty or blank; expected a sentence.")
     return content.removesuffix("\n").removesuffix("\r")
-
-
-def is_file(name: str) -> bool:
-    """Whether there is a file of this name; a text may be too long for one."""
-    return is_there(name, Path.is_file)
 
 
 def refuse_folder(text: str) -> None:
@@ -176,8 +156,7 @@ def print_results(
 ) -> None:
     """Print the document as JSON, or else tables, a text as it is; with ``quiet`` nothing.
 
-    Raises:
-        OutputError: the disk is full (``folder``: where the files are); a closed pipe is no error.
+    OutputError where the disk is full (``folder``: where the files are); a closed pipe is no error.
     """
     try:
         if sys.stdout is None and (as_json or not quiet):
@@ -234,25 +213,17 @@ def say_where_to_look(output: "OutputFolder", quiet: bool = False, more: str = "
     if quiet:
         return
     names = [name for name in output.written if not name.startswith(".")]
-
-    def rank(name: str) -> tuple[int, int]:
-        suffix = Path(name).suffix
-        return [*_LOOKED_AT, suffix].index(suffix), name.count("/")
-
-    first = min(names, key=rank)
+    suffixes = (*_LOOKED_AT, *(Path(name).suffix for name in names))
+    first = min(names, key=lambda name: (suffixes.index(Path(name).suffix), name.count("/")))
     typer.echo(f"Open {one_line(str(output.path / first))} (one of {len(names)} files{more})", err=True)
 
 
+# suffixes of files, those first that are opened first
 _LOOKED_AT = (".html", ".png", ".svg", ".pdf", ".tex", ".md", ".csv", ".json")
-"""Suffixes of files, those first that are opened first."""
 
 
 def split_names(values: Sequence[str]) -> list[str]:
-    """Split the values of a repeatable option at commas.
-
-    Raises:
-        UsageError: a name is empty.
-    """
+    """Split the values of a repeatable option at commas; UsageError where a name is empty."""
     parts = [part.strip() for value in values for part in value.split(",")]
     if "" in parts:
         raise UsageError(f"expected names with commas between, found {', '.join(map(repr, values))}.")

@@ -23,8 +23,8 @@ def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
         attnviz why "The cat ran away" --head L2H8 --depth 2
             Also the head that most of a score came from.
     """
-    text, source = read_text(text), run.find_model()
+    text = read_text(text)
+    source = run.find_model()
     return run.job(
-        lambda _, progress, __: attnviz.why(text, source, pair=pair, **options, progress=progress),
-        texts=(text, pair),
+        lambda _, progress, __: attnviz.why(text, source, pair=pair, **options, progress=progress), texts=(text, pair)
     )

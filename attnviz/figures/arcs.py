@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from attnviz.figures.fonts import drawable, put_text
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, fix_axes_height, legend_height, new_page
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
-from attnviz.figures.style import MISSED_DASHES, Style, figure_style, outer_ink
+from attnviz.figures.style import MISSED_DASHES, Style, figure_style, text_colour
 
 # font sizes of words and of relations in points; white space as a multiple of the former
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
@@ -71,30 +71,24 @@ class _Span:
         return max(self.ends)
 
     @property
-    def name(self) -> str:
-        """Name of its relation; a missed arc has a cross instead."""
+    def name(self) -> str:  # name of its relation; a missed arc has a cross instead
         return "" if self.arc.found is False else drawable(self.arc.name)
 
     @property
-    def lacking(self) -> float:
-        """Points by which the arc is too short for its name; 0 without a name."""
+    def lacking(self) -> float:  # points by which the arc is too short for its name; 0 without a name
         return points_of(self.name, _NAME) + 6 - (self.high - self.low) if self.name else 0.0
 
     @property
-    def is_short(self) -> bool:
-        """Whether the name stands above the arc; never for one that continues in another line."""
+    def is_short(self) -> bool:  # whether the name stands above the arc; never for one that continues in another line
         return self.lacking > 0 and all(self.here)
 
     @property
-    def sides(self) -> tuple[float, float]:
-        """Left and right end, with its name."""
+    def sides(self) -> tuple[float, float]:  # left and right end, with its name
         more = max(0.0, self.lacking - 4) / 2 if self.is_short else 0.0
         return self.low - more, self.high + more
 
 
-_Line = Sequence[Placed]
-_Spans = list[_Span]
-_Row = tuple[_Line, _Spans]
+_Row = tuple[Sequence[Placed], list[_Span]]
 
 
 def arcs_inches(plan: ArcsPlan, style: Style) -> float:
@@ -114,20 +108,28 @@ def leaves_out_lines(words: Sequence[Piece], blocks: Sequence[Sentence], style: 
     return any(row is None for block in blocks for row in _kept(True, lines, block, room))
 
 
-def _room(words: Sequence[Piece], style: Style) -> float:
-    """Width of a line in points."""
+def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in points
     return (prose_width(words, style, _SPACE) - 2 * MARGIN) * 72
 
 
 def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    width, legend, inches = prose_width(plan.words, style, _SPACE), _legend(plan, style), arcs_inches(plan, style)
+    width = prose_width(plan.words, style, _SPACE)
+    inches = arcs_inches(plan, style)
+    kinds = {arc.found for block in plan.blocks for arc in block.arcs}
+    looks: dict[bool | None, dict[str, Any]] = {
+        True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
+        False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
+        None: {"label": "other relations", "color": style.greys.frame, "linewidth": PIXEL},
+    }
+    looks[False] |= _CROSS
+    legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=inches + legend_height(legend, width) + 0.1)
         ax = page.add_subplot()
         ax.set_axis_off()
         add_legend(page, legend, style)
-        spread(page, ax, inches)
+        fix_axes_height(page, ax, inches)
         draw_arcs(ax, plan, style)
         return page
 
@@ -136,7 +138,8 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
     """Draw sentences with arcs on the caller's Axes; returns the arcs of the last sentence."""
     room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
-    top, arcs = 0.0, PathCollection([])
+    top = 0.0
+    arcs = PathCollection([])
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)
@@ -151,9 +154,9 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
     return arcs
 
 
-def _height(plan: ArcsPlan, room: float) -> float:
-    """Height of all sentences on lines of a width, both in points."""
-    lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
+def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on lines of a width, both in points
+    lines = text_lines(plan.words, _LETTERS, room, _SPACE)
+    height = 0.0
     for block in plan.blocks:
         height += _HEADING + _BETWEEN
         for row in _kept(plan.folded, lines, block, room):
@@ -161,7 +164,7 @@ def _height(plan: ArcsPlan, room: float) -> float:
     return height
 
 
-def _kept(folded: bool, lines: Sequence[_Line], block: Sentence, room: float) -> Iterator[_Row | None]:
+def _kept(folded: bool, lines: Sequence[Sequence[Placed]], block: Sentence, room: float) -> Iterator[_Row | None]:
     """Lines of a sentence with the arcs above; None for a run of lines left out."""
     rows = ((line, _stacked(line, block.arcs, room)) for line in lines)
     for empty, run in groupby(rows, lambda row: folded and not row[1]):
@@ -169,16 +172,16 @@ def _kept(folded: bool, lines: Sequence[_Line], block: Sentence, room: float) ->
         yield from [None] if empty and len(some) > 1 else some
 
 
-def _above(spans: Sequence[_Span]) -> float:
-    """Height in points of the arcs above a line."""
+def _above(spans: Sequence[_Span]) -> float:  # height in points of the arcs above a line
     return _FIRST + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
-def _stacked(line: _Line, arcs: Iterable[Arc], room: float) -> _Spans:
+def _stacked(line: Sequence[Placed], arcs: Iterable[Arc], room: float) -> list[_Span]:
     """Arcs that begin or end in a line, muted ones first, each high enough to clear those, and names, below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
-    spans, ends = [], list[tuple[int, int, _Span]]()
+    spans: list[_Span] = []
+    ends: list[tuple[int, int, _Span]] = []
     for arc in sorted(arcs, key=lambda arc: arc.found is not None):
         words = arc.dependent, arc.head
         xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
@@ -186,35 +189,31 @@ def _stacked(line: _Line, arcs: Iterable[Arc], room: float) -> _Spans:
         if any(span.here):
             spans.append(span)
             ends += [(word, end, span) for end, word in enumerate(words) if word in middles]
-    _part(ends, {placed.number: placed.width for placed in line})
+    widths = {placed.number: placed.width for placed in line}
+    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
+    for word, end, span in ends:
+        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
+    for (word, rightwards), several in sides.items():  # at one word, the longest innermost, so that none cross
+        step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
+        for rank, (end, span) in enumerate(sorted(several, key=lambda one: -one[1].reach)):
+            span.ends[end] += step * (rank + 0.6) * (1 if rightwards else -1)
     ranked = sorted(spans, key=lambda span: (span.reach, span.low))
     for rank, span in enumerate(ranked):
-        (low, high), others = span.sides, ((other.level, *other.sides) for other in ranked[:rank])
+        low, high = span.sides
+        others = ((other.level, *other.sides) for other in ranked[:rank])
         below = (level for level, left, right in others if left < high and low < right)
         span.level = 1 + span.is_short + max(below, default=0)
     return spans
 
 
-def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> None:
-    """Spread the ends of arcs at one word, the longest innermost, so that none cross."""
-    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
-    for word, end, span in ends:
-        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
-    for (word, rightwards), several in sides.items():
-        step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
-        for rank, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
-            span.ends[end] += step * (rank + 0.6) * (1 if rightwards else -1)
-
-
 def _draw_line(
-    ax: Axes, line: _Line, above: _Spans, top: float, room: float, style: Style
+    ax: Axes, line: Sequence[Placed], above: Sequence[_Span], top: float, room: float, style: Style
 ) -> tuple[PathCollection, float]:
-    """Draw one line of words with arcs above; returns the arcs and the line's lower end."""
     base = top + _above(above)
     foot = base + _LINE
     for placed in line:
         middle = placed.x + placed.width / 2
-        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=outer_ink(style))
+        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=text_colour(style))
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
     verdicts = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
@@ -228,7 +227,8 @@ def _draw_line(
         linestyles=[MISSED_DASHES if value is False else "-" for value in verdicts],
     )
     arrives = [span.here[1] for span in above]
-    heads, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
+    heads = [span.ends[1] for span in compress(above, arrives)]
+    back = base - 2 * _TIP
     tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]
     arrows = PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2)
     for collection in (arcs, arrows):
@@ -254,11 +254,13 @@ def _bow(span: _Span, base: float, height: float) -> Path:
 
 def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: Style) -> None:
     """Write the relation's name on its arc, or above a short one; a cross on a missed one."""
-    middle, name = (span.low + span.high) / 2, span.name
+    middle = (span.low + span.high) / 2
+    name = span.name
     if span.is_short:
         half = points_of(name, _NAME) / 2 + 0.6
         left, right = max(x for x in legs if x <= middle) + half, min(x for x in legs if x >= middle) - half
-        middle, height = min(max(middle, left), right), height - 0.6 * _STEP
+        middle = min(max(middle, left), right)
+        height = height - 0.6 * _STEP
         name = name if left <= right else ""
     if span.arc.found is False:
         ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)
@@ -266,15 +268,3 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
         ink = style.greys.muted if span.arc.found is None else style.verdict(True)
         box = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.6}
         put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)
-
-
-def _legend(plan: ArcsPlan, style: Style) -> list[Line2D]:
-    """Legend entries for the kinds of arcs drawn."""
-    kinds = {arc.found for block in plan.blocks for arc in block.arcs}
-    missed = {"color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}
-    entries = {
-        "found": (True in kinds, {"color": style.verdict(True), "linewidth": _BOLD}),
-        "missed": (False in kinds, missed),
-        "other relations": (None in kinds, {"color": style.greys.frame, "linewidth": PIXEL}),
-    }
-    return [Line2D([], [], label=label, **properties) for label, (there, properties) in entries.items() if there]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from attnviz.judge.verdicts import BOTH
-from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, REGISTRY, RETRIEVAL, WRITTEN
+from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, RETRIEVAL, WRITTEN
 from attnviz.plugins import live
 
 
@@ -16,6 +16,9 @@ class Family:
     marker: str
 
 
+# every family, in the order of legends; the last two are of roles not listed here and of heads without any. The
+# colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, a
+# lilac, and a brown.
 FAMILIES = (
     Family("local", "#77AADD", "o"),
     Family("long-range", "#44BB99", "^"),
@@ -29,25 +32,21 @@ FAMILIES = (
     Family("other", "#DDDDDD", "d"),
     Family("unnamed", "#FFFFFF", "."),
 )
-"""Every family, in the order of legends; the last two are of roles not listed here and of heads without any.
-
-The colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, a
-lilac, and a brown.
-"""
 
 OTHER, UNNAMED = FAMILIES[-2:]
-
 _NAMED = {family.name: family for family in FAMILIES}
 
 
-_FAMILY_OF = live(REGISTRY, lambda: (
-    _NAMED
-    | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
-    | {RETRIEVAL: _NAMED["repeats"]}
-    | dict.fromkeys(WRITTEN, _NAMED["output"])
-    | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
-    | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
-))  # fmt: skip
+_FAMILY_OF = live(
+    lambda: (
+        _NAMED
+        | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
+        | {RETRIEVAL: _NAMED["repeats"]}
+        | dict.fromkeys(WRITTEN, _NAMED["output"])
+        | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
+        | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
+    )
+)
 
 
 def family_of_label(label: str) -> Family:
@@ -61,12 +60,23 @@ def families_of_label(label: str) -> list[Family]:
     return list(dict.fromkeys(_FAMILY_OF.get(name, OTHER) for name in names))
 
 
+# names of labels and roles where a picture has no room for the whole name
 ABBREVIATIONS = {
-    "previous-token": "prev", "current-token": "curr", "next-token": "next", "duplicate-token": "dupl",
-    "long-range": "long", "semantic": "sem", "coreference": "coref", "parataxis": "parat", "induction": "induc",
-    "retrieval": "retr", "copying": "copy", COPY_SUPPRESSION: "supp", "inactive": "inact", "rare-word": "rare",
-}  # fmt: skip
-"""Names of labels and roles where a picture has no room for the whole name."""
+    "previous-token": "prev",
+    "current-token": "curr",
+    "next-token": "next",
+    "duplicate-token": "dupl",
+    "long-range": "long",
+    "semantic": "sem",
+    "coreference": "coref",
+    "parataxis": "parat",
+    "induction": "induc",
+    "retrieval": "retr",
+    "copying": "copy",
+    COPY_SUPPRESSION: "supp",
+    "inactive": "inact",
+    "rare-word": "rare",
+}
 
 
 def brief_name(label: str) -> str:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,23 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.arguments import as_found, did_you_mean
 from attnviz.errors import UsageError
+from attnviz.figures.style import DPI
 from attnviz.models.libraries import first_line
+from attnviz.printable import ISOLATES
 from attnviz.wording import isolated, right_to_left, shortened, shortened_token
 
-DEFAULT_FAMILY = "DejaVu Sans"
-"""Ships with matplotlib, so figures look the same on every machine."""
+DEFAULT_FAMILY = "DejaVu Sans"  # ships with matplotlib, so figures look the same on every machine
 
+# spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``
 _TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
-"""Spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``."""
-
 _NO_BREAK = "\u00a0"
-
 _END = "\u2069"
-_ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
 _NOT_FOR_TEXT = ("Last Resort", "Emoji One", "Bitmap", "STIX", "cm")
 
 
 def font_families(texts: Iterable[str]) -> list[str]:
     """Font families that together hold the texts' characters, the default first; others are opened only if needed."""
-    missing = {character for text in texts for character in text} - _known()
+    missing = {character for text in texts for character in text} - _characters_of(tuple(base_families()))
     fallbacks = {family for character in missing if (family := _family_with(character)) is not None}
     return [*base_families(), *sorted(fallbacks)]
 
@@ -60,14 +58,10 @@ def base_families() -> list[str]:
     return list(dict.fromkeys([*_chosen[-1:], DEFAULT_FAMILY]))
 
 
-def _known() -> frozenset[str]:
-    """Characters that need no other font."""
-    return _characters_of(tuple(base_families()))
-
-
 @cache
 def _characters_of(families: tuple[str, ...]) -> frozenset[str]:
-    return _ISOLATES.union(*(_characters(_path_of(family)) for family in families))
+    paths = (str(fontManager.findfont(FontProperties(family=family))) for family in families)
+    return ISOLATES.union(*map(_characters, paths))
 
 
 @cache
@@ -99,10 +93,7 @@ _MOST_NAMED = 3
 
 
 def fonts_to_install() -> str:
-    """Hint which fonts to install for characters drawn as code points since the last call, or ''.
-
-    Noto (Google 2014) has a font for nearly every script. Its colour emoji are bitmaps, which matplotlib does not draw.
-    """
+    """Hint which fonts to install for characters drawn as code points since the last call, or ''."""
     lacking = sorted(character for character in _missing if unicodedata.name(character, ""))
     _missing.clear()
     if not lacking:
@@ -129,8 +120,7 @@ def without_script(text: str) -> str:
 
 
 def _lacking(text: str) -> set[str]:
-    """The characters that no installed font can draw."""
-    have = _known()
+    have = _characters_of(tuple(base_families()))
     return {character for character in text if character not in have and _family_with(character) is None}
 
 
@@ -152,60 +142,54 @@ def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
     ax.text(x, y, text, **(ours | style))
 
 
-def text_width(text: str, size: float | str, dpi: float, weight: str = "normal") -> float:
+def text_width(text: str, size: float | str, weight: str = "normal", dpi: float = DPI) -> float:
     """Width of a text in pixels, as matplotlib draws it."""
-    return _text_width(text, size, dpi, weight, base_families()[0])
+    return _text_width(text, size, weight, dpi, base_families()[0])
 
 
 @cache
-def _text_width(text: str, size: float | str, dpi: float, weight: str, _: str) -> float:
+def _text_width(text: str, size: float | str, weight: str, dpi: float, _: str) -> float:
     properties = FontProperties(family=font_families([text]), size=size, weight=weight)
     width: float = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, properties, False)[0]
     return width
 
 
-def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+def fitted(text: str, size: float, pixels: float, weight: str = "normal") -> str:
     """The drawable text, cut with an ellipsis to a width in pixels."""
-    return _balanced([_cut(drawable(text), size, dpi, pixels, weight)])[0]
+    return _balanced([_cut(drawable(text), size, pixels, weight)])[0]
 
 
-def fitted_token(token: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+def fitted_token(token: str, size: float, pixels: float, weight: str = "normal") -> str:
     """As :func:`fitted`, cut in the middle: tokens often begin alike."""
-    return _balanced([_cut(drawable(token), size, dpi, pixels, weight, shortened_token)])[0]
+    return _balanced([_cut(drawable(token), size, pixels, weight, shortened_token)])[0]
 
 
-def _fits(shown: str, size: float, dpi: float, pixels: float, weight: str) -> bool:
+def _fits(shown: str, size: float, pixels: float, weight: str) -> bool:
     """Whether a text fits; measured only if it may be too wide."""
-    return len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels
+    return len(shown) * size * DPI / 72 <= pixels or text_width(shown, size, weight) <= pixels
 
 
-def _cut(
-    shown: str, size: float, dpi: float, pixels: float, weight: str = "normal",
-    to: Callable[[str, int], str] = shortened,
-) -> str:  # fmt: skip
-    """The text, cut by ``to``, which takes its length, to a width in pixels."""
-    if _fits(shown, size, dpi, pixels, weight):
+def _cut(shown: str, size: float, pixels: float, weight: str, shorten: Callable[[str, int], str] = shortened) -> str:
+    """Shorten with ``shorten(text, n)`` until it fits."""
+    if _fits(shown, size, pixels, weight):
         return shown
     lengths = range(1, len(shown))
-    fitting = bisect_right(lengths, pixels, key=lambda longest: text_width(to(shown, longest), size, dpi, weight))
-    return to(shown, fitting) if fitting else "…"
+    fitting = bisect_right(lengths, pixels, key=lambda longest: text_width(shorten(shown, longest), size, weight))
+    return shorten(shown, fitting) if fitting else "…"
 
 
-def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Wrap a text into lines of whole words, to a width in pixels; ``n = 12`` and ``3 of 7`` are one word.
-
-    A word that is too wide is cut with an ellipsis.
-    """
+def wrapped(text: str, size: float, pixels: float, weight: str = "normal") -> list[str]:
+    """Wrap into lines of whole words, to a width in pixels; ``n = 12`` is one word; one that is too wide is cut."""
     shown = drawable(text)
-    if _fits(shown, size, dpi, pixels, weight):
+    if _fits(shown, size, pixels, weight):
         return _balanced([shown])
     lines: list[str] = []
     for word in _TIED.sub(_NO_BREAK, shown).split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, size, dpi, weight) <= pixels:
+        if lines and text_width(longer, size, weight) <= pixels:
             lines[-1] = longer
         else:
-            lines.append(_cut(word, size, dpi, pixels, weight))
+            lines.append(_cut(word, size, pixels, weight))
     return _balanced([line.replace(_NO_BREAK, " ") for line in lines])
 
 
@@ -215,15 +199,10 @@ def _balanced(lines: Sequence[str]) -> list[str]:
     for line in lines:
         begun, still = still + line, ""
         for character in begun:
-            if character in _ISOLATES:
+            if character in ISOLATES:
                 still = still[:-1] if character == _END else still + character
         balanced.append(begun + _END * len(still))
     return balanced
-
-
-@cache
-def _path_of(family: str) -> str:
-    return str(fontManager.findfont(FontProperties(family=family)))
 
 
 @cache
@@ -238,7 +217,7 @@ def _family_with(character: str) -> str | None:
 
 
 @cache
-def _fallback_fonts() -> tuple[tuple[str, str], ...]:
+def _fallback_fonts() -> list[tuple[str, str]]:
     """Path and family of every regular face that holds letters: no fonts for mathematics, no bitmaps, no emoji."""
     faces = {
         (entry.fname, entry.name)
@@ -246,11 +225,9 @@ def _fallback_fonts() -> tuple[tuple[str, str], ...]:
         if entry.style == "normal" and entry.weight in (400, "normal", "regular")
         if not entry.name.startswith(_NOT_FOR_TEXT) and "Color" not in entry.name
     }
-    return tuple((path, family) for path, family in sorted(faces) if _is_scalable(path))
-
-
-def _is_scalable(path: str) -> bool:
-    try:
-        return bool(FT2Font(path).scalable)
-    except (RuntimeError, OSError):  # a font file that FreeType cannot open
-        return False
+    fonts = []
+    for path, family in sorted(faces):
+        with suppress(RuntimeError, OSError):  # a font file that FreeType cannot open
+            if FT2Font(path).scalable:
+                fonts.append((path, family))
+    return fonts

@@ -39,9 +39,9 @@ from attnviz.figures.page import (
     legend_columns,
     new_page,
     page_width,
-    settled,
+    run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
@@ -56,16 +56,14 @@ _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
-
-Names = Sequence[Sequence[str]]
-"""Names of tokens: of rows, and of columns if others; none if they are not drawn."""
+Names = Sequence[Sequence[str]]  # names of tokens: of rows, and of columns if others; none if they are not drawn
 
 
 @dataclass(frozen=True)
 class HeadCell:
     """One head's small matrix."""
 
-    id: HeadId  # of the head
+    id: HeadId
     # [rows, columns], pooled by grid_pooling and stretched to a square, NaN for no value; on each head's own
     # scale the share of its largest
     values: Array
@@ -92,20 +90,18 @@ class HeadGridPlan(ColourScale, PagePlan):
 
     @property
     def named(self) -> Names:
-        """Names of tokens to find room for."""
-        return [each.texts for each in (self.labels, self.keys) if each is not None]
+        return [labels.texts for labels in (self.labels, self.keys) if labels is not None]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Positions of the squares of a grid."""
-
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int  # of a block
     across: int  # squares side by side, in a block
     layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
     columns: tuple[int, ...]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
+    size: float  # font size of ids in points
     square: float  # side of a square
     marked: bool  # whether a mark, and a text, stand on a line of their own above each square
     named: bool  # whether an id stands above each square, and not only the number above each column
@@ -113,33 +109,23 @@ class _Layout:
     tokens: float = 0  # room for token labels left of each row and below each column
 
     @property
-    def size(self) -> float:
-        """Font size of ids in points."""
-        return _id_size(self.pitch)
-
-    @property
-    def above(self) -> float:
-        """Room above each square for its texts."""
+    def above(self) -> float:  # room above each square for its texts
         return 4 + 15 * self.named + 14 * self.marked
 
     @property
-    def row(self) -> float:
-        """From one row to the next."""
+    def row(self) -> float:  # from one row to the next
         return self.square + self.above + 6
 
     @property
-    def first(self) -> float:
-        """Where the first row begins."""
+    def first(self) -> float:  # where the first row begins
         return 0 if self.named else _NUMBERS
 
     @property
-    def block(self) -> float:
-        """From one block to the next."""
+    def block(self) -> float:  # from one block to the next
         return self.across * self.pitch + _LAYER_NAMES
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Width and height."""
         width = (self.blocks - 1) * self.block + self.across * self.pitch
         return width + self.tokens, self.first + self.rows * self.row + self.tokens
 
@@ -152,11 +138,7 @@ class _Layout:
 
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
-
-    Raises:
-        UsageError: the width is too small for so many heads.
-    """
+    """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
     grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), style, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
@@ -172,9 +154,10 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
         ax = page.add_subplot()
         _lay_out(ax, plan, grid, style, room)
         colour_bar(page, ax, plan, style)
-        settled(page)
+        run_layout(page)
         page.set_layout_engine("none")
-        box, (width, height) = ax.get_window_extent(), page.bbox.size
+        box = ax.get_window_extent()
+        width, height = page.bbox.size
         corner = round(box.x0) / width, (round(box.y1) - box.height) / height
         ax.set_box_aspect(None)
         ax.set_position((*corner, box.width / width, box.height / height))
@@ -184,8 +167,9 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
 
 def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     """Draw the grid on the caller's Axes, as large as it fits; returns the image, for ``figure.colorbar``."""
-    settled(ax.figure)
-    box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
+    run_layout(ax.figure)
+    box = ax.get_window_extent()
+    pixel = ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
         grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
@@ -193,12 +177,11 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
             break
         room *= box.height / pixel / grid.extent[1]
     _lay_out(ax, plan, grid, style, grid.extent[0])
-    settled(ax.figure)
+    run_layout(ax.figure)
     return _fill(ax, plan, grid, style)
 
 
 def _most_cells(plan: HeadGridPlan) -> int:
-    """Rows or columns of the largest matrix."""
     return max(int(n) for cell in plan.cells for n in cell.values.shape)
 
 
@@ -207,7 +190,6 @@ def _marked(plan: HeadGridPlan) -> bool:
 
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
-    """Add limits, names of layers, marks and legend, before the layout runs. ``width`` is in pixels."""
     height = grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
     ax.set_box_aspect(height / width)
@@ -217,16 +199,17 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     of_block = math.ceil(len(grid.layers) / grid.blocks)
     high = grid.rows * grid.row / max(1, of_block)
     middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
-    full = text_width(f"layer {max(grid.layers, default=0)}", 7, DPI) <= high - grid.above
+    full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": outer_ink(style, "ytick.color")} | turned
+    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": text_colour(style, "ytick.color")} | turned
     ax.set_yticks(middles[:of_block], names[:of_block], **written)
     for at in range(of_block, len(grid.layers)):
         left = at // of_block * grid.block - 4
         ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
     ax.tick_params(length=0, pad=2)
-    families, above = _families(plan.cells, grid), _names(plan.cells, grid)
+    families = _families(plan.cells, grid)
+    above = _names(plan.cells, grid)
     markers: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
@@ -240,18 +223,17 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5, "markerfacecoloralt": style.greys.paper}
     for (family, filled), positions in markers.items():
         face = style.greys.paper if filled is False or family is UNNAMED else family.colour
-        name, marks["fillstyle"] = families[family] if filled else "", "left" if filled is None else "full"
+        name = families[family] if filled else ""
+        marks["fillstyle"] = "left" if filled is None else "full"
         ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
-        ax.legend(
-            loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
-            labelcolor=style.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
-            columnspacing=1.0,
-        )  # fmt: skip
+        gaps: dict[str, Any] = {"borderaxespad": 0.2, "borderpad": 0, "handletextpad": 0.1, "columnspacing": 1.0}
+        look: dict[str, Any] = {"frameon": False, "fontsize": 7, "labelcolor": style.greys.ink}
+        ncols = legend_columns(families.values(), width)
+        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=ncols, **gaps, **look)
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
-    """Add the image, at the resolution of the file, and the texts above the squares."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
@@ -260,7 +242,8 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
-    pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
+    pitch = grid.pitch * shown * DPI / ax.figure.dpi
+    small = min(6.0, grid.size)
     properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
     full, beside, right, low = _names(plan.cells, grid)
     for cell in plan.cells:
@@ -269,8 +252,9 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         if grid.named:
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
         if right and not low and cell.right is not None:
-            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
-            role, paler = _fullest(cell.right[1], small, room), properties | {"color": style.greys.muted}
+            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
+            role = _fullest(cell.right[1], small, room)
+            paler = properties | {"color": style.greys.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None and not low:
@@ -281,7 +265,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     if grid.tokens:
         _name_tokens(ax, plan, grid, style, side / pixels, drawn)
     if not grid.named:
-        every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
+        every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, "bold") + 3) / pitch)
         above = properties | {"fontsize": 5.5, "weight": "bold", "ha": "center", "va": "top"}
         for block in range(grid.blocks):
             for at in range(0, len(grid.columns), every):
@@ -316,8 +300,8 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    """The image of all squares with frames, ``pixels`` for one of the grid, and the pixels of a square."""
-    m, colours = _most_cells(plan), plan.colours or style.colour_map()
+    m = _most_cells(plan)
+    colours = plan.colours or style.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
     if (style.room is not None and side < _EVEN * room) or side > 1.1 * room:
@@ -339,8 +323,6 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
 
 
 class _Names(NamedTuple):
-    """What stands above the squares."""
-
     full: bool  # whether ids have their layers, which also stand beside the rows
     beside: bool  # whether every text stands beside its id
     right: bool  # whether a mark stands right of every id, or below that
@@ -350,11 +332,12 @@ class _Names(NamedTuple):
 def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
     """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
     wide, narrow = (
-        [text_width(name, grid.size, DPI, "bold") for name in names]
+        [text_width(name, grid.size, "bold") for name in names]
         for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
     )
-    texts = [text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells]
-    marks, beside = any(cell.right for cell in cells), any(cell.beside for cell in cells)
+    texts = [text_width(cell.beside, min(6.0, grid.size)) for cell in cells]
+    marks = any(cell.right for cell in cells)
+    beside = any(cell.beside for cell in cells)
     for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
         if grid.named and grid.marked and marks and max(ids) + _MARK <= grid.square:
             return _Names(full, beside=False, right=True)
@@ -367,12 +350,11 @@ def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
     """The first text that fits; else the last one cut, or '' if fewer than five characters would remain."""
     forms = [drawable(text) for text in texts]
-    cut = fitted(forms[-1], size, DPI, max(room, 1))
-    return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
+    cut = fitted(forms[-1], size, max(room, 1))
+    return next((form for form in forms if text_width(form, size) <= room), cut if len(cut) > 4 else "")
 
 
 def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
-    """Families drawn, and their names, in the order of legends; heads without a role by their texts."""
     right = _names(cells, grid).right
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
@@ -382,25 +364,26 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 def grid_pooling(
     n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Names = ()
 ) -> int:
-    """Positions per cell of a small matrix, so that every cell has a pixel.
+    """Positions per cell of a small matrix, so that every cell has a pixel; UsageError if the page is too narrow.
 
     ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
-
-    Raises:
-        UsageError: the width is too small for so many heads.
     """
     square = _planned(heads, 1, style, marked, labels).square * file_dpi(style) / DPI
     return math.ceil(n_positions / int(square))
 
 
 def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
-    """Lay out matrices [m, m] on a new page; with ``labels`` a few heads are packed, and their tokens named."""
     ids = list(heads)
-    packed, columns = bool(labels) or _sparse(ids), len({head.head for head in ids})
+    packed = bool(labels) or _sparse(ids)
+    columns = len({head.head for head in ids})
     if style.room is None:
         square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        grid = _side_by_side(_layout(ids, across, max(square, _ROOMY) + 14, marked, packed))
+        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        n = len(grid.layers)
+        if n and grid.extent[1] > _PAGE_HEIGHT:  # in as many blocks as bring it nearest to the shape of a page
+            split = [replace(grid, rows=math.ceil(n / k) * grid.rows // n, blocks=k) for k in range(1, n + 1)]
+            grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
         return replace(grid, square=square, tokens=_token_names(labels, square))
     room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
@@ -414,7 +397,8 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
 
 def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = ()) -> _Layout:
     """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
-    tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
+    tokens = 0.0
+    grid = _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
     for _ in range(3):  # which tokens are named, and how large, depends on the squares
         if grid:
             tokens = max(tokens, _token_names(labels, grid.square))
@@ -427,17 +411,7 @@ def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = (
     return grid or _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
 
 
-def _side_by_side(grid: _Layout) -> _Layout:
-    """The grid with its layers in as many blocks as bring it nearest to the shape of a page; a low one as it is."""
-    n = len(grid.layers)
-    if not n or grid.extent[1] <= _PAGE_HEIGHT:
-        return grid
-    blocks = (replace(grid, rows=math.ceil(n / blocks) * grid.rows // n, blocks=blocks) for blocks in range(1, n + 1))
-    return min(blocks, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
-
-
-def _token_names(labels: Names, square: float) -> float:
-    """Pixels of token labels beside and below a square."""
+def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square
     cells = [square / len(texts) * 72 / DPI for texts in labels]
     sizes = (
         label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16
@@ -469,7 +443,6 @@ def _sparse(ids: Sequence[HeadId]) -> bool:
 
 
 def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
-    """Lay out squares as large as the pitch allows."""
     columns = tuple(sorted({head.head for head in ids}))
     layers = tuple(sorted({head.layer for head in ids}))
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
@@ -477,12 +450,18 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     if not packed:
         places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
     cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
-    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", _id_size(pitch), DPI, "bold") + 3 <= pitch
+    size = 7.0 if pitch >= _COMFORTABLE else 5.5
+    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", size, "bold") + 3 <= pitch
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
-    rows, layers = (of_layer, ()) if packed else (of_layer * len(layers), layers)
-    return _Layout(cells, rows, across, layers, columns, pitch, square, marked, named)
-
-
-def _id_size(pitch: float) -> float:
-    """Font size of ids in points."""
-    return 7.0 if pitch >= _COMFORTABLE else 5.5
+    return _Layout(
+        cells=cells,
+        rows=of_layer if packed else of_layer * len(layers),
+        across=across,
+        layers=() if packed else layers,
+        columns=columns,
+        pitch=pitch,
+        size=size,
+        square=square,
+        marked=marked,
+        named=named,
+    )

@@ -21,13 +21,13 @@ from attnviz.figures.page import (
     PagePlan,
     add_legend,
     colour_bar,
+    format_number,
     legend_height,
     new_page,
     page_width,
-    settled,
-    written,
+    run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.models.head_ids import number_of
 
 _CELL = (0.42, 0.25)
@@ -57,108 +57,94 @@ class HeadMapPlan(PagePlan):
     maps: tuple[HeadMap, ...]  # from top to bottom
 
 
+@figure_style()
 def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
-    with figure_style():
-        return _stacked(plan, style, vector)
-
-
-def _stacked(plan: HeadMapPlan, style: Style, vector: bool) -> Figure:
-    """Draw maps one below the other, each with its extra columns, colour bar and legend."""
-    columns = [each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps]
-    natural = max(_cell_width(each) * n for each, n in zip(plan.maps, columns, strict=True))
+    columns = [head_map.values.shape[1] + 1.2 * len(head_map.beside) for head_map in plan.maps]
+    natural = max(_cell_width(head_map) * n for head_map, n in zip(plan.maps, columns, strict=True))
     width = page_width(style, natural + _AXES + 2 * MARGIN)
     room = width - _AXES - 2 * MARGIN
-    names = [wrapped(each.name, 8, DPI, room * DPI) if each.name else [] for each in plan.maps]
-    heights = [
-        len(each.values) * _cell_height(each, room / max(columns))
-        + _AXES
-        + _NAME * len(lines)
-        + (_BAR + 0.15 * bool(each.reference)) * bool(each.bar)
-        + (legend_height(each.legend, width) if each.legend else 0.0)
-        for each, lines in zip(plan.maps, names, strict=True)
-    ]
+    names = [wrapped(head_map.name, 8, room * DPI) if head_map.name else [] for head_map in plan.maps]
+    heights = []
+    for head_map, lines in zip(plan.maps, names, strict=True):
+        across = room / max(columns)
+        cell = min(_CELL[1], max(across, 0.12))
+        if head_map.texts:  # those that do not fit are turned
+            fits = across >= _cell_width(head_map) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
+            cell = _TEXT_HEIGHT if fits else _cell_width(head_map)
+        bar = _BAR + (0.15 if head_map.reference else 0.0) if head_map.bar else 0.0
+        legend = legend_height(head_map.legend, width) if head_map.legend else 0.0
+        heights.append(len(head_map.values) * cell + _AXES + _NAME * len(lines) + bar + legend)
     page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []
-    for part, each, lines in zip(parts, plan.maps, names, strict=True):
+    for part, head_map, lines in zip(parts, plan.maps, names, strict=True):
         part.set_facecolor(style.greys.paper)
-        ratios = [each.values.shape[1], *(1.1 for _ in each.beside)]
+        ratios = [head_map.values.shape[1], *(1.1 for _ in head_map.beside)]
         first, *others = axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]
-        drawn.append((first, each.values, _draw(first, each, "\n".join(lines), style, vector), each))
-        for ax, (name, values) in zip(others, each.beside, strict=True):
+        drawn.append((first, head_map.values, _draw(first, head_map, "\n".join(lines), style, vector), head_map))
+        for ax, (name, values) in zip(others, head_map.beside, strict=True):
             column = np.asarray(values)[:, None]
-            cells = draw_matrix(ax, column, each.norm, style, colours=each.colours, vector=vector)
+            cells = draw_matrix(ax, column, head_map.norm, style, colours=head_map.colours, vector=vector)
             ax.set_xticks([0], [name], fontsize=7, color=style.greys.ink)
             ax.tick_params(length=0, pad=3)
-            drawn.append((ax, column, cells, each))
-        if each.bar:
-            colour_bar(part, list(axes), each, style)
-        if each.legend:
-            add_legend(part, each.legend, style)
-    settled(page)
-    for ax, values, cells, each in drawn:
-        _write(ax, values, cells, each)
+            drawn.append((ax, column, cells, head_map))
+        if head_map.bar:
+            colour_bar(part, list(axes), head_map, style)
+        if head_map.legend:
+            add_legend(part, head_map.legend, style)
+    run_layout(page)
+    for ax, values, cells, head_map in drawn:
+        _write(ax, values, cells, head_map)
     return page
 
 
 def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
     """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
-    each = plan.maps[0]
-    cells = _draw(ax, each, each.name, style, False)
-    settled(ax.figure)
-    _write(ax, each.values, cells, each)
+    head_map = plan.maps[0]
+    cells = _draw(ax, head_map, head_map.name, style, False)
+    run_layout(ax.figure)
+    _write(ax, head_map.values, cells, head_map)
     return cells
 
 
-def _cell_width(each: HeadMap) -> float:
-    """Width in inches of a cell whose content fits."""
-    widest = max((text_width(line, _TEXT_SIZES[0], DPI) for line in _lines(each)), default=0) / DPI
-    return max(0.3, widest + 0.06) if each.texts else _CELL[0]
+def _cell_width(head_map: HeadMap) -> float:
+    widest = max((text_width(line, _TEXT_SIZES[0]) for line in _lines(head_map)), default=0) / DPI
+    return max(0.3, widest + 0.06) if head_map.texts else _CELL[0]
 
 
-def _cell_height(each: HeadMap, across: float) -> float:
-    """Height in inches of a cell of that width; texts that do not fit are turned."""
-    if not each.texts:
-        return min(_CELL[1], max(across, 0.12))
-    fits = across >= _cell_width(each) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
-    return _TEXT_HEIGHT if fits else _cell_width(each)
+def _lines(head_map: HeadMap) -> set[str]:
+    return {line for row in head_map.texts for text in row for line in text.split("\n")}
 
 
-def _lines(each: HeadMap) -> set[str]:
-    return {line for row in each.texts for text in row for line in text.split("\n")}
-
-
-def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
-    """Write texts, upright or turned, or else values into the cells if they are readable."""
-    if values is not each.values or not each.texts:
-        write_numbers(ax, values, cells, written)
+def _write(ax: Axes, values: Array, cells: Cells, head_map: HeadMap) -> None:
+    if values is not head_map.values or not head_map.texts:
+        write_numbers(ax, values, cells, format_number)
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
-    most = max(text.count("\n") + 1 for row in each.texts for text in row)
+    most = max(text.count("\n") + 1 for row in head_map.texts for text in row)
     ways = [(angle, size) for angle in (0, 90) for size in _TEXT_SIZES]
     for angle, size in [*ways, (0 if width >= height else 90, _TEXT_SIZES[-1])]:
         along, across = (width, height) if angle == 0 else (height, width)
         room = along / PIXEL - 3
-        if across >= 1.2 * size * most and max(text_width(line, size, DPI) for line in _lines(each)) <= room:
+        if across >= 1.2 * size * most and max(text_width(line, size) for line in _lines(head_map)) <= room:
             break
     else:
         if across < 1.2 * size or room < 20:
             return
     texts: dict[tuple[int, ...], str] = {
-        cell: "\n".join(fitted(line, size, DPI, room) for line in each.texts[cell[0]][cell[1]].split("\n"))
+        cell: "\n".join(fitted(line, size, room) for line in head_map.texts[cell[0]][cell[1]].split("\n"))
         for cell in np.ndindex(*values.shape)
     }
     family = font_families(texts.values())
     write_texts(ax, values, cells, texts, size=size, rotation=angle, va="center", linespacing=1.1, family=family)
 
 
-def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cells:
-    """Draw cells, rules, and the numbers of layers and heads."""
-    n_layers, n_heads = each.values.shape
-    cells = draw_matrix(ax, each.values, each.norm, style, colours=each.colours, vector=vector)
+def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) -> Cells:
+    n_layers, n_heads = head_map.values.shape
+    cells = draw_matrix(ax, head_map.values, head_map.norm, style, colours=head_map.colours, vector=vector)
     with rc_context({"hatch.linewidth": 0.5}):
-        for layer, head in np.argwhere(~np.isfinite(each.values)):
+        for layer, head in np.argwhere(~np.isfinite(head_map.values)):
             ax.add_patch(
                 Rectangle(
                     (head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=style.greys.frame, linewidth=0, hatch="//"
@@ -168,15 +154,18 @@ def _draw(ax: Axes, each: HeadMap, name: str, style: Style, vector: bool) -> Cel
         for edge in range(1, edges):
             line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
     width, height = cell_points(ax, n_heads, n_layers)
-    widest = text_width(str(n_heads - 1), 7, DPI) + 5
+    widest = text_width(str(n_heads - 1), 7) + 5
     heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
     layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
-    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=outer_ink(style, "xtick.color"))
+    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=text_colour(style, "xtick.color"))
     ax.set_yticks(
-        layers, [str(number_of(each.layers[row])) for row in layers], fontsize=7, color=outer_ink(style, "ytick.color")
+        layers,
+        [str(number_of(head_map.layers[row])) for row in layers],
+        fontsize=7,
+        color=text_colour(style, "ytick.color"),
     )
     ax.tick_params(length=0, pad=3)
-    ink = outer_ink(style, "axes.labelcolor")
+    ink = text_colour(style, "axes.labelcolor")
     ax.set_xlabel("head", fontsize=8, color=ink, labelpad=2)
     ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
     if name:

@@ -29,15 +29,13 @@ from attnviz.figures.matrix import (
     value_size,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, outer_ink
+from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, run_layout
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
 _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08
-
-OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")
-"""Names of rows and columns of cross-attention."""
+OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")  # names of rows and columns of cross-attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,8 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 
     ``labels`` are those of the rows; ``n_keys``: columns, if another number.
     """
-    n, most = max(len(labels), n_keys), _MOST_CELLS if style.room is None else min(_MOST_CELLS, _room(labels, style))
+    n = max(len(labels), n_keys)
+    most = _MOST_CELLS if style.room is None else min(_MOST_CELLS, _room(labels, style))
     pooled = math.ceil(n / most)
     return pooled, named_every(_cell(labels, math.ceil(n / pooled), style) * 72 / file_dpi(style), pooled)
 
@@ -86,16 +85,17 @@ def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Fig
 
 
 def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
-    """A new page without the numbers in the cells; its first texts are the lines of title and evidence.
-
-    Cells begin at whole pixels of the file, and each is a whole number of them wide.
-    """
-    texts, dpi, (rows, columns) = plan.labels.texts, file_dpi(style), plan.values.shape
+    """A new page without numbers; cells are whole pixels, and its first texts are the lines of title and evidence."""
+    texts = plan.labels.texts
+    dpi = file_dpi(style)
+    rows, columns = plan.values.shape
     cell = _cell(texts, max(rows, columns), style)
     points = cell * 72 / dpi
     size = label_size(points)
-    beside, below = ((label_pixels(each.texts, size) + _TICK) / DPI for each in (plan.labels, plan.keys or plan.labels))
-    right, above = (_lanes(each) * LANE / 72 for each in (plan.row_brackets, plan.column_brackets))
+    beside, below = (
+        (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
+    )
+    right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
     width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
     across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
     body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
@@ -103,9 +103,10 @@ def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple
     ax = figure.add_subplot()
     cells = _draw(ax, plan, style, vector=vector, points=points)
     colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
-    settled(figure)
+    run_layout(figure)
     figure.set_layout_engine("none")
-    box, pixel = ax.get_window_extent(), dpi / DPI
+    box = ax.get_window_extent()
+    pixel = dpi / DPI
     cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
     whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
     left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
@@ -122,27 +123,26 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
-    properties: dict[str, Any] = {"color": outer_ink(style), "family": font_families([title]), "parse_math": False}
+    properties: dict[str, Any] = {"color": text_colour(style), "family": font_families([title]), "parse_math": False}
     ax.set_title(title, loc="left", fontsize=9, pad=6 + LANE * _lanes(plan.column_brackets), **properties)
-    settled(ax.figure)
+    run_layout(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
 
 
 def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    """Draw cells, labels of positions and names of the axes."""
-    cells = draw_matrix(
-        ax, plan.values, plan.norm, style, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
-        vector=vector, outlines=plan.outlines, cell=points,
-    )  # fmt: skip
+    named: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "pooled": plan.pooled}
+    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "outlines": plan.outlines, "cell": points}
+    cells = draw_matrix(ax, plan.values, plan.norm, style, **named, **look)
     width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
-    size, ink = 7.5, outer_ink(style, "axes.labelcolor")
+    size = 7.5
+    ink = text_colour(style, "axes.labelcolor")
     settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
     for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
         side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
-        shown = name if text_width(name, size, DPI) <= side * DPI + 20 else name.partition(" ")[0]
+        shown = name if text_width(name, size) <= side * DPI + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)
     return cells
 
@@ -151,15 +151,13 @@ def _lanes(brackets: Sequence[Bracket]) -> int:
     return max(bracket_lanes(brackets), default=-1) + 1
 
 
-def _cell(labels: Sequence[str], m: int, style: Style) -> int:
-    """Pixels of a cell in the file, with m cells a row."""
+def _cell(labels: Sequence[str], m: int, style: Style) -> int:  # pixels of a cell in the file, with m cells a row
     if style.room is None:
         return max(1, min(_LARGEST_CELL, round(_SIDE / m)))
     return max(1, min(2 * _LARGEST_CELL, _room(labels, style) // m))
 
 
-def _room(labels: Sequence[str], style: Style) -> int:
-    """Pixels for the cells in a file of a chosen width."""
+def _room(labels: Sequence[str], style: Style) -> int:  # pixels for the cells in a file of a chosen width
     assert style.room is not None
     beside = label_pixels(labels, label_size(100)) + _TICK + _AXIS_NAME + 2 * MARGIN * DPI
     return round((style.room * DPI - beside) * file_dpi(style) / DPI)

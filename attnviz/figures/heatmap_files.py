@@ -25,9 +25,7 @@ from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundre
 from attnviz.figures.page import heading
 from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
-LEVELS = 176
-"""Steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256."""
-
+LEVELS = 176  # steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256
 _THREADS, _AHEAD = 2, 16
 _EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
@@ -71,23 +69,29 @@ def _copies(plans: Iterator[HeatmapPlan], style: Style) -> Iterator[tuple[Heatma
             pages[layout] = _Page(plan, style) if pages else first
         return pages[layout].filled(plan)
 
+    def encoded(picture: _Pixels) -> bytes:  # compression releases the GIL
+        image = Image.fromarray(picture)
+        image.putpalette(palette(style.theme).tobytes())
+        return png_bytes(image, file_dpi(style), compress_level=2)
+
     with ThreadPoolExecutor(_THREADS) as pool:
         while some := list(islice(plans, _AHEAD)):  # these are filled here while others are encoded
-            pictures = map(filled, some)
-            yield from zip(some, pool.map(lambda picture: _png(picture, style), pictures), strict=True)
+            yield from zip(some, pool.map(encoded, map(filled, some)), strict=True)
 
 
 class _Page:
     """A page drawn once, as palette indices without what differs between heads: cells, title and evidence."""
 
     def __init__(self, plan: HeatmapPlan, style: Style) -> None:
-        self.style, self.dpi = style, file_dpi(style)
+        self.style = style
+        self.dpi = file_dpi(style)
         with figure_style():
             figure, axes, cells = heatmap_page(plan, style)
         self.width = figure.get_figwidth()
         texts = figure.texts[: len(self.lines(plan))]
         self.corners = [text.get_position() for text in texts]
-        box, pixel = axes.get_window_extent(), self.dpi / DPI
+        box = axes.get_window_extent()
+        pixel = self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((figure.bbox.height - box.y1) * pixel)
         self.cell = round(box.width * pixel / plan.values.shape[1])
         for artist in (*texts, cells):
@@ -97,7 +101,8 @@ class _Page:
         with figure_style():
             canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        line, (down, across) = round(pixel), (self.cell * n for n in plan.values.shape)
+        line = round(pixel)
+        down, across = (self.cell * n for n in plan.values.shape)
         around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
         around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
@@ -120,15 +125,19 @@ class _Page:
                 area = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
                 ink = ink[:, : area.shape[1]]
                 np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
-                x += text_width(f"{piece}|", size, self.dpi, weight) - text_width("|", size, self.dpi, weight)
+                x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
         cells = self.cells(plan)
         picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
         return picture
 
     def cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; each of the few different ones is drawn once."""
-        cell, (rows, columns) = self.cell, plan.values.shape
-        levels, numbers, size = _levels(plan), _in_hundredths(plan), None
+        cell = self.cell
+        rows, columns = plan.values.shape
+        shares = np.clip(np.ma.filled(plan.norm(plan.values), 0.0), 0, 1)
+        levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
+        numbers: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
+        size = None
         texts = {text for number in np.unique(numbers) if (text := hundredths(number / 100))}
         if texts and max(rows, columns) <= MOST_NUMBERED:
             points = cell * 72 / self.dpi
@@ -137,34 +146,21 @@ class _Page:
             return levels.astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         n_numbers = int(numbers.max()) + 1
         kinds, kind_of_cell = np.unique(levels * n_numbers + numbers, return_inverse=True)
-        made = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
-        cells: _Pixels = np.stack(made)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
+        tiles = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
+        cells: _Pixels = np.stack(tiles)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
         return cells.reshape(rows * cell, columns * cell)
 
 
 @lru_cache(4096)
 def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, int]:
     """Coverage of each pixel by a text, 0-255, with a margin at the left, and the row of its baseline."""
-    width = math.ceil(text_width(text, size, dpi, weight)) + 2 * _EDGE
+    width = math.ceil(text_width(text, size, weight, dpi)) + 2 * _EDGE
     above, below = (math.ceil(size * dpi / 72 * part) + _EDGE for part in (1.1, 0.5))
     renderer = RendererAgg(width, above + below, dpi)
     font = FontProperties(family=font_families([text]), size=size, weight=weight)
     renderer.draw_text(renderer.new_gc(), _EDGE, above, text, font, 0)
     coverage: _Pixels = np.asarray(renderer.buffer_rgba())[..., 3].copy()
     return coverage, above
-
-
-def _levels(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[rows, columns], each weight's step of the colour scale."""
-    shares = np.ma.filled(plan.norm(plan.values), 0.0)
-    levels: NDArray[np.int64] = (np.clip(shares, 0, 1) * (LEVELS - 1)).round().astype(np.int64)
-    return levels
-
-
-def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[rows, columns], the weights in hundredths, as written."""
-    written: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
-    return written
 
 
 @cache
@@ -191,7 +187,7 @@ def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: st
     tile = np.full((cell, cell), level, dtype=np.uint8)
     if text := hundredths(number / 100):
         ink, baseline = _letters(text, size, "normal", dpi)
-        left = round((cell - text_width(text, size, dpi)) / 2) - _EDGE
+        left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
         top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
         ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
         area = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
@@ -207,10 +203,3 @@ def _inked(level: int, theme: str) -> _Pixels:
     indices = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
     indices[0] = level  # also where another step has the same colour
     return indices
-
-
-def _png(picture: _Pixels, style: Style) -> bytes:
-    """Encode palette indices as a PNG; compression releases the GIL."""
-    image = Image.fromarray(picture)
-    image.putpalette(palette(style.theme).tobytes())
-    return png_bytes(image, file_dpi(style), compress_level=2)

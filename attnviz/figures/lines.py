@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,14 +18,14 @@ from attnviz.figures.fonts import drawable, fitted_token, font_families, put_tex
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import Style, figure_style, text_colour
 
+# by theme, in order: those of Okabe and Ito (2008), told apart with any colour vision; on light paper the olive of
+# Tol (2021) in place of their yellow, which would not show, and the theme's ink for black
 HEAD_COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#999933"),
     "dark": ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#ececec", "#0072b2"),
 }
-"""By theme, in order: those of Okabe and Ito (2008), told apart with any colour vision; on light paper the
-olive of Tol (2021) in place of their yellow, which would not show, and the theme's ink for black."""
 
 _HIGHEST, _NARROWEST, _LINES_WIDTH = 9.0, 5.0, 2.8
 # points: of all rows together, and from one label to the next
@@ -72,8 +73,7 @@ class LinesPlan(PagePlan):
         return left, right
 
     @property
-    def extent(self) -> float:
-        """Height of all rows, in rows, with the gaps between texts."""
+    def extent(self) -> float:  # height of all rows, in rows, with the gaps between texts
         return max(float(rows[-1]) for rows in self.sides) + 1
 
 
@@ -102,16 +102,18 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     """Draw lines between labels on the caller's Axes, with legends above and below; returns the lines."""
     _add_legends(ax, plan, style, *in_points(ax))
     width, height = in_points(ax)
-    pitch = _pitch(height, plan)
+    pitch = max(height - _HEADING, 1.0) / plan.extent  # points from row to row
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
     left, right = room + _PAD, width - room - _PAD
-    (rows, key_rows), n_heads = plan.sides, len(plan.heads)
+    rows, key_rows = plan.sides
+    n_heads = len(plan.heads)
     shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
     starts, ends = rows[plan.query] + shifts, key_rows[plan.key] + shifts
     opacities, widths = _strokes(plan, pitch, plan.weights)
     colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[style.theme]])[plan.head]
-    bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    bend = _BEND * (right - left)
+    codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
     curves = [  # level at both ends
         Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
         for start, end in zip(starts, ends, strict=True)
@@ -127,13 +129,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     return lines
 
 
-def _pitch(height: float, plan: LinesPlan) -> float:
-    """Points from row to row on Axes of a height in points."""
-    return max(height - _HEADING, 1.0) / plan.extent
-
-
-def _letters(pitch: float) -> float:
-    """Font size of labels in points."""
+def _letters(pitch: float) -> float:  # font size of labels in points
     return max(5.5, min(9.0, 0.8 * pitch))
 
 
@@ -150,8 +146,7 @@ def _column(plan: LinesPlan, side: int) -> list[str]:
     return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(labels)]
 
 
-def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
-    """Heading of a side, long and short."""
+def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:  # heading of a side, long and short
     of = "" if plan.keys is None or plan.one_text else (" (target)", " (source)")[side]
     return f"{_COLUMNS[side]}{of}", ("from", "to")[side]
 
@@ -166,37 +161,32 @@ def _strokes(plan: LinesPlan, pitch: float, weights: Array) -> tuple[Array, Arra
 
 
 def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, pitch: float) -> None:
-    """Write the labels of one side that fit, with a heading."""
     labels = plan.keys if side and plan.keys else plan.labels
-    rows, size = plan.sides[side], _letters(pitch)
+    rows = plan.sides[side]
+    size = _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
     put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
-    for row in _named(plan, side, pitch):
+    sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
+    ranks = np.round(np.log2(np.maximum(sums, 1e-9)))
+    heights = rows * pitch
+    named: list[int] = []  # those that fit, those with more of the drawn attention first, near equals from the top
+    for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
+        if all(abs(heights[row] - heights[other]) >= _LEAST_PITCH for other in named):
+            named.append(row)
+    for row in sorted(named):
         # the weight stays whole: only the token is cut
         weight = f"{plan.written[row]} " if side and row in plan.written else ""
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
-        text, ink = weight + fitted_token(labels[row], size, DPI, room / PIXEL), outer_ink(style)
+        text = weight + fitted_token(labels[row], size, room / PIXEL)
+        ink = text_colour(style)
         colour = ink if row in plan.bright[side] else style.greys.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
 
-def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
-    """Rows whose labels fit, those with more of the drawn attention first, near equals from the top."""
-    rows = plan.sides[side]
-    sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
-    ranks, heights = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
-    chosen: list[int] = []
-    for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
-        if all(abs(heights[row] - heights[other]) >= _LEAST_PITCH for other in chosen):
-            chosen.append(row)
-    return sorted(chosen)
-
-
 def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, int]]:
-    """Entries, title and columns of each legend on a width in points: heads, and examples of weights."""
     legends = [(tuple(f"{weight:.3g}" for weight in plan.samples), "attention weight")]
     if len(plan.heads) > 1:
         legends.insert(0, (plan.heads, ""))
@@ -205,22 +195,22 @@ def _legends(plan: LinesPlan, room: float) -> list[tuple[tuple[str, ...], str, i
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: float) -> None:
-    """Add legends: heads by colour above the Axes if there are several, examples of weights below."""
-    colours, several = HEAD_COLOURS[style.theme], len(plan.heads) > 1
-    strokes = _strokes(plan, _pitch(height, plan), np.array(plan.samples))
+    pitch = max(height - _HEADING, 1.0) / plan.extent
+    colours = HEAD_COLOURS[style.theme]
+    several = len(plan.heads) > 1
+    strokes = _strokes(plan, pitch, np.array(plan.samples))
     key = style.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
     for handles, (names, title, columns) in zip(lines, _legends(plan, room), strict=True):
-        shown = ["\n".join(wrapped(name, _LETTERS, DPI, (room - _HANDLE) / PIXEL)) for name in names]
+        shown = ["\n".join(wrapped(name, _LETTERS, (room - _HANDLE) / PIXEL)) for name in names]
         above = handles is not lines[-1]
-        legend = Legend(
-            ax, handles, shown, ncols=columns, frameon=False, title=title, fontsize=_LETTERS,
-            title_fontsize=_LETTERS, alignment="left", borderaxespad=0, borderpad=0.3, handlelength=2.2,
-            columnspacing=1.0, labelspacing=0.3, loc="lower left" if above else "upper left", bbox_to_anchor=(0, above),
-        )  # fmt: skip
+        look: dict[str, Any] = {"fontsize": _LETTERS, "title_fontsize": _LETTERS, "frameon": False, "alignment": "left"}
+        gaps: dict[str, Any] = {"borderaxespad": 0, "borderpad": 0.3, "columnspacing": 1.0, "labelspacing": 0.3}
+        place: dict[str, Any] = {"loc": "lower left" if above else "upper left", "bbox_to_anchor": (0, above)}
+        legend = Legend(ax, handles, shown, title=title, ncols=columns, handlelength=2.2, **look, **gaps, **place)
         for text in (*legend.get_texts(), legend.get_title()):
-            text.set(color=outer_ink(style), family=font_families([text.get_text()]), parse_math=False)
+            text.set(color=text_colour(style), family=font_families([text.get_text()]), parse_math=False)
         ax.add_artist(legend)
         legend.set_clip_on(False)  # else the layout leaves no room for it

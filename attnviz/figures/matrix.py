@@ -1,7 +1,4 @@
-"""Renderer of a matrix of positions: cells, numbers, labels, rules between blocks, outlines.
-
-Everything adapts to the size of the Axes, so that the same function serves a column, a page and the caller's own Axes.
-"""
+"""A matrix of positions: cells, numbers, labels, rules between blocks, outlines; fitted to the size of the Axes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -23,30 +20,24 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
-from attnviz.figures.style import DPI, MISSED_DASHES, Style, outer_ink
+from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[Any]
-
 _COVERED = 0.995  # share of the cells that the linear scale of means covers
-Cells = AxesImage | QuadMesh
-"""The artist of a matrix's cells, for colour bars."""
-
+Cells = AxesImage | QuadMesh  # the artist of a matrix's cells, for colour bars
 _MESH_CELLS = 4096
-MOST_NUMBERED = 24
-"""Rows or columns of the largest matrix with numbers in its cells."""
-
+MOST_NUMBERED = 24  # rows or columns of the largest matrix with numbers in its cells
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
 _AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 _FIRST_LANE = 3.0  # points between cells and brackets
 _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
-LONGEST = 140
-"""Largest width of a label in pixels; longer ones are cut."""
+LONGEST = 140  # largest width of a label in pixels; longer ones are cut
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,7 @@ class Labels:
 
     texts: tuple[str, ...]  # of every position, before pooling
     muted: tuple[bool, ...]  # grey: special tokens and other sinks
-    bold: tuple[bool, ...] = ()  # bold
+    bold: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,20 +79,20 @@ def bracket_lanes(brackets: Sequence[Bracket]) -> list[int]:
     return lanes
 
 
-LANE = 10.0
-"""Points that a lane of brackets takes."""
+LANE = 10.0  # points that a lane of brackets takes
 
 
 def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
-    ax, across, ink = axis.axes, axis.axis_name == "x", outer_ink(style)
+    ax = axis.axes
+    across = axis.axis_name == "x"
+    ink = text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
-    turned: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    if not across:
-        turned = {"ha": "left", "va": "center", "rotation": 270}
+    turned: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 270}
+    if across:
+        turned = {"ha": "center", "va": "bottom"}
 
-    def outwards(points: float) -> Transform:
-        """Positions along the axis, so far from the cells."""
+    def outwards(points: float) -> Transform:  # positions along the axis, so far from the cells
         x, y = (0.0, points / 72) if across else (points / 72, 0.0)
         return beside + ScaledTranslation(x, y, ax.figure.dpi_scale_trans)
 
@@ -114,7 +105,7 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
             line.set_transform(outwards(_FIRST_LANE + LANE * lane))
             ax.add_artist(line)
             room = (last - first + 1) * cell * DPI / 72
-            name = fitted_token(bracket.name, _SMALLEST, DPI, room)
+            name = fitted_token(bracket.name, _SMALLEST, room)
             if run != longest or (name != bracket.name and room < _LEAST_NAME):
                 continue
             middle = (first + last) / 2
@@ -133,8 +124,8 @@ def draw_matrix(
     keys: Labels | None = None,
     sides: str = "lb",
     pooled: int = 1,
-    colours: Colormap | None = None,
-    vector: bool = False,
+    colours: Colormap | None,
+    vector: bool,
     rules: Sequence[float] = (),
     outlines: Sequence[Outline] = (),
     cell: float | None = None,
@@ -162,30 +153,22 @@ def draw_matrix(
             line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
-        _draw_outline(ax, outline, style, width, height)
+        (left, right), (top, bottom) = outline.columns, outline.rows
+        across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
+        corner = ((left + right - across) / 2, (top + bottom - down) / 2)
+        stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2}
+        if outline.found is not None:
+            halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
+            stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
+            stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
+        ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
     name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, style)
     name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, style)
     return cells
 
 
-def _draw_outline(ax: Axes, outline: Outline, style: Style, width: float, height: float) -> None:
-    """Draw one frame around cells of a size in points."""
-    (left, right), (top, bottom) = outline.columns, outline.rows
-    across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
-    corner = ((left + right - across) / 2, (top + bottom - down) / 2)
-    stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
-    if outline.found is not None:
-        halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
-        stroke |= {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
-        stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
-    ax.add_patch(Rectangle(corner, across, down, fill=False, **stroke))
-
-
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
-    """Write values into the cells of a matrix if all are readable; call it when the Axes have their size.
-
-    ``write`` formats a value, '' for none. Returns whether they were written.
-    """
+    """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
     if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
@@ -226,9 +209,10 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
 
 def value_size(texts: Iterable[str], width: float, height: float) -> float | None:
     """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
-    longest, room = set(texts), width - _AIR * PIXEL
+    distinct = set(texts)
     for size in (7.0, 6.5, 6.0, 5.5):
-        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= room:
+        widest = max(text_width(text, size) for text in distinct) * PIXEL
+        if height >= 1.3 * size and widest <= width - _AIR * PIXEL:
             return size
     return None
 
@@ -254,7 +238,7 @@ def scale_of_means(values: Sequence[Array], style: Style, n: int) -> tuple[Norma
     scaled = style.scaled_for(n)
     if scaled.scale == "log":
         return scaled.norm(), False
-    every = np.concatenate([each.ravel() for each in values])
+    every = np.concatenate([matrix.ravel() for matrix in values])
     top = scale_end(float(np.quantile(every, _COVERED)))
     return Normalize(0, top, clip=True), float(every.max()) > 1.001 * top
 
@@ -264,41 +248,35 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
 
     [rows, columns] becomes [ceil(rows / factor), ceil(columns / across)].
     """
-    factors = (factor, factor if across is None else across)
-    if factors == (1, 1):
+    across = factor if across is None else across
+    if factor == across == 1:
         return values
-    beyond = [(0, -n % each) for n, each in zip(values.shape, factors, strict=True)]
+    beyond = [(0, -values.shape[0] % factor), (0, -values.shape[1] % across)]
     padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
-    largest = _of_blocks(np.maximum, padded, *factors)
+    largest = _of_blocks(np.maximum, padded, factor, across)
     if not (values < 0).any():
         return largest
-    return _furthest(_of_blocks(np.minimum, padded, *factors), largest)
-
-
-def _furthest(smallest: Array, largest: Array) -> Array:
-    """Elementwise value of larger magnitude."""
+    smallest = _of_blocks(np.minimum, padded, factor, across)
     return np.where(-smallest > largest, smallest, largest)
 
 
 class PooledPattern:
-    """:func:`max_pool` of a pattern whose rows come in blocks.
-
-    Attributes:
-        cells: [ceil(n_queries / factor), ceil(n_keys / factor)], the value furthest from 0 so far.
-    """
+    """:func:`max_pool` of a pattern whose rows come in chunks."""
 
     def __init__(self, n_queries: int, n_keys: int, factor: int, dtype: type = np.float32) -> None:
         self._factor = factor
+        # the value furthest from 0 so far
         self.cells: Array = np.zeros((math.ceil(n_queries / factor), math.ceil(n_keys / factor)), dtype)
 
     def add(self, first: int, rows: "Tensor") -> None:
         """The next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may lack."""
         weights = rows.numpy().astype(self.cells.dtype, copy=False)
-        if before := first % self._factor:  # rows of the first cells that were in the last block
+        if before := first % self._factor:  # rows of the first cells that were in the last chunk
             weights = np.pad(weights, [(before, 0), (0, 0)])
         pooled = max_pool(weights, self._factor)
         cells = self.cells[first // self._factor :][: len(pooled), : pooled.shape[1]]
-        cells[:] = _furthest(np.minimum(cells, pooled), np.maximum(cells, pooled))
+        smallest, largest = np.minimum(cells, pooled), np.maximum(cells, pooled)
+        cells[:] = np.where(-smallest > largest, smallest, largest)
 
 
 def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:
@@ -319,7 +297,7 @@ def label_size(cell: float) -> float:
 
 def label_pixels(labels: Iterable[str], size: float) -> float:
     """Width in pixels of the longest label at a font size in points."""
-    return max(text_width(fitted_token(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
+    return max(text_width(fitted_token(label, size, LONGEST), size) for label in set(labels))
 
 
 def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
@@ -327,9 +305,10 @@ def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, p
     if labels is None:
         axis.set_ticks([], [])
         return
-    size, ink = label_size(cell), outer_ink(style, f"{axis.axis_name}tick.color")
+    size = label_size(cell)
+    ink = text_colour(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, named_every(cell))
-    texts = [fitted_token(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
+    texts = [fitted_token(labels.texts[tick * pooled], size, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)

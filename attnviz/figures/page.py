@@ -17,19 +17,14 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.wording import rounded
 
-MARGIN = 0.12
-"""Margin of a page in inches."""
-
-PIXEL = 72 / DPI
-"""Width of the thinnest lines, in points."""
-
+MARGIN = 0.12  # margin of a page in inches
+PIXEL = 72 / DPI  # width of the thinnest lines, in points
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
-# line height and ascent, as multiples of the font size
-_LINE, _ASCENT = 1.35, 0.93
+_LINE, _ASCENT = 1.35, 0.93  # line height and ascent, as multiples of the font size
 _GAP = 2.5  # between notes that do not share lines, as the size of an empty line
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
@@ -101,9 +96,9 @@ def new_page(
     rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
-    for some, first in ((lines, MARGIN), (below, height - foot)):
-        down = first
-        for line, size, weight in some:
+    for texts, top in ((lines, MARGIN), (below, height - foot)):
+        down = top
+        for line, size, weight in texts:
             corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
             properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
             if line:
@@ -117,32 +112,27 @@ def heading(
 ) -> list[tuple[str, float, str]]:
     """Lines of title and notes within a width in inches: text, size in points, weight; empty ones are left out."""
     room = (width - 2 * MARGIN) * DPI
-    title, notes = ("", ()) if style.bare else (title, notes)
-    notes = _run_on(notes, room) if run_on else notes
-    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
-    lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
-    gap = [] if run_on else [("", _GAP, "normal")]
-    spaced = [line for some, size, weight in lines for line in [*gap, *((each, size, weight) for each in some)]]
-    return spaced[len(gap) :]
-
-
-def _run_on(notes: Sequence[str], room: float) -> list[str]:
-    """The notes, of which sentences too long for a line share lines with their neighbours if that saves some."""
+    if style.bare:
+        return []
     joined: list[str] = []
-    for note in filter(None, notes):
-        before, one = joined[-1] if joined else "", f"{joined[-1]} {note}" if joined else note
-        if before.endswith(".") and note.endswith("."):
-            apart, together = (
-                sum(len(wrapped(text, _NOTE, DPI, room)) for text in some) for some in ((before, note), (one,))
-            )
-            if together < apart > 2:
+    for note in filter(None, notes):  # sentences too long for a line share lines with neighbours if that saves some
+        if run_on and joined and joined[-1].endswith(".") and note.endswith("."):
+            one = f"{joined[-1]} {note}"
+            apart = sum(len(wrapped(text, _NOTE, room)) for text in (joined[-1], note))
+            if len(wrapped(one, _NOTE, room)) < apart > 2:
                 joined[-1] = one
                 continue
         joined.append(note)
-    return joined
+    lines: list[tuple[str, float, str]] = []
+    for text, size, weight in [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in joined)]:
+        if text:
+            if lines and not run_on:
+                lines.append(("", _GAP, "normal"))
+            lines += [(line, size, weight) for line in wrapped(text, size, room, weight)]
+    return lines
 
 
-def settled(figure: Figure | SubFigure | None) -> None:
+def run_layout(figure: Figure | SubFigure | None) -> None:
     """Run the layout, so that the sizes of Axes are final; also on a caller's figure."""
     if figure is None:
         return
@@ -155,31 +145,32 @@ def settled(figure: Figure | SubFigure | None) -> None:
             name.set_x(name.get_position()[0] - over / bar.bbox.width)
 
 
-def spread(figure: Figure, ax: Axes, inches: float) -> None:
+def fix_axes_height(figure: Figure, ax: Axes, inches: float) -> None:
     """Run the layout, then set the height of these Axes in inches and align everything with the left margin.
 
     Constrained layout keeps a share of the height free above a colour bar or a legend. A bar whose first number would
     hang over the margin begins after it.
     """
-    frozen(figure)
+    freeze_layout(figure)
     width, height = figure.get_size_inches()
     top = ax.get_position().y1
     ax.set_position((MARGIN / width, top - inches / height, 1 - 2 * MARGIN / width, inches / height))
     for bar in figure.axes:
         if bar is not ax:
-            box, number = bar.get_position(original=True), bar.xaxis.get_ticklabels()[0].get_window_extent()
+            box = bar.get_position(original=True)
+            number = bar.xaxis.get_ticklabels()[0].get_window_extent()
             left = max(MARGIN, MARGIN / 2 + (bar.bbox.x0 - number.x0) / figure.dpi) / width
             bar.set_position((left, box.y0, box.width, box.height))
     for legend in figure.legends:
         legend.set_bbox_to_anchor((MARGIN / 2 / width, 0, 1, 1), transform=figure.transFigure)
 
 
-def frozen(figure: Figure) -> None:
+def freeze_layout(figure: Figure) -> None:
     """Run the layout once and fix all positions, rounded.
 
     The solver's last digits differ from run to run, and with them the ids in an SVG.
     """
-    settled(figure)
+    run_layout(figure)
     figure.set_layout_engine("none")
     parts = list(figure.subfigs)
     for part in parts:
@@ -193,10 +184,7 @@ def frozen(figure: Figure) -> None:
 def colour_bar(
     figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, style: Style, across: float | None = None
 ) -> None:
-    """Add a horizontal colour bar below these Axes, both ends numbered.
-
-    The Axes take ``across`` inches from left to right; default the width of the page.
-    """
+    """Add a horizontal colour bar below these Axes, which take ``across`` inches; default the width of the page."""
     width = across or figure.get_figure(root=True).get_figwidth()
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     room = share * width * free * DPI
@@ -212,36 +200,34 @@ def colour_bar(
         bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
     bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.greys.frame)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.greys.frame, labelcolor=style.greys.ink)
-    words = "\n".join(wrapped(scale.bar, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
+    words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
-        _point_out(bar.ax, scale.norm, scale.reference, style, room)
+        reference = scale.reference
+        low, high = _ends(scale.norm)
+        text = f"{reference.name} {format_number(reference.value)}"
+        if low <= reference.value <= high:
+            mark: dict[str, Any] = {"color": _MARK, "lw": 1.6, "clip_on": False}
+            bar.ax.plot([reference.value] * 2, [0, 1], transform=bar.ax.get_xaxis_transform(), **mark)
+        else:
+            text = f"{text} →" if reference.value > high else f"← {text}"
+        position = float(np.clip(scale.norm(np.clip(reference.value, low, high)), 0, 1))
+        place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 3), "textcoords": "offset points"}
+        place["ha"] = "left" if position < 0.3 else "right" if position > 0.7 else "center"
+        look: dict[str, Any] = {"fontsize": _BAR_TEXT, "color": style.greys.ink, "annotation_clip": False}
+        bar.ax.annotate(fitted(text, _BAR_TEXT, room + 20), (position, 1), **place, **look)
 
 
 def bar_inches(name: str, across: float) -> float:
     """Height of a colour bar below Axes of a width in inches, with its numbers and its name."""
-    return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, DPI, max(min(across, _BAR_WIDTH) * DPI, 140)))
-
-
-def _point_out(ax: Axes, norm: Normalize, reference: ReferenceValue, style: Style, room: float) -> None:
-    low, high = _ends(norm)
-    text = f"{reference.name} {written(reference.value)}"
-    if low <= reference.value <= high:
-        ax.plot([reference.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
-    else:
-        text = f"{text} →" if reference.value > high else f"← {text}"
-    text = fitted(text, _BAR_TEXT, DPI, room + 20)
-    position = float(np.clip(norm(np.clip(reference.value, low, high)), 0, 1))
-    side = "left" if position < 0.3 else "right" if position > 0.7 else "center"
-    ax.annotate(text, (position, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
-                fontsize=_BAR_TEXT, color=style.greys.ink, annotation_clip=False)  # fmt: skip
+    return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, max(min(across, _BAR_WIDTH) * DPI, 140)))
 
 
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
     """Style the Axes of a chart: faint guides, small numbers, frames on these sides only."""
     ax.set_axisbelow(True)
     ax.grid(axis=grid, color=style.greys.frame, alpha=0.3, lw=PIXEL)
-    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(style, "xtick.color"))
+    ax.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
     for side, spine in ax.spines.items():
         spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
 
@@ -249,10 +235,9 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
     """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
     width = figure.get_figure(root=True).get_figwidth()
-    figure.legend(
-        handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
-        fontsize=_NOTE, labelcolor=style.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
-    )  # fmt: skip
+    gaps: dict[str, Any] = {"borderpad": 0.2, "handletextpad": 0.5, "columnspacing": 1.2}
+    look: dict[str, Any] = {"frameon": False, "fontsize": _NOTE, "labelcolor": style.greys.ink} | gaps
+    figure.legend(handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), **look)
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:
@@ -265,18 +250,15 @@ def _columns(handles: Sequence[Artist], width: float) -> int:
 
 
 def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -> int:
-    """Columns of a legend that fit into a width in pixels, filled as matplotlib fills them.
-
-    ``beside``: pixels of a handle with its gaps.
-    """
-    widths = [text_width(name, _NOTE, DPI) + beside for name in names]
+    """Columns of a legend that fit into a width in pixels; ``beside``: those of a handle with its gaps."""
+    widths = [text_width(name, _NOTE) + beside for name in names]
     for columns in range(len(widths), 1, -1):
         if sum(column.max() for column in np.array_split(widths, columns)) <= room:
             return columns
     return 1
 
 
-def written(value: float) -> str:
+def format_number(value: float) -> str:
     """A number in about three digits: ``0.07``, ``12.3``, ``128``; a dash for NaN."""
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return rounded(value, digits)
@@ -292,7 +274,6 @@ def power_of_ten(exponent: int) -> str:
 
 
 def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
-    """Ticks of a colour bar of a width in pixels, and their labels: both ends, and others with enough distance."""
     norm = scale.norm
     low, high = _ends(norm)
     logarithmic = isinstance(norm, LogNorm)
@@ -316,9 +297,9 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     # what is beyond an end looks the same
     shown = [(low, ("≤ " if logarithmic else "") + number(low)), (high, ("≥ " if scale.cut else "") + number(high))]
     for value in between:
-        half = text_width(number(value), 7, DPI) / 2 + 8
-        apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7, DPI) / 2 for other, words in shown)
+        half = text_width(number(value), 7) / 2 + 8
+        apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2 for other, words in shown)
         if low < value < high and all(apart):
             shown.append((value, number(value)))
-    values, labels = zip(*sorted(shown), strict=True)
-    return list(values), list(labels)
+    shown.sort()
+    return [value for value, _ in shown], [label for _, label in shown]

@@ -13,16 +13,23 @@ from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
-from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.page import (
+    MARGIN,
+    PIXEL,
+    ColourScale,
+    PagePlan,
+    bar_inches,
+    colour_bar,
+    fix_axes_height,
+    new_page,
+    run_layout,
+)
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.wording import right_to_left
 
+# font sizes in points: the largest with which all blocks fit their page, or else the last
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
-"""Font sizes in points: the largest with which all blocks fit their page, or else the last."""
-
-HIGHEST = 9.0
-"""Height of a page in inches; only a text too long for the smallest font size exceeds it."""
-
+HIGHEST = 9.0  # height of a page in inches; only a text too long for the smallest font size exceeds it
 _WIDEST, _NARROWEST = 7.0, 3.3
 _SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # as multiples of the font size: white space, line pitch, height of a shade
 _AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: padding of a piece, of a block's name, after a block
@@ -68,14 +75,14 @@ class TextPlan(ColourScale, PagePlan):
 
 def points_of(text: str, size: float) -> float:
     """Width of a text in points."""
-    return text_width(drawable(text), size, DPI) * PIXEL
+    return text_width(drawable(text), size) * PIXEL
 
 
 def in_points(ax: Axes) -> tuple[float, float]:
     """Set up Axes for drawing in points, settled and without frame; returns width and height."""
     ax.set(facecolor="none")
     ax.set_axis_off()
-    settled(ax.figure)
+    run_layout(ax.figure)
     return cell_points(ax, 1, 1)
 
 
@@ -90,53 +97,42 @@ def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float =
     ``space``: width of white space as a multiple of the font size.
     """
     widths = [min(_width(piece.text, size), room) for piece in pieces]
+    words: list[list[int]] = []  # runs of pieces between which no line should end
+    for number, piece in enumerate(pieces):
+        if not words or piece.space or piece.breaks or piece.begins:
+            words.append([])
+        words[-1].append(number)
     lines: list[list[int]] = []
     used = 0.0
-    for word in _words(pieces):
+    for word in words:
         wide = sum(widths[number] for number in word)
         for part in [word] if wide <= room else [[number] for number in word]:
             first = pieces[part[0]]
-            gap, wide = space * size * first.space, sum(widths[number] for number in part)
+            gap = space * size * first.space
+            wide = sum(widths[number] for number in part)
             if not lines or first.begins or used + gap + wide > room:
                 lines.append([])
                 used = gap = 0.0
             lines[-1] += part
             used += gap + wide
     leftwards = right_to_left(" ".join(piece.text for piece in pieces))
-    return [list(_placed(line, pieces, widths, size, room, space, leftwards)) for line in lines]
 
+    def placed(line: Sequence[int]) -> Iterator[Placed]:
+        """One line from its margin; runs of the other direction are reversed."""
+        cells = [(number, space * size * (pieces[number].space and index > 0)) for index, number in enumerate(line)]
+        x = 0.0
+        for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
+            numbers, gaps = map(list, zip(*run, strict=True))
+            if turned:  # words and the gaps before them; the first gap stays first
+                numbers, gaps = numbers[::-1], [gaps[0], *gaps[:0:-1]]
+            for number, gap in zip(numbers, gaps, strict=True):
+                x += gap
+                text, wide = pieces[number].text, widths[number]
+                text = drawable(text) if wide < room else fitted_token(text, size, (wide - 2 * _AIR) / PIXEL)
+                yield Placed(number, text, room - x - wide if leftwards else x, wide)
+                x += wide
 
-def _words(pieces: Sequence[Piece]) -> list[list[int]]:
-    """Runs of pieces between which no line should end."""
-    words: list[list[int]] = []
-    for number, piece in enumerate(pieces):
-        if not words or piece.space or piece.breaks or piece.begins:
-            words.append([])
-        words[-1].append(number)
-    return words
-
-
-def _placed(
-    line: Sequence[int], pieces: Sequence[Piece], widths: Sequence[float], size: float, room: float, space: float,
-    leftwards: bool,
-) -> Iterator[Placed]:  # fmt: skip
-    """Place one line from its margin; runs of the other direction are reversed."""
-    cells = [(number, space * size * (pieces[number].space and index > 0)) for index, number in enumerate(line)]
-    x = 0.0
-    for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
-        for number, gap in _turned(list(run)) if turned else run:
-            x += gap
-            at = room - x - widths[number] if leftwards else x
-            text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
-            text = drawable(text) if widths[number] < room else fitted_token(text, size, DPI, pixels)
-            yield Placed(number, text, at, widths[number])
-            x += widths[number]
-
-
-def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Reverse words and the gaps before them; the first gap stays first."""
-    numbers, (first, *inside) = [number for number, _ in run], [gap for _, gap in run]
-    return list(zip(numbers[::-1], [first, *inside[::-1]], strict=True))
+    return [list(placed(line)) for line in lines]
 
 
 def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) -> float:
@@ -147,8 +143,7 @@ def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) ->
     return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
 
 
-def _height(plan: TextPlan, size: float, room: float) -> float:
-    """Height of all blocks in points."""
+def _height(plan: TextPlan, size: float, room: float) -> float:  # height of all blocks in points
     lines = len(text_lines(plan.pieces, size, room))
     return len(plan.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
 
@@ -170,7 +165,7 @@ def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  
         ax = page.add_subplot()
         ax.set_axis_off()
         colour_bar(page, ax, plan, style)
-        spread(page, ax, inches)
+        fix_axes_height(page, ax, inches)
         draw_text(ax, plan, style)
         return page
 
@@ -180,13 +175,14 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
     room, height = in_points(ax)
     size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
-    lines, top = text_lines(plan.pieces, size, room), 0.0
+    lines = text_lines(plan.pieces, size, room)
+    top = 0.0
     boxes: list[Rectangle] = []
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)
         for row, line in enumerate(lines):
             middle = top + _HEADING + (row + 0.5) * _LEADING * size
-            boxes += [Rectangle((each.x, middle - _BOX * size / 2), each.width, _BOX * size) for each in line]
+            boxes += [Rectangle((placed.x, middle - _BOX * size / 2), placed.width, _BOX * size) for placed in line]
         top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
     order = [placed for line in lines for placed in line]
     numbers = [placed.number for placed in order]
@@ -208,10 +204,10 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
 
 def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, style: Style) -> None:
     """Write the heading of a block: its name, and the rest as far as it fits."""
-    name = fitted(name, 8, DPI, room / PIXEL, "bold")
-    wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
-    after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)
-    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(style)}
+    name = fitted(name, 8, room / PIXEL, "bold")
+    wide = text_width(name, 8, "bold") * PIXEL + 6
+    after = fitted(beside, 7, max(room - wide, 0) / PIXEL)
+    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": text_colour(style)}
     for x, text, properties in ((0.0, name, bold), (wide, after, {"size": 7, "color": style.greys.muted})):
         if text.strip("…"):
             put_text(ax, x, top + _HEADING / 2, text, **properties)

@@ -1,12 +1,10 @@
-"""Style of figures: theme, scale and width; and their files.
-
-PNG, SVG and PDF have no dates, so that equal figures are equal files.
-"""
+"""Style of figures: theme, scale and width; and their files, without dates, so that equal figures are equal files."""
 
 import io
 import math
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from numbers import Real
@@ -23,26 +21,22 @@ if TYPE_CHECKING:  # a run without figures knows the style and does not import m
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
-"""File formats of figures."""
-
-DPI = 150
-"""Resolution of figures, in whose pixels their layout is measured."""
+FORMATS = ("png", "svg", "pdf")  # file formats of figures
+DPI = 150  # resolution of figures, in whose pixels their layout is measured
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "attnviz"},
     "pdf": {"CreationDate": None, "Creator": "attnviz"},
 }
 
-FAINTEST = 1e-4
-"""The weight at the light end of a logarithmic scale; smaller ones look the same."""
+FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same
 
+# ``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the
+# head's own largest weight; or logarithmic, the same for every head
 SCALES = ("auto", "shared", "per-head", "log")
-"""``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the head's
-own largest weight; or logarithmic, the same for every head."""
 
+# tokens, or words, beyond which most weights are too small to be seen on a scale from 0 to 1: their mean is 1/n
 MOSTLY_WHITE = 40
-"""Tokens, or words, beyond which most weights are too small to be seen on a scale from 0 to 1: their mean is 1/n."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +49,20 @@ class Theme:
     frame: str
 
 
+# by name; all greys, as indexed PNGs need
 THEMES = {
     "light": Theme("#ffffff", "#222222", "#8a8a8a", "#9a9a9a"),
     "dark": Theme("#141414", "#ececec", "#9a9a9a", "#6e6e6e"),
 }
-"""By name; all greys, as indexed PNGs need."""
 
+# of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter
 _VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
-"""Of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
-
-MISSED_DASHES = (0, (2.2, 1.4))
-"""Dash pattern of missed pairs; found ones are solid."""
-
-TEXT_SIZE = 7.0
-"""Size of notes and legends in points; titles are larger, labels in cells smaller, all in proportion."""
-
+MISSED_DASHES = (0, (2.2, 1.4))  # dash pattern of missed pairs; found ones are solid
+TEXT_SIZE = 7.0  # size of notes and legends in points; titles are larger, labels in cells smaller, all in proportion
 _SMALLEST, _LARGEST = 4.0, 40.0
-
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
-_LEAST_ROOM = 2.0
-"""Inches that a figure is laid out in, at least."""
+_LEAST_ROOM = 2.0  # inches that a figure is laid out in, at least
 
 
 @dataclass(frozen=True)
@@ -85,30 +72,20 @@ class Style:
     Everything is laid out at its own size, in a width that is :attr:`room`, and its file is magnified to the chosen
     width or size of text.
 
-    Attributes:
-        theme: ``light`` or ``dark``.
-        scale: one of :data:`SCALES`.
-        width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None to fit its content.
-        bare: no title and no notes, for papers with their own captions.
-        font_size: of notes and legends, in points; other texts in proportion. Default 7, or what fills the width.
-        font: an installed family, or a font file; characters that it lacks are drawn in others.
-        inches: the width.
-
     Raises:
         UsageError: an unknown theme, scale or font, or an impossible width or size.
     """
 
-    theme: str = "light"
-    scale: str = "auto"
-    width: float | str | None = None
-    bare: bool = False
-    font_size: float | None = None
-    font: str | None = None
-    inches: float | None = field(init=False, default=None)
+    theme: str = "light"  # or ``dark``
+    scale: str = "auto"  # one of :data:`SCALES`
+    width: float | str | None = None  # on the page, in inches or as ``3.3in``, ``84mm``; None to fit the content
+    bare: bool = False  # no title and no notes, for papers with their own captions
+    font_size: float | None = None  # of notes, in points; others in proportion; default 7, or what fills the width
+    font: str | None = None  # an installed family, or a font file; characters that it lacks are drawn in others
+    inches: float | None = field(init=False, default=None)  # the width
     fills: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Check the style."""
         kinds: dict[str, object] = {"theme": str, "scale": str, "bare": bool, "font": str | None}
         for setting, expected in kinds.items():
             check_kind(setting, getattr(self, setting), expected)
@@ -121,17 +98,27 @@ class Style:
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {as_found(inches)}.")
         if self.font_size is not None:
-            _check_size(self.font_size, inches)
-        font = self.font
-        if font is not None:
+            size = self.font_size
+            if isinstance(size, bool) or not isinstance(size, int | float):
+                raise UsageError(f"expected a font size in points, found {as_found(size)}.")
+            if not _SMALLEST <= size <= _LARGEST:
+                raise UsageError(
+                    f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}."
+                )
+            if inches is not None and inches * TEXT_SIZE / size < _LEAST_ROOM:
+                most = math.floor(10 * inches * TEXT_SIZE / _LEAST_ROOM) / 10
+                raise UsageError(
+                    f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a "
+                    "larger width."
+                )
+        vars(self).update(inches=inches)
+        if self.font is not None:
             from attnviz.figures.fonts import installed
 
-            font = installed(font)
-        vars(self).update(inches=inches, font=font)
+            vars(self).update(font=installed(self.font))
 
     @property
-    def room(self) -> float | None:
-        """Width in inches that a figure is laid out in; None for that of its content."""
+    def room(self) -> float | None:  # width in inches that a figure is laid out in; None for that of its content
         if self.inches is None or self.fills:
             return None
         return self.inches / self._by_text
@@ -142,7 +129,6 @@ class Style:
 
     @property
     def is_plain(self) -> bool:
-        """Whether texts have the usual font and size."""
         return self.font is None and self.font_size is None and not self.fills
 
     def filling(self) -> "Style":
@@ -160,7 +146,6 @@ class Style:
 
     @property
     def greys(self) -> Theme:
-        """Paper, ink, muted text and frames."""
         return THEMES[self.theme]
 
     def verdict(self, found: bool) -> str:
@@ -176,9 +161,9 @@ class Style:
             blues = colormaps["Blues"](np.linspace(0, 1, 256))
             blues[0] = 1.0
             return ListedColormap(blues, name="attnviz")
-        colours = [self.greys.paper, "#12365f", "#08519c", "#3182bd", "#9ecae1", "#f7fbff"]
-        positions = (0, 0.08, 0.25, 0.5, 0.75, 1)  # weights of a few hundredths already differ from the paper
-        stops = list(zip(positions, colours, strict=True))
+        # weights of a few hundredths already differ from the paper
+        stops = [(0, self.greys.paper), (0.08, "#12365f"), (0.25, "#08519c")]
+        stops += [(0.5, "#3182bd"), (0.75, "#9ecae1"), (1, "#f7fbff")]
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> "LinearSegmentedColormap":
@@ -189,11 +174,7 @@ class Style:
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
     def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":
-        """Resolve the scale ``auto`` for weights between a number of positions.
-
-        It becomes logarithmic above :data:`MOSTLY_WHITE`, else ``linear``; without a number, for values that are no
-        weights, always the latter.
-        """
+        """Resolve the scale ``auto``: logarithmic above :data:`MOSTLY_WHITE` positions, else ``linear``."""
         return self._with(scale="log" if n > MOSTLY_WHITE else linear) if self.scale == "auto" else self
 
     def why_log(self, n: int) -> str:
@@ -210,36 +191,18 @@ class Style:
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
 
 
-PLAIN = Style()
-"""The default style: light, scale by the text's length, width of the content."""
+PLAIN = Style()  # the default style: light, scale by the text's length, width of the content
 
 
 def parse_width(text: str) -> float:
-    """Inches from ``3.3in``, ``8.4cm``, ``84mm``, ``240pt`` or a bare number of inches.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Inches from ``3.3in``, ``8.4cm``, ``84mm``, ``240pt`` or a number of inches; UsageError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
     if match is None:
         raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {as_found(text)}.")
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _check_size(size: object, width: float | None) -> None:
-    """Raise UsageError for a size of text that is none, or too large for a width in inches."""
-    if isinstance(size, bool) or not isinstance(size, int | float):
-        raise UsageError(f"expected a font size in points, found {as_found(size)}.")
-    if not _SMALLEST <= size <= _LARGEST:
-        raise UsageError(f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}.")
-    if width is not None and width * TEXT_SIZE / size < _LEAST_ROOM:
-        most = math.floor(10 * width * TEXT_SIZE / _LEAST_ROOM) / 10
-        raise UsageError(
-            f"a font size of {size:g} does not fit in {width:g} inches: expected at most {most:g}, or a larger width."
-        )
-
-
-def outer_ink(style: Style, setting: str = "text.color") -> str:
+def text_colour(style: Style, setting: str = "text.color") -> str:
     """Colour of texts outside the cells, which may stand on the caller's page.
 
     In the light theme, the default, a caller's setting of matplotlib takes precedence, such as that of
@@ -248,7 +211,7 @@ def outer_ink(style: Style, setting: str = "text.color") -> str:
     from matplotlib import rcParams, rcParamsDefault
 
     known: tuple[Any, Any] = rcParams, rcParamsDefault
-    theirs, default = (str(each[setting]) for each in known)
+    theirs, default = (str(settings[setting]) for settings in known)
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
         return style.greys.ink
     return theirs
@@ -260,13 +223,9 @@ def file_dpi(style: Style) -> int:
 
 
 def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
-    """A figure as a file of one of :data:`FORMATS`, magnified as the style says.
-
-    PNGs are drawn at :func:`file_dpi`, magnified ones at a whole multiple, for at least two times :data:`DPI`.
-    """
+    """A figure as a file, magnified as the style says; a PNG by a whole multiple, to twice :data:`DPI` or more."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
     larger = style.magnified(figure.get_figwidth())
     with figure_style():
@@ -279,22 +238,18 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
             return png_bytes(picture, figure.dpi / larger)
         if file_format == "pdf" and abs(larger - 1) > 0.001:
             return _magnified_pdf(figure, larger)
+        buffer = io.BytesIO()
         metadata = _METADATA[file_format]
         figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
-    return _magnified_svg(buffer.getvalue(), larger) if file_format == "svg" else buffer.getvalue()
-
-
-def _magnified_svg(content: bytes, larger: float) -> bytes:
-    """The same drawing, shown larger: its view box stays."""
-    if abs(larger - 1) <= 0.001:
-        return content
+    if file_format == "pdf" or abs(larger - 1) <= 0.001:
+        return buffer.getvalue()
 
     def grown(size: re.Match[bytes]) -> bytes:
         return b'%s="%.6gpt"' % (size[1], float(size[2]) * larger)
 
-    head, mark, rest = content.partition(b"viewBox")
-    first = content.index(b"<svg")
-    return content[:first] + re.sub(rb'(width|height)="([\d.]+)pt"', grown, head[first:]) + mark + rest
+    prolog, tag, drawing = buffer.getvalue().partition(b"<svg")
+    size, box, rest = drawing.partition(b"viewBox")  # which stays, so that the same drawing is shown larger
+    return prolog + tag + re.sub(rb'(width|height)="([\d.]+)pt"', grown, size) + box + rest
 
 
 def _magnified_pdf(figure: "Figure", larger: float) -> bytes:
@@ -319,21 +274,20 @@ def _magnified_pdf(figure: "Figure", larger: float) -> bytes:
 
 def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
     """A picture as a PNG with resolution and software in its metadata; ``options`` are Pillow's."""
-    buffer, maker = io.BytesIO(), PngInfo()
+    buffer = io.BytesIO()
+    maker = PngInfo()
     maker.add_text("Software", "attnviz")
     picture.save(buffer, "png", dpi=(dpi, dpi), pnginfo=maker, **options)
     return buffer.getvalue()
 
 
-def figure_style() -> AbstractContextManager[None]:
-    """Matplotlib's defaults plus settings for reproducible files, whatever the user's settings.
-
-    SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
-    """
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Matplotlib's defaults, whatever the user's settings; text stays text, and ids in SVG come from a fixed salt."""
     from matplotlib import style
 
     from attnviz.figures.fonts import base_families
 
     ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
-    ours["font.family"] = base_families()
-    return style.context(["default", ours])
+    with style.context(["default", ours | {"font.family": base_families()}]):
+        yield

@@ -1,11 +1,9 @@
-"""Several matrices over the same positions in one figure, on one scale.
-
-Columns may be other positions than rows; cells are squares.
-"""
+"""Several matrices over the same positions in one figure, on one scale; columns may be other positions than rows."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
@@ -23,10 +21,10 @@ from attnviz.figures.matrix import (
     named_every,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, settled
+from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, run_layout
 from attnviz.figures.style import DPI, Style, figure_style
 
-_NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
+_NAME, _GAP, _BAR = 0.2, 0.13, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
 _LARGEST_CELL = 0.3
 _HIGHEST = 6.5
@@ -61,7 +59,8 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
     keys = plan.keys or plan.labels
     columns, tile, side, below = _geometry(plan.labels.texts, len(plan.tiles), plan.target, style, keys.texts)
     high = tile * len(plan.labels.texts) / len(keys.texts)
-    width, rows = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN), math.ceil(len(plan.tiles) / columns)
+    width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
+    rows = math.ceil(len(plan.tiles) / columns)
     body = 0.8 * below + rows * (high + _NAME + _GAP) + _BAR
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
@@ -73,7 +72,7 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
             sides = ("l" if column == 0 else "") + ("b" if row == rows - 1 else "")
             drawn.append((ax, each, _draw(ax, plan, each, style, named, sides=sides, vector=vector, inches=tile)))
         colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
-        settled(page)
+        run_layout(page)
         for ax, each, cells in drawn:
             write_numbers(ax, each.values, cells, hundredths)
         return page
@@ -84,7 +83,7 @@ def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
     tile = plan.tiles[-1]
     (named,) = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
     cells = _draw(ax, plan, tile, style, named)
-    settled(ax.figure)
+    run_layout(ax.figure)
     write_numbers(ax, tile.values, cells, hundredths)
     return cells
 
@@ -100,13 +99,11 @@ def _draw(
     vector: bool = False,
     inches: float | None = None,
 ) -> Cells:
-    """Draw one matrix with a name of a size in points; ``inches``: its width until the Axes have their size."""
     rows, columns = tile.values.shape
-    cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, style, labels=plan.labels, keys=plan.keys,
-        sides=sides, pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
-        cell=inches and inches * 72 / columns,
-    )  # fmt: skip
+    labels: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "sides": sides, "pooled": plan.pooled}
+    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "rules": plan.rules}
+    cell = inches and inches * 72 / columns
+    cells = draw_matrix(ax, tile.values, tile.norm or plan.norm, style, cell=cell, **labels, **look)
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
     name, size = named
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)
@@ -119,9 +116,9 @@ def _names(tiles: Sequence[Tile], room: float) -> list[tuple[str, float]]:
     forms = [[way[min(form, len(way) - 1)] for way in ways] for form in range(max(map(len, ways)))]
     for names in forms:
         for size in _NAME_SIZES:
-            if all(text_width(name, size, DPI) <= room for name in names):
+            if all(text_width(name, size) <= room for name in names):
                 return [(name, size) for name in names]
-    return [(fitted(name, _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]) for name in forms[-1]]
+    return [(fitted(name, _NAME_SIZES[-1], room), _NAME_SIZES[-1]) for name in forms[-1]]
 
 
 def tile_pooling(
@@ -144,7 +141,8 @@ def _geometry(
     n = len(keys or labels)
     tall = max(_FLATTEST, len(labels) / n)
     cell = min(target / max(n, len(labels)), _LARGEST_CELL)
-    wanted, side = cell * n, _beside(labels, cell)
+    wanted = cell * n
+    side = _beside(labels, cell)
     room = (style.room or _PAGE) - side - 2 * MARGIN
     columns = count
     if count * (_SHRUNK * wanted + _GAP) > room:
@@ -160,6 +158,5 @@ def _geometry(
     return columns, tile, side, _beside(keys or labels, cell)
 
 
-def _beside(labels: Sequence[str], cell: float) -> float:
-    """Inches of labels beside cells of a size in inches."""
+def _beside(labels: Sequence[str], cell: float) -> float:  # inches of labels beside cells of a size in inches
     return label_pixels(labels, label_size(cell * 72)) / DPI + 0.06

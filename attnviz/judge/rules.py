@@ -20,45 +20,43 @@ from attnviz.measures.patterns import (
 )
 from attnviz.measures.writing import QUIET
 
+# A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
+# their plotting code).
 MAJORITY = 0.5
-"""A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
-their plotting code)."""
 
+# ... and is at least 10 points above its baseline (paper: Voita et al. 2019, section 5.2, for syntactic heads; for
+# other patterns our own choice).
 MARGIN = 0.10
-"""... and is at least 10 points above its baseline (paper: Voita et al. 2019, section 5.2, for syntactic heads; for
-other patterns our own choice)."""
 
 _ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
 
+# Local holds where the error reduction is above this, which is possible in texts of any length (our own choice).
 HALF_OF_THE_REST = 0.5
-"""Local holds where the error reduction is above this, which is possible in texts of any length (our own choice)."""
 
+# Long-range holds where more than this share of the attention that is not on sinks goes to far keys that the head
+# chooses (our own choice: five of the 72 heads of all-MiniLM-L6-v2 have more on a treebank, UD English EWT, dev; their
+# median is 0.04; no head of an untrained copy has more than 0.001) ...
 CHOSEN_FAR = 0.15
-"""Long-range holds where more than this share of the attention that is not on sinks goes to far keys that the head
-chooses (our own choice: five of the 72 heads of all-MiniLM-L6-v2 have more on a treebank, UD English EWT, dev; their
-median is 0.04; no head of an untrained copy has more than 0.001) ..."""
 
+# ... and at least this share of what the same weights would give with the keys of each row shuffled: the head chooses
+# far keys about as readily as near ones (our own choice; of those five heads L2H9, at 0.18 beside 0.27, does not).
 NO_DECAY = 0.8
-"""... and at least this share of what the same weights would give with the keys of each row shuffled: the head chooses
-far keys about as readily as near ones (our own choice; of those five heads L2H9, at 0.18 beside 0.27, does not)."""
 
+# A head is a sink head where sinks take more than this (code: plotting code of Clark et al. 2019, for [CLS] and [SEP]
+# each).
 SINK_SHARE = 0.6
-"""A head is a sink head where sinks take more than this (code: plotting code of Clark et al. 2019, for [CLS] and
-[SEP] each)."""
 
+# Share of attention on sinks above which no positional pattern holds (paper: Vig & Belinkov 2019, section 4.3, who
+# leave such heads out).
 SINK_ONLY = 0.9
-"""Share of attention on sinks above which no positional pattern holds (paper: Vig & Belinkov 2019, section 4.3,
-who leave such heads out)."""
 
+# Entropy as a share of the uniform entropy (code: plotting code of Clark et al. 2019, above 3.8 nats; that uniform
+# attention has about 4.5 on their texts is our own estimate).
 BROAD_SHARE = 3.8 / 4.5
-"""Entropy as a share of the uniform entropy (code: plotting code of Clark et al. 2019, above 3.8 nats; that uniform
-attention has about 4.5 on their texts is our own estimate)."""
 
-ALMOST_ALWAYS = 0.9
-"""Share of the tokens at which an inactive head is quiet at least (our own choice)."""
+ALMOST_ALWAYS = 0.9  # share of the tokens at which an inactive head is quiet at least (our own choice)
 
-RETRIEVED = 0.1
-"""Share of the needle's tokens that a retrieval head retrieves at least (paper: Wu et al. 2024)."""
+RETRIEVED = 0.1  # share of the needle's tokens that a retrieval head retrieves at least (paper: Wu et al. 2024).
 
 
 @dataclass(frozen=True)
@@ -142,6 +140,7 @@ SEMANTIC = Rule(
     margin=MARGIN,
     reject_sink_heads=True,
 )
+# The rules of attnviz.measures.patterns.WRITTEN, by role.
 OF_WRITTEN = {
     name: Rule(
         f"the attended token's own logit {moved} in over {MAJORITY} of the cases, {MARGIN:.2f} above shuffled "
@@ -161,7 +160,6 @@ OF_WRITTEN = {
         above=ALMOST_ALWAYS,
     )
 }
-"""The rules of :data:`attnviz.measures.patterns.WRITTEN`, by role."""
 
 
 def of_position(statistic: str) -> Rule:

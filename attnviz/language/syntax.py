@@ -7,11 +7,10 @@ from typing import Any
 from attnviz.language.parsers import UNIVERSAL, Vocabulary, parsed_words
 from attnviz.models.tokens import Tokens, overlapping
 
+# Who attends to whom: the dependent to its head, or the head to its dependent.
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
-"""Who attends to whom: the dependent to its head, or the head to its dependent."""
 
-LEFT_OUT = {"punct", "root", ""}
-"""Relations that are not scored: punctuation and the root (Clark et al. 2019)."""
+LEFT_OUT = {"punct", "root", ""}  # relations that are not scored: punctuation and the root (Clark et al. 2019).
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 _NAMES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data/relations.json").read_text("utf-8"))
 
+# The 37 relations of Universal Dependencies, without subtypes: in English words, the usual dependent and its head.
 RELATIONS = {name: tuple(ends) for name, ends in _NAMES["relations"].items()}
-"""The 37 relations of Universal Dependencies, without subtypes: in English words, the usual dependent and its head."""
 
 SUBTYPES = {name: tuple(ends) for name, ends in _NAMES["subtypes"].items()}  # that say more than their relation
 LABELS: dict[str, str] = _NAMES["clearnlp"]  # those that Universal Dependencies lacks; shared ones keep their names
@@ -207,6 +207,7 @@ def _lift_speech(clause: _Word) -> None:
         said.label = "parataxis"
 
 
+# Each is applied to every word, dependents first, before the next step.
 _STEPS = (
     _attach_coordinator,
     _flatten_conjuncts,
@@ -216,4 +217,3 @@ _STEPS = (
     _lift_predicate,
     _lift_speech,
 )
-"""Each is applied to every word, dependents first, before the next step."""

@@ -20,11 +20,11 @@ from attnviz.texts.reading import Text
 from attnviz.trace.verify import VerifiedAttention
 from attnviz.wording import quoted
 
+# Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020).
 ROWS = "output", "input"
-"""Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020)."""
 
+# Statistics of a cross-attention head on a pair of texts; see alignment_rates.
 ALIGNMENT = (*(f"{name}_{rows}" for name in ("aer", "gain", "precision", "recall") for rows in ROWS), "aer_baseline")
-"""Statistics of a cross-attention head on a pair of texts; see :func:`alignment_rates`."""
 
 _LINK = re.compile(r"([0-9]{1,6})([-?p])([0-9]{1,6})")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+# Texts below which no verdict passes (our own choice): bootstrap intervals of few texts are too narrow.
 ENOUGH_TEXTS = 30
-"""Texts below which no verdict passes (our own choice): bootstrap intervals of few texts are too narrow."""
 
 REPLICATES = 200  # enough for a standard error within about a twentieth of itself
 

@@ -18,6 +18,8 @@ from attnviz.models.libraries import first_line
 from attnviz.wording import visible
 
 _LONG = 24
+# By statistic: how far apart the residues of a pair are at least, the part of L, their number, that is ranked, and
+# whether scores are less their average product.
 CONTACTS = {
     f"{name}{ending}": (least, part, apc)
     for name, least, part in (
@@ -28,11 +30,8 @@ CONTACTS = {
     )
     for ending, apc in (("", False), ("_apc", True))
 }
-"""By statistic: how far apart the residues of a pair are at least, the part of L, their number, that is ranked, and
-whether scores are less their average product."""
 
-_NEAR, _NEAREST = 8.0, 1.0
-"""Ångström: residues nearer than the first are in contact; none are nearer than the second."""
+_NEAR, _NEAREST = 8.0, 1.0  # ångström: residues nearer than the first are in contact; none are nearer than the second
 
 
 def corrected(patterns: Tensor, apc: bool) -> Tensor:

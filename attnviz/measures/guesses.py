@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Guesses without head or offset: always that other word of the sentence.
 GUESSES = ("first word", "last word", "longest word")
-"""Guesses without head or offset: always that other word of the sentence."""
 
+# Baselines of a head: the best fixed offset, a random word, always the first, last or longest other word, and the same
+# head's guesses from the other words of the sentence.
 BASELINES = ("fixed offset", "chance", *GUESSES, "other words")
-"""Baselines of a head: the best fixed offset, a random word, always the first, last or longest other word, and the same
-head's guesses from the other words of the sentence."""
 
 
 def error_reduction(score: float | None, baseline: float | None) -> float | None:

@@ -8,11 +8,10 @@ from attnviz.measures.sums import SumTally
 from attnviz.reference.attention import entropy, nowhere
 from attnviz.texts.batches import Batch
 
-SMOOTHING = 0.001
-"""Weight of uniform attention mixed into every pattern (Clark et al. 2019, their code)."""
+SMOOTHING = 0.001  # weight of uniform attention mixed into every pattern (Clark et al. 2019, their code).
 
+# Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two.
 MOST_QUERIES = 512
-"""Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
 
 _TOGETHER = 32  # queries compared at once on a processor, to stay in its cache
 _ON_GPU = 2**28  # bytes of the rows that are compared at once on a GPU, so that it has enough to do

@@ -19,9 +19,9 @@ from torch import Tensor
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval
 
+# Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
+# model (Benjamini-Yekutieli 2001).
 ERROR_RATE = 0.05
-"""Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
-model (Benjamini-Yekutieli 2001)."""
 
 SAMPLES = 999  # bootstrap samples: with the measured one 1,000, of which 50 are beyond the critical t
 LEAST_WITH_EFFECT = 5  # texts with an effect below which a head has no interval; attnviz's own choice

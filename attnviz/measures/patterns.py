@@ -18,7 +18,7 @@ from torch.nn.functional import pad, threshold
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live, named
+from attnviz.plugins import Registry, live
 
 HOST = torch.device("cpu")
 
@@ -38,11 +38,11 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
     return allowed if window is None else allowed & (distances(n).abs() < window)
 
 
+# A head chooses a key that gets at least so many times what uniform attention would give it (our own choice).
 CHOSEN_OF_UNIFORM = 5
-"""A head chooses a key that gets at least so many times what uniform attention would give it (our own choice)."""
 
+# ... and at least this share of the query's attention (our own choice), so that in long texts, too, it stands out.
 CHOSEN_OF_ROW = 0.1
-"""... and at least this share of the query's attention (our own choice), so that in long texts, too, it stands out."""
 
 
 _ROUNDING = 1e-6
@@ -199,16 +199,16 @@ _NATIVE = (
     ),
 )
 
+# First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures.
 OWN_WORDS = (
     "alignment apart baseline broad confidence contacts copy copying coreference current diagonal diagonality distance "
     "duplicate entropy head id inactive induction label layer local long next none nowhere offset page patterns "
     "previous profile published queries rare relation retrieval role rows semantic sink special stack syntactic too "
     "total unnamed"
 ).split()
-"""First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures."""
 
+# Families of roles that a pattern from outside may belong to.
 FAMILIES = ("local", "long-range", "semantic", "repeats", "other")
-"""Families of roles that a pattern from outside may belong to."""
 
 
 def _check(spec: PatternSpec) -> None:
@@ -224,52 +224,50 @@ def _check(spec: PatternSpec) -> None:
         )
 
 
+# Native patterns and those of plug-ins, by name.
 REGISTRY = Registry("pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check)
-"""Native patterns and those of plug-ins, by name."""
 
-PATTERNS = live(REGISTRY, lambda: tuple(REGISTRY.usable().values()))
-"""All patterns with masks, in the order of tables and documents; sink, broad and relations have none."""
+# All patterns with masks, in the order of tables and documents; sink, broad and relations have none.
+PATTERNS = live(lambda: tuple(REGISTRY.values()))
 
-NAMES = live(REGISTRY, lambda: {spec.statistic: spec.name for spec in PATTERNS})
-"""Name of the pattern, by its statistic."""
+NAMES = live(lambda: {spec.statistic: spec.name for spec in PATTERNS})  # name of the pattern, by its statistic
 
-GENERAL = live(REGISTRY, lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
-"""Labels of heads that show no specific pattern."""
+# Labels of heads that show no specific pattern.
+GENERAL = live(lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
 
-SHARES = live(REGISTRY, lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
-"""Statistics of patterns that need no repeated tokens, in the order of the documents."""
+# Statistics of patterns that need no repeated tokens, in the order of the documents.
+SHARES = live(lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
 
+# Statistics of patterns of which only chosen keys count.
 CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
-"""Statistics of patterns of which only chosen keys count."""
 
+# From such a statistic to what the same weights would score with the keys of each row shuffled.
 SHUFFLED = {statistic: f"{statistic}_baseline" for statistic in CHOSEN}
-"""From such a statistic to what the same weights would score with the keys of each row shuffled."""
 
+# Statistics of patterns that need repeated tokens.
 REPEATS = tuple(spec.statistic for spec in _NATIVE if spec.on_repeats)
-"""Statistics of patterns that need repeated tokens."""
 
+# The role of heads that attend to the token to be copied next (Wu et al. 2024), and its key in profile.json.
 RETRIEVAL = "retrieval"
-"""The role of heads that attend to the token to be copied next (Wu et al. 2024), and its key in profile.json."""
 
+# Roles that are best measured on repeated random tokens.
 ROLES_ON_REPEATS = (*(spec.name for spec in _NATIVE if spec.on_repeats), RETRIEVAL)
-"""Roles that are best measured on repeated random tokens."""
 
+# From such a statistic to that of queries with an earlier copy alone.
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
-"""From such a statistic to that of queries with an earlier copy alone."""
 
+# From such a statistic to the number of different tokens from which a head shows the pattern.
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
-"""From such a statistic to the number of different tokens from which a head shows the pattern."""
 
 SINK = "sink"  # the role of heads whose attention rests on sinks; what they do among other tokens is another
 
+# The role of heads that write little beside the other heads of their layer (Sandoval-Segura et al. 2025).
 INACTIVE = "inactive"
-"""The role of heads that write little beside the other heads of their layer (Sandoval-Segura et al. 2025)."""
 
+# Roles of heads that raise (Elhage et al. 2021), or lower (McDougall et al. 2023), the logit of the attended token.
 COPYING, COPY_SUPPRESSION = "copying", "copy-suppression"
-"""Roles of heads that raise (Elhage et al. 2021), or lower (McDougall et al. 2023), the logit of the attended token."""
 
-RARE_WORD = "rare-word"
-"""The role of heads that point to the rarest token of a text (Voita et al. 2019)."""
+RARE_WORD = "rare-word"  # the role of heads that point to the rarest token of a text (Voita et al. 2019).
 
 WRITTEN = (COPYING, COPY_SUPPRESSION, INACTIVE)  # roles that rest on what a head writes
 
@@ -300,7 +298,7 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
     """
     masks = {}
     for spec in patterns:
-        with named(REGISTRY.plugins.get(spec.name)):
+        with REGISTRY.errors_named(spec.name):
             masks[spec.statistic] = spec.mask(text)
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():

@@ -15,8 +15,8 @@ from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
 
+# Of a text whose rarest token is among so many most frequent ones nothing is counted (paper: Voita et al. 2019).
 COMMON = 500
-"""Of a text whose rarest token is among so many most frequent ones nothing is counted (paper: Voita et al. 2019)."""
 
 _OFFSETS = [offset for offset in range(-8, 9) if offset]
 _NEIGHBOURS = slice(_OFFSETS.index(-1), _OFFSETS.index(1) + 1)

@@ -115,9 +115,9 @@ class RelationCount:
     relation: str
     offset: int  # the best fixed offset: +1 if the head is the word after the dependent
     accuracy: HeadScores  # by direction, beside the guesses of attnviz.measures.guesses.BASELINES
+    # Boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other end; None for
+    # a corpus, and for a text without sinks.
     on_sinks: Tensor | None = None
-    """Boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other end; None
-    for a corpus, and for a text without sinks."""
     layers: Sequence[int] = ()  # of the model, which name its heads; of an encoder-decoder those of its encoder
 
     @property

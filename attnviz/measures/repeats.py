@@ -15,11 +15,11 @@ from attnviz.reference.attention import uniform_pattern
 from attnviz.texts.batches import SampledAttention, batch_of_ids
 from attnviz.wording import counted
 
+# Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022.
 SEQUENCES, LENGTH = 32, 50
-"""Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""
 
+# Most tokens of a sequence, and of its needle; attnviz's own choice (the paper: 1,000 to 50,000 tokens).
 CONTEXT, NEEDLE = 256, 10
-"""Most tokens of a sequence, and of its needle; attnviz's own choice (the paper: 1,000 to 50,000 tokens)."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from attnviz.measures.patterns import (
     NAMES,
     ON_REPEATS,
     PATTERNS,
-    REGISTRY,
     REPEATS,
     SHARES,
     SHUFFLED,
@@ -47,14 +46,14 @@ from attnviz.trace.verify import VerifiedRows
 
 _OF_ROWS = "entropy entropy_non_sink distance distance_non_sink confidence confidence_non_sink sink".split()
 
-SCALARS = live(REGISTRY, lambda: (*_OF_ROWS, *SHARES, *REPEATS, *ON_REPEATS.values()))
-"""All statistics of every head but :data:`TYPES` and :data:`SHUFFLED`, which only labels need."""
+# All statistics of every head but TYPES and SHUFFLED, which only labels need.
+SCALARS = live(lambda: (*_OF_ROWS, *SHARES, *REPEATS, *ON_REPEATS.values()))
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 _MOST_RUNS = 8  # most stretches of keys whose maxima are taken one by one
 
+# The statistic of cross-attention alone, where statistics of positions within one text are None.
 DIAGONALITY = "diagonality"
-"""The statistic of cross-attention alone, where statistics of positions within one text are None."""
 
 NOWHERE = "nowhere"  # the statistic of models with learned sinks alone: the share of attention that goes to no token
 OPTIONAL = (DIAGONALITY, NOWHERE, *CONTACTS)  # what some texts of some models have
@@ -94,9 +93,9 @@ class RowPlan:
 class PairWeights:
     """What a chunk of rows is multiplied by, in its dtype."""
 
+    # [rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of cross-attention a
+    # fifth, where each key of content stands from 0 to 1.
     of_pairs: Tensor
-    """[rows, n_keys, 4]: 1 for content, 1 for sinks, the distance, and the distance of content; of cross-attention a
-    fifth, where each key of content stands from 0 to 1."""
     of_keys: Tensor  # [n_keys, 2]: 1 for every key, and 1 for content
     to_choose: dict[str, tuple[Tensor, Tensor]]  # by statistic, the factors of each choice
 

@@ -42,8 +42,8 @@ def _at(offset: int) -> PatternSpec:
 
 _OFFSETS = [_at(offset) for offset in range(-8, 9) if abs(offset) > 1]
 
+# ``offset:-8`` to ``offset:+8``: key position minus query position; the range is attnviz's own choice.
 OFFSETS = tuple(spec.name for spec in _OFFSETS)
-"""``offset:-8`` to ``offset:+8``: key position minus query position; the range is attnviz's own choice."""
 
 
 class Tally(Additive, OnDevice, Protocol):

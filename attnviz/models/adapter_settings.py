@@ -24,6 +24,7 @@ _LORA = set(
 _LOHA = {"r", "alpha", "rank_pattern", "alpha_pattern", "use_effective_conv2d"}
 _OFT = {"r", "oft_block_size", "coft", "eps", "block_share", "use_cayley_neumann", "num_cayley_neumann_terms"}
 
+# The settings of each kind of adapter (peft's name for it) that its merged weights depend on.
 ALLOWED: dict[str, set[str]] = {
     "LORA": _EVERY | _LORA,
     "LOHA": _EVERY | _LOHA,
@@ -33,13 +34,12 @@ ALLOWED: dict[str, set[str]] = {
     "LN_TUNING": _EVERY,
     "TRAINABLE_TOKENS": _EVERY | {"token_indices"},
 }
-"""The settings of each kind of adapter (peft's name for it) that its merged weights depend on."""
 
+# Settings for training, or for what is loaded by other means; so is every dropout.
 _WITHOUT_EFFECT = set(
     "auto_mapping base_model_name_or_path revision inference_mode peft_version init_weights init_ia3_weights "
     "megatron_core qalora_group_size rank_dropout_scale runtime_config".split()
 )
-"""Settings for training, or for what is loaded by other means; so is every dropout."""
 
 _NAME = re.compile(r"\^?(?:[\w-]|\\?\.)+")
 _STARTS = re.compile(r"gaussian|orthogonal|olora|pissa(_niter_[0-9]{1,3})?")

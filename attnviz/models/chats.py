@@ -17,8 +17,8 @@ Message = Mapping[str, Any]
 _EXPECTED = '[{"role": "user", "content": "…"}, …]'
 _ANSWERING = "assistant"
 _HALF = re.compile("[\ud800-\udfff]")  # of a character, which JSON can write
+# Stands for a message's content when the template is rendered a second time: private characters, in no text.
 _MARK = "\ue000{}\ue001"
-"""Stands for a message's content when the template is rendered a second time: private characters, in no text."""
 
 
 @dataclass(frozen=True)

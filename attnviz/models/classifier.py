@@ -13,13 +13,13 @@ from attnviz.wording import shortened, visible
 
 TEXT, TOKEN, SPAN = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
 NEXT = "ForNextSentencePrediction"
+# What a head is for, by the end of the name of transformers' class, in words.
 TASKS = {
     TEXT: "sequence classification",
     TOKEN: "token classification",
     SPAN: "question answering",
     NEXT: "next sentence prediction",
 }
-"""What a head is for, by the end of the name of transformers' class, in words."""
 
 _LISTED, _LONGEST = 12, 30  # classes that a message lists, and letters of each
 

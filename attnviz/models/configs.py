@@ -17,6 +17,7 @@ from attnviz.errors import CheckpointError
 from attnviz.models.files import read_json
 from attnviz.models.libraries import calling_transformers, first_line
 
+# Settings that must be at least 1, and their names in messages.
 SIZES = {
     "num_hidden_layers": "layers",
     "num_attention_heads": "heads",
@@ -24,15 +25,14 @@ SIZES = {
     "vocab_size": "a vocabulary",
     "max_position_embeddings": "positions",
 }
-"""Settings that must be at least 1, and their names in messages."""
 
+# Words in the names of settings from which transformers builds lists or modules of that length.
 _COUNTED = ("layer", "label", "head", "expert", "depth", "block", "stage")
-"""Words in the names of settings from which transformers builds lists or modules of that length."""
 
 _LARGEST_COUNT = 1_000_000
 
+# Numbers by which the config's model may exceed the weights' files; loading then names the missing weights.
 _SPARE_NUMBERS = 10_000_000
-"""Numbers by which the config's model may exceed the weights' files; loading then names the missing weights."""
 
 _MOST_MODULES = 50_000  # limit of an empty model, some seconds to build; 2,000 layers of BERT have as many
 
@@ -41,8 +41,8 @@ _OTHER_WEIGHTS = {
     "fusion_config": "would exchange modules of the model",
 }
 
+# Transformers' configs that dequantise, by ``quant_method``.
 _DEQUANTISING = {"compressed-tensors": "CompressedTensorsConfig", "fp8": "FineGrainedFP8Config", "mxfp4": "Mxfp4Config"}
-"""Transformers' configs that dequantise, by ``quant_method``."""
 
 
 def read_config(folder: Path) -> Any:

@@ -31,8 +31,8 @@ from attnviz.wording import counted, quoted, shortened, visible
 
 _SHOWN = 100  # characters of a text that a message may show
 
+# Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random.
 _SAMPLING = ("dropout", "nbest_size", "alpha", "_enable_sampling")
-"""Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random."""
 
 
 def load_tokenizer(source: Source) -> Any:

@@ -15,11 +15,9 @@ _SELECTION = re.compile(
     r"(?:(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?)?)?",
     re.IGNORECASE,
 )
-_IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
-"""Selections by id, or by kind of attention; no label or role has a digit."""
+_IDS = re.compile(r".*[\d*].*|[A-Za-z]?")  # selections by id, or by kind of attention; no label or role has a digit
 
-FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
-"""How heads are selected, with examples."""
+FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"  # how heads are selected, with examples
 
 
 @dataclass(frozen=True)

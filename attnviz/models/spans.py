@@ -10,11 +10,10 @@ from attnviz.errors import UsageError
 from attnviz.models.tokens import Positions, Tokens
 from attnviz.wording import counted, quoted, visible
 
-PROMPT, NEW = "prompt", "new"
-"""The spans of a text that the model continued."""
+PROMPT, NEW = "prompt", "new"  # the spans of a text that the model continued
 
+# What names the last token, and all tokens that are in no other span; also a span of these, without a name.
 LAST, REST = "last", "rest"
-"""What names the last token, and all tokens that are in no other span; also a span of these, without a name."""
 
 _SEGMENTS = "text", "pair"
 _SPECIAL = re.compile(r"(?:\[[^]]+\]|<[^>]+>)(?:#[0-9]{1,9})?")

@@ -10,11 +10,9 @@ from typing import Any
 
 from attnviz.errors import TextError
 
+# The longest time that a template may take, the most characters that it may make, and bytes that it may use. Memory is
+# limited on Linux alone.
 SECONDS, LARGEST, MEMORY = 10.0, 10_000_000, 1 << 28
-"""The longest time that a template may take, the most characters that it may make, and bytes that it may use.
-
-Memory is limited on Linux alone.
-"""
 
 _ONE_AT_A_TIME = threading.Lock()  # the limit on memory is the process's
 

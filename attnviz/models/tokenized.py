@@ -13,8 +13,8 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 
 _READ = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+# What no attention depends on; ``labels`` only where there is no decoder that reads them.
 _NOT_READ = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
-"""What no attention depends on; ``labels`` only where there is no decoder that reads them."""
 
 
 @dataclass(frozen=True)

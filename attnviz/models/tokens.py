@@ -22,8 +22,8 @@ from attnviz.wording import counted, shortened, visible
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
+# Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text.
 _SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
-"""Tokens that are taken for special ones: ``[CLS]``, ``<s>``, ``<|endoftext|>``; one that is unknown is of the text."""
 
 _STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 

@@ -210,8 +210,8 @@ def hash_of_files(source: Source) -> WeightsHash:
     return WeightsHash(partial(weights_sha256, source), state, str(source.folder))
 
 
+# Models in memory whose weights are finite, with what _versions said of these weights.
 _finite: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
-"""Models in memory whose weights are finite, with what :func:`_versions` said of these weights."""
 
 
 def check_loaded(model: nn.Module) -> WeightsHash:

@@ -14,24 +14,23 @@ from typing import Any
 
 from attnviz.wording import visible
 
+# Before a piece that continues a word: WordPiece's own mark, and one for tokenizers that mark beginnings of words.
 WORDPIECE, OTHERS = "##", "~"
-"""Before a piece that continues a word: WordPiece's own mark, and one for tokenizers that mark beginnings of words."""
 
-SPACE = "▁"
-"""SentencePiece's stand-in for a space, at the beginning of words."""
+SPACE = "▁"  # SentencePiece's stand-in for a space, at the beginning of words
 
 _BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's name of a byte, where the vocabulary lacks a character
 
 _BEGINS = (SPACE, "Ġ")  # marks of pieces that begin a word
 
+# Between two letters or digits these are part of a word: don't, well-known, 3.14, e.g, and/or.
 _JOINERS = re.compile(r"['’‘ʼ._,:/@&+·־\u2010\u2011-]")
-"""Between two letters or digits these are part of a word: don't, well-known, 3.14, e.g, and/or."""
 
+# Soft hyphen, zero-width joiner and non-joiner: part of words. Other format characters stand apart.
 _INVISIBLE = "\u00ad\u200c\u200d"
-"""Soft hyphen, zero-width joiner and non-joiner: part of words. Other format characters stand apart."""
 
+# Prefixes of the Unicode names of characters that are words of their own (Unicode Annex 29).
 _NO_SPACES = ("CJK ", "HIRAGANA", "IDEOGRAPHIC ITERATION")
-"""Prefixes of the Unicode names of characters that are words of their own (Unicode Annex 29)."""
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:

@@ -28,36 +28,27 @@ from attnviz.figures.style import THEMES, Style
 from attnviz.models.tokens import Positions
 from attnviz.wording import right_to_left, visible
 
-BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
-"""Bytes of all patterns on a page, at most, and on one in a notebook."""
-
-ERROR = 0.004
-"""The largest error of a weight on the page."""
-
+BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000  # bytes of all patterns on a page, at most, and on one in a notebook
+ERROR = 0.004  # the largest error of a weight on the page
 _DENSEST = 8  # least bytes per cell of a packed pattern, by experience, unless it hardly counts at all
-
 K = TypeVar("K", bound=tuple[int, ...])
-
 _SHARED = ("patterns.js", "scene.js", "pictures.js", "dom.js")
+# the script's modules by command, '' of all others; each after those that it imports
 MODULES = {
     "explain": (*_SHARED, "steps.js", "explain.js"),
     "": (*_SHARED, "heads.js", "head.js", "examples.js", "page.js"),
 }
-"""The script's modules by command, '' of all others; each after those that it imports."""
 
 _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
 
 
 class PackedPattern:
-    """One pattern in the page's format, deflated block by block.
-
-    Args:
-        triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
-    """
+    """One pattern in the page's format, deflated chunk by chunk; of a ``triangle`` only the keys up to each query."""
 
     def __init__(self, triangle: bool) -> None:
-        self._triangle, self._done = triangle, list[bytes]()
+        self._triangle = triangle
+        self._done: list[bytes] = []
         self._deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: 6 × as fast, smaller
 
     def add(self, first: int, rows: Tensor) -> None:
@@ -78,35 +69,28 @@ def pack(
     triangle: Callable[[K], bool],
     budget: int = BUDGET,
 ) -> dict[K, list[str]]:
-    """Pack the patterns of as many heads as the budget has room for, at least of one.
+    """Pack the patterns of as many heads as the budget of bytes has room for, at least of one.
 
-    Args:
-        ranked: ids of the heads, the most important first.
-        patterns: from ids in their own order, and what makes an empty pattern of one, to each with its patterns,
-            filled, one a side.
-        cells: weights of a head, over all its sides, at most.
-        triangle: as for :class:`PackedPattern`, of each head.
-        budget: bytes.
+    ``ranked`` are ids, the most important first. ``patterns`` gets ids in their own order, and what makes an empty
+    pattern of one; it yields each with its patterns, filled, one a side. ``cells``: weights of a head, at most.
     """
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
     filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head)))
-    of_each = {head: [side.text() for side in sides] for head, sides in filled}
+    packed = {head: [side.text() for side in sides] for head, sides in filled}
     kept: dict[K, list[str]] = {}
     for head in tried:
-        budget -= sum(map(len, of_each[head]))
+        budget -= sum(map(len, packed[head]))
         if budget < 0 and kept:
             break
-        kept[head] = of_each[head]
+        kept[head] = packed[head]
     return kept
 
 
 def axis_entry(units: Positions, segments: Sequence[int | None], words: Positions | None = None) -> dict[str, Any]:
     """The positions that rows or columns of patterns are named by.
 
-    Args:
-        units: tokens, or words.
-        segments: [n], which text of a pair each is of; None for special tokens.
-        words: the words that tokens merge into; None where units are words already.
+    ``segments`` say which text of a pair each is of, None of special tokens; ``words`` are those that tokens merge
+    into, None where units are words already.
     """
     entry = {
         "unit": units.name,
@@ -130,13 +114,9 @@ def families_entry() -> dict[str, dict[str, str]]:
 
 
 def label_entry(shown: str, label: str, *, mark: str = "", seen: bool | None = True) -> dict[str, Any]:
-    """How a label or role stands on the page, as in the figures.
+    """How a label or role stands on the page, as in the figures: ``shown`` whole, and short with a ``mark``.
 
-    Args:
-        shown: its whole name.
-        label: by which it has its short name, its mark and the families that it is counted under.
-        mark: ``?`` after the short name, or ''.
-        seen: whether its mark is filled; None for half.
+    ``seen``: whether its mark is filled; None for half.
     """
     families = families_of_label(label)
     return {
@@ -150,19 +130,18 @@ def label_entry(shown: str, label: str, *, mark: str = "", seen: bool | None = T
 
 def colours_entry() -> dict[str, dict[str, str]]:
     """The figures' 256 colours of weights and of differences in hexadecimal, by theme."""
-    steps = np.arange(256)
+
+    def hexadecimal(colours: Any) -> str:
+        values: NDArray[np.uint8] = np.rint(255 * colours(np.arange(256))[:, :3]).astype(np.uint8)
+        return values.tobytes().hex()
+
     return {
         theme: {
-            "weights": _hexadecimal(Style(theme).colour_map()(steps)),
-            "differences": _hexadecimal(Style(theme).diverging_map()(steps)),
+            "weights": hexadecimal(Style(theme).colour_map()),
+            "differences": hexadecimal(Style(theme).diverging_map()),
         }
         for theme in THEMES
     }
-
-
-def _hexadecimal(colours: Any) -> str:
-    values: NDArray[np.uint8] = np.rint(255 * np.asarray(colours)[:, :3]).astype(np.uint8)
-    return values.tobytes().hex()
 
 
 def packed_numbers(numbers: Tensor) -> dict[str, Any]:
@@ -185,13 +164,9 @@ def statistic_entry(
 
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:
-    """The page.
-
-    Args:
-        data: what it shows; see ``PageData`` in ``patterns.js``, of ``explain`` ``LayerData`` in ``steps.js``.
-        theme: ``dark``, or ``light`` for what the reader's system prefers.
-    """
-    style, script = _source("page.css"), script_text(data["command"] if data["command"] in MODULES else "")
+    """The page of ``PageData`` in ``patterns.js`` (or ``LayerData``); ``light`` is as the system prefers."""
+    style = _source("page.css")
+    script = script_text(data["command"] if data["command"] in MODULES else "")
     parts = {
         "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
         "base-uri 'none'; form-action 'none'",

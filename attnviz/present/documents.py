@@ -1,7 +1,4 @@
-"""Files beside the figures: the JSON document and its parts, the CSV table, the captions.
-
-What cannot be measured is None.
-"""
+"""Files beside the figures: JSON document, CSV table, captions. What cannot be measured is None."""
 
 import csv
 import io
@@ -29,15 +26,15 @@ _LATEX_HEADER = (
 )
 
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+# Fields of a check on a layer's output; null for given weights
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
-"""Fields of a check on a layer's output; null for given weights."""
-
 _PAGE = 50  # rows of a table that fit a page of a paper
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
-    stacks = [{key: getattr(each, key) for key in ("name", "letter", "n_layers", "n_heads")} for each in model.stacks]
+    stack_keys = ("name", "letter", "n_layers", "n_heads")
+    stacks = [{key: getattr(stack, key) for key in stack_keys} for stack in model.stacks]
     adapter = model.adapter and {key: getattr(model.adapter, key) for key in ("name", "kind", "revision", "sha256")}
     return {
         "name": model.names[0],
@@ -126,7 +123,11 @@ def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_spreadsheet_cell(row.get(name)) for name in columns] for row in rows)
+    for row in rows:
+        cells = [_joined(row.get(name)) for name in columns]
+        # a spreadsheet would take such a text for a formula
+        is_formula = [isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t")) for cell in cells]
+        writer.writerow([f"'{cell}" if escape else cell for cell, escape in zip(cells, is_formula, strict=True)])
     return buffer.getvalue()
 
 
@@ -142,11 +143,28 @@ def paper_table(kind: str, columns: Sequence[str], rows: Sequence[dict[str, Any]
     if any(_is_unsure(name, row) for name in shown for row in rows):
         caption += f" A question mark: an indication only, n below {ENOUGH}."
     names = [name.replace("_", " ") for name in shown]
-    right = [all(_is_number(row[name]) for row in rows) for name in shown]
+    kinds = {name: {type(row[name]) for row in rows} for name in shown}
+    right = [kinds[name] <= {int, float, type(None)} for name in shown]
     lines = [names, *(list(line) for line in zip(*shown.values(), strict=True))]
     if kind == "md":
-        return _markdown_table(lines, right, caption)
-    return _latex_table(lines, right, caption, label)
+        header, *body = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+        rule = ["---:" if is_right else "---" for is_right in right]
+        table = [f"| {' | '.join(line)} |" for line in (header, rule, *body)]
+        return "\n".join([f"Table: {caption}", "", *table]) + "\n"
+    head, *tail = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in lines]
+    aligned = "".join("r" if is_right else "l" for is_right in right)
+    title = rf"\caption{{{latex(caption)}}}"
+    label = rf"\label{{{label}}}"
+    rules = [r"\toprule", head, r"\midrule"]
+    if len(tail) > _PAGE:
+        above = [r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\"]
+        ends = [*rules, r"\endfirsthead", *rules, r"\endhead", r"\bottomrule", r"\endfoot"]
+        table = [*above, *ends, *tail, r"\end{longtable}"]
+    else:
+        above = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", title, label]
+        begin = rf"\begin{{tabular}}{{{aligned}}}"
+        table = [*above, begin, *rules, *tail, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(table) + "\n"
 
 
 def _paper_cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -173,65 +191,26 @@ def _is_unsure(name: str, row: dict[str, Any]) -> bool:
     return row.get(f"{name}_certain") is False and row[name] not in NO_LABEL
 
 
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _markdown_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption: str) -> str:
-    header, *rows = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    rule = ["---:" if each else "---" for each in right]
-    table = [f"| {' | '.join(line)} |" for line in (header, rule, *rows)]
-    return "\n".join([f"Table: {caption}", "", *table]) + "\n"
-
-
-def _latex_table(lines: Sequence[Sequence[str]], right: Sequence[bool], caption: str, label: str) -> str:
-    header, *rows = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in lines]
-    aligned = "".join("r" if each else "l" for each in right)
-    title, label = rf"\caption{{{latex(caption)}}}", rf"\label{{{label}}}"
-    rules = [r"\toprule", header, r"\midrule"]
-    if len(rows) > _PAGE:
-        above = [r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\"]
-        heads = [*rules, r"\endfirsthead", *rules, r"\endhead", r"\bottomrule", r"\endfoot"]
-        table = [*above, *heads, *rows, r"\end{longtable}"]
-    else:
-        above = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", title, label]
-        body = [rf"\begin{{tabular}}{{{aligned}}}", *rules, *rows, r"\bottomrule", r"\end{tabular}"]
-        table = [*above, *body, r"\end{table}"]
-    return "\n".join(table) + "\n"
-
-
 def _joined(value: Any) -> Any:
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _spreadsheet_cell(value: Any) -> Any:
-    """The value; a text that a spreadsheet would take for a formula after an apostrophe."""
-    value = _joined(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
-
-
 def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The Markdown and the LaTeX file of captions, from the name and the caption of each figure in plain text.
-
-    The details of a caption are a paragraph, or a line, of their own.
-    """
+    """The Markdown and the LaTeX file of captions, from name and caption of each figure."""
     figures: dict[tuple[str, str], list[str]] = {}
     for name, caption in captions:
         figures.setdefault((name.rpartition(".")[0], caption), []).append(name)
     markdown, tex = ["# Captions"], [_LATEX_HEADER]
     for (_, caption), formats in figures.items():
-        names, lines = ", ".join(formats), caption.split("\n")
+        names = ", ".join(formats)
+        lines = caption.split("\n")
         markdown.append(f"**{names}**: " + "\n\n".join(_MARKUP.sub(r"\\\1", line) for line in lines))
         tex.append(f"% {names}\n\\caption{{" + "\n".join(map(latex, lines)) + "\n}")
     return {CAPTIONS: "\n\n".join(markdown) + "\n", LATEX_CAPTIONS: "\n\n".join(tex) + "\n"}
 
 
 def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
-    """The document as ASCII JSON, so that no text can steer a terminal; without ``indent`` on one line.
-
-    Raises:
-        OutputError: a number is not finite; the message names it.
-    """
+    """The document as ASCII JSON, which steers no terminal; OutputError for a number that is not finite."""
     try:
         return json.dumps(content, indent=indent, allow_nan=False) + "\n"
     except ValueError as error:
@@ -241,8 +220,7 @@ def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
         ) from error
 
 
-def _not_finite(content: Any, path: str = "") -> Iterator[str]:
-    """Paths of the numbers in a document that are NaN or infinite: ``heads.0.entropy``."""
+def _not_finite(content: Any, path: str = "") -> Iterator[str]:  # such as ``heads.0.entropy``
     if isinstance(content, float) and not math.isfinite(content):
         yield path
     parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()

@@ -9,44 +9,28 @@ from attnviz.models.head_ids import LayerId
 from attnviz.present.documents import csv_text
 
 Row = TypeVar("Row")
-Path = Sequence[str | int | Callable[[Any], object]]
-"""Keys, or functions, one after the other."""
-
-
-def as_it_is(value: object) -> object:
-    """The value itself."""
-    return value
+Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
 
 
 @dataclass(frozen=True)
 class Field(Generic[Row]):
-    """A fact of a row.
+    """A fact of a row."""
 
-    Attributes:
-        title: of its column in a table.
-        value: from a row to the plain value that JSON has. Defaults to ``row.<name>``.
-        unit: of the values, below the title in brackets.
-        name: its key in the entry of a row in JSON; '' for what tables alone have.
-        csv: CSV column → path into the JSON value; default the value itself, by ``name``.
-        of_stacks: whether it is of encoder-decoders alone; such columns stand last in the CSV file.
-        if_known: whether it is left out where its value is None.
-        write: how a table writes the value; default :func:`attnviz.present.tables.cell`.
-        detail: whether a table that is too wide leaves it out before others.
-    """
-
-    title: str = ""
+    title: str = ""  # of its column in a table
+    # from a row to the plain value that JSON has. Defaults to ``row.<name>``.
     value: Callable[[Row], object] | None = None
-    unit: str = ""
-    name: str = ""
+    unit: str = ""  # of the values, below the title in brackets
+    name: str = ""  # its key in the entry of a row in JSON; '' for what tables alone have
+    # CSV column → path into the JSON value; default the value itself, by ``name``
     csv: Mapping[str, Path] | None = None
-    of_stacks: bool = False
-    if_known: bool = False
-    write: Callable[[Any], object] = as_it_is
-    detail: bool = False
+    of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
+    if_known: bool = False  # whether it is left out where its value is None
+    # how a table writes the value; default :func:`attnviz.present.tables.cell`.
+    write: Callable[[Any], object] = lambda value: value
+    detail: bool = False  # whether a table that is too wide leaves it out before others
 
     @property
     def header(self) -> str:
-        """Title and unit, a line each."""
         return f"{self.title}\n({self.unit})" if self.unit else self.title
 
     def value_for(self, row: Row) -> Any:
@@ -64,13 +48,13 @@ def by_name(*names: str) -> tuple[Field[Any], ...]:
     return tuple(Field(value=itemgetter(name), name=name) for name in names)
 
 
+# which head a row is of; within an encoder-decoder its layer is counted within the kind of attention
 HEAD: tuple[Field[Any], ...] = (
     Field("Head", lambda row: str(row.id), name="id"),
     Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
     Field(value=lambda row: row.id.layer.stack.name, name="stack", of_stacks=True),
     Field(value=lambda row: row.id.head, name="head"),
 )
-"""Which head a row is of; within an encoder-decoder its layer is counted within the kind of attention."""
 
 
 def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
@@ -92,17 +76,11 @@ def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
 
 @dataclass(frozen=True)
 class NamedTable(Generic[Row]):
-    """The rows of a result, stated once: JSON entries, CSV file, frame(), table of a paper and terminal are made of it.
+    """The rows of a result, of which JSON entries, CSV file, frame(), table of a paper and terminal are made."""
 
-    Attributes:
-        name: key of the document with an entry a row; '' where the document has these rows in another shape.
-        fields: of the rows, in the order of the CSV file.
-        rows: those of the selected heads.
-    """
-
-    name: str
-    fields: Sequence[Field[Row]]
-    rows: Sequence[Row]
+    name: str  # key of the document with an entry a row; '' where the document has these rows in another shape
+    fields: Sequence[Field[Row]]  # of the rows, in the order of the CSV file
+    rows: Sequence[Row]  # those of the selected heads
 
     def entries(self) -> list[dict[str, Any]]:
         """The rows as entries of the document."""
@@ -111,7 +89,7 @@ class NamedTable(Generic[Row]):
     def csv_rows(self) -> tuple[list[str], list[dict[str, Any]]]:
         """Columns and rows of the CSV file, with the values of the entries; columns that no entry has are left out."""
         entries = self.entries()
-        known = {name for each in entries for name in each}
+        known = {name for row_entry in entries for name in row_entry}
         known |= {field.name for field in self.fields if field.name and not (entries or field.of_stacks)}
         columns = {
             column: (field.name, *keys)
@@ -119,16 +97,18 @@ class NamedTable(Generic[Row]):
             if field.name in known
             for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
         }
-        return list(columns), [{name: _at(each, keys) for name, keys in columns.items()} for each in entries]
+        rows = []
+        for row_entry in entries:
+            row = dict.fromkeys(columns)
+            for column, keys in columns.items():
+                value: Any = row_entry
+                for key in keys:
+                    if value is not None:
+                        value = key(value) if callable(key) else value[key]
+                row[column] = value
+            rows.append(row)
+        return list(columns), rows
 
     def csv(self) -> str:
         """The CSV file."""
         return csv_text(*self.csv_rows())
-
-
-def _at(value: Any, path: Path) -> Any:
-    """What lies at these keys; None where one of the values on the way is None."""
-    for key in path:
-        if value is not None:
-            value = key(value) if callable(key) else value[key]
-    return value

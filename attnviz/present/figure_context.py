@@ -10,39 +10,27 @@ from attnviz.wording import counted, ordinal, quoted
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
 
+# the heads of an encoder-decoder, in the squares of a figure
 STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
-"""The heads of an encoder-decoder, in the squares of a figure."""
 
 
 @dataclass(frozen=True)
 class FigureContext:
-    """Model, text and unit of a result.
+    """Model, text and unit of a result."""
 
-    Attributes:
-        model: its short name, safe to show.
-        texts: one, or both of a pair; empty for a corpus.
-        n: positions of the patterns; 0 without patterns.
-        unit: ``token`` or ``word``.
-        dropped: note on positions left out of pictures, or ''.
-        sizes: of source and target (the last text) in cross-attention, in words: ``6 tokens``; else empty.
-        generated: text that the model wrote after it, or ''.
-        n_generated: tokens of ``generated``.
-        n_rows: rows of the patterns if only of some positions; 0 for all.
-    """
-
-    model: str
-    texts: tuple[str, ...]
-    n: int
-    unit: str = "token"
-    dropped: str = ""
+    model: str  # its short name, safe to show
+    texts: tuple[str, ...]  # one, or both of a pair; empty for a corpus
+    n: int  # positions of the patterns; 0 without patterns
+    unit: str = "token"  # ``token`` or ``word``
+    dropped: str = ""  # note on positions left out of pictures, or ''
+    # of source and target (the last text) in cross-attention, in words: ``6 tokens``; else empty
     sizes: tuple[str, ...] = ()
-    generated: str = ""
-    n_generated: int = 0
-    n_rows: int = 0
+    generated: str = ""  # text that the model wrote after it, or ''
+    n_generated: int = 0  # tokens of ``generated``
+    n_rows: int = 0  # rows of the patterns if only of some positions; 0 for all
 
     @property
     def quotes(self) -> str:
-        """The texts in quotation marks, cut where they are long."""
         return " / ".join(quoted(text) for text in self.texts) + self._continued
 
     @property
@@ -53,7 +41,8 @@ class FigureContext:
     def text_line(self) -> str:
         """The first note of a figure: ``“The cat ran away” (6 tokens)``; of source and target ``… → …``."""
         if self.sizes:
-            (source, target), last = self.sizes, quoted(self.texts[-1])
+            source, target = self.sizes
+            last = quoted(self.texts[-1])
             return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
         return f"{self.quotes} ({self._size})"
 
@@ -66,7 +55,6 @@ class FigureContext:
 
     @property
     def without_script(self) -> str:
-        """Hint that no installed font has the script of the texts, or ''."""
         from attnviz.figures.fonts import without_script
 
         return without_script(self.quotes)
@@ -81,8 +69,7 @@ class FigureContext:
         return f"{'a text' if len(self.texts) == 1 else 'two texts'} of {self._size}"
 
     @property
-    def subject(self) -> str:
-        """The end of a caption's first part: ``minilm on “The cat ran away”``."""
+    def subject(self) -> str:  # the end of a caption's first part: ``minilm on “The cat ran away”``
         first = len(self.texts) - bool(self.sizes)
         sides = (self.texts[:first], self.texts[first:])
         return (
@@ -94,20 +81,22 @@ class FigureContext:
         dropped = f"{capital(self.dropped)}." if self.dropped else ""
         return tuple(note for note in (capital(self.drawn_line), dropped, *more) if note)
 
-    def caption_and_notes(self, what: str, *facts: str, alone: Sequence[str] = (), first: str = "") -> dict[str, Any]:
+    def caption_and_notes(
+        self, what: str, *facts: str, caption_only: Sequence[str] = (), first_note: str = ""
+    ) -> dict[str, Any]:
         """Caption and notes of a figure, as its plan takes them; facts stand in both, empty ones are left out.
 
         Args:
             what: the caption's first line: what is shown of which model and text.
-            facts: sentences, or parts of one, without a capital and a full stop; in the caption its details.
-            alone: details of the caption alone, such as its colours.
-            first: note in place of :attr:`drawn_line`.
+            facts: sentences, or parts of one, without a capital and a full stop.
+            caption_only: details of the caption alone, such as its colours.
+            first_note: in place of :attr:`drawn_line`.
         """
         noted = self.notes(*(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact))
-        caption = caption_of(what, *facts, *alone, self.dropped, self.without_script)
-        return {"caption": caption, "notes": (first or noted[0], *noted[1:])}
+        caption = caption_of(what, *facts, *caption_only, self.dropped, self.without_script)
+        return {"caption": caption, "notes": (first_note or noted[0], *noted[1:])}
 
-    def named(self, every: int) -> str:
+    def label_interval_note(self, every: int) -> str:
         """What a figure says of labels left out: ``every 4th token is named``, or ''."""
         return "" if every == 1 else f"every {ordinal(every)} {self.unit} is named"
 

@@ -9,6 +9,7 @@ _GREEK = (
     "υupsilon φphi χchi ψpsi ωomega ΓGamma ΔDelta ΘTheta ΛLambda ΞXi ΠPi ΣSigma ΥUpsilon ΦPhi ΨPsi ΩOmega"
 )
 _SIGNS = r"×\times →\rightarrow ←\leftarrow ↑\uparrow ‖\| ≤\leq ≥\geq ≠\neq ≈\approx ±\pm ·\cdot √\surd ∞\infty ∑\sum"
+# characters that LaTeX reads as commands, that its old font encoding prints as others, and those of its maths
 _KNOWN = {
     **{character: f"\\{character}" for character in "#$%&_{}"},
     **{each[0]: f"$\\{each[1:]}$" for each in _GREEK.split()},
@@ -26,19 +27,17 @@ _KNOWN = {
     "`": r"\textasciigrave{}",
     "␣": r"\textvisiblespace{}",
 }
-"""Characters that LaTeX reads as commands, that its old font encoding prints as others, and those of its maths."""
 
 _SCRIPTS = {"raised": "^", "lowered": "_"}
 _DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
 
+# what pdfLaTeX prints as it stands, in a class of characters of a regular expression
 _PLAIN = "\x20-\x7e–—‘’“”…À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿŒœŁłŠšŽžČčĆćŃńŚśŹźŻżŘřĚěŮůŐőŰűĞğİıŞş"
-"""What pdfLaTeX prints as it stands, in a class of characters of a regular expression."""
 
 _TYPESET = re.compile(
     rf"(?P<raised>[⁰¹²³⁴-⁹⁺⁻]+)|(?P<lowered>[₀-₉]+)|(?P<known>[{re.escape(''.join(_KNOWN))}])|(?P<other>[^{_PLAIN}]+)"
 )
-_LIGATURE = re.compile(r"([-',])(?=\1)")
-"""Before a character that LaTeX would join to the one before: ``--`` is a dash."""
+_LIGATURE = re.compile(r"([-',])(?=\1)")  # before a character that LaTeX would join to the one before: ``--`` is a dash
 
 
 def latex(text: str) -> str:

@@ -1,7 +1,4 @@
-"""What a run writes: its folder, and files that the user names. Each is written beside its place, then put there whole.
-
-Files that attnviz did not write, and those that a run has read, stay.
-"""
+"""What a run writes, beside its place and then put there whole. Files of others, and those that it has read, stay."""
 
 import errno
 import hashlib
@@ -14,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from glob import escape
 from pathlib import Path
 
@@ -23,11 +19,9 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.locks import lock, unlock
 from attnviz.signals import held_back
 
+# the file that says which command wrote a folder, and which files: ``{"command": "heads", "files": [...]}``
 MARKER = ".attnviz.json"
-"""The file that says which command wrote a folder, and which files: ``{"command": "heads", "files": [...]}``."""
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
 _LONGEST = 40  # characters of a text in the name of its folder
 
 
@@ -40,21 +34,18 @@ class OutputFolder:
     """
 
     def __init__(self, path: Path, command: str, inputs: Sequence[Path] = ()) -> None:
-        """Touch nothing before the context is entered; ``inputs`` are what the run reads, which stays."""
-        self.path, self.inputs = path, inputs
+        self.path = path
+        self.inputs = inputs  # what the run reads, which stays
         self.written: dict[str, None] = {}  # in order, each once
         self.in_place = False
         self._command = command.partition(".")[0]
         self._place = path  # what a link leads to, once the context is entered
         self._made: list[Path] = []  # parents, the innermost first
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
+        self._token = secrets.token_hex(4)
 
     def __enter__(self) -> "OutputFolder":
-        """Make the hidden folder.
-
-        Raises:
-            OutputError: the folder is a file, cannot be written to, or is not of this command.
-        """
+        """Make the hidden folder; OutputError where it cannot be written to, or is not of this command."""
         with self._as_output_error("write to"):
             self._place = self.path.resolve()
             self._made = [folder for folder in self._place.parents if not folder.exists()]
@@ -63,33 +54,25 @@ class OutputFolder:
                 self._refuse()
                 self._beside("new").mkdir()
                 self._lock = lock(self._beside("new"))
-                self._clear_stale()
+                name = escape(self._place.name[:_LONGEST])
+                for path in self._place.parent.glob(f".{name}-new-[0-9]*-{'[0-9a-f]' * 8}"):
+                    with suppress(BlockingIOError):  # of runs that were killed; those of living ones are locked
+                        held = lock(path)
+                        if held is not None:
+                            shutil.rmtree(path, ignore_errors=True)
+                            unlock(held)
         return self
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait for other runs that make or replace folders beside."""
         held = lock(self._place.parent, wait=True)
         try:
             yield
         finally:
             unlock(held)
 
-    def _clear_stale(self) -> None:
-        """Remove the hidden folders of runs that were killed; those of living ones are locked."""
-        for path in self._place.parent.glob(f".{escape(self._place.name[:_LONGEST])}-new-[0-9]*-{'[0-9a-f]' * 8}"):
-            with suppress(BlockingIOError):
-                held = lock(path)
-                if held is not None:
-                    shutil.rmtree(path, ignore_errors=True)
-                    unlock(held)
-
     def _beside(self, what: str) -> Path:
         return self._place.with_name(f".{self._place.name[:_LONGEST]}-{what}-{os.getpid()}-{self._token}")
-
-    @cached_property
-    def _token(self) -> str:
-        return secrets.token_hex(4)
 
     def _refuse(self) -> None:
         place = self._place
@@ -143,11 +126,7 @@ class OutputFolder:
         return self._beside("new") / name
 
     def put_in_place(self) -> None:
-        """Replace the folder by what was written; files of the user's move to the new one.
-
-        Raises:
-            OutputError: one of these has the name of a file or folder of this run; nothing is changed then.
-        """
+        """Replace the folder by what was written; the user's files move to it, or OutputError where a name is taken."""
         self.write(MARKER, json.dumps({"command": self._command, "files": [*self.written, MARKER]}) + "\n")
         with held_back(), self._as_output_error("write to"), self._alone():
             self._refuse()
@@ -162,7 +141,16 @@ class OutputFolder:
             old = self._beside("old")
             moves = [(self._place, old)] if self._place.exists() else []
             moves += [(self._beside("new"), self._place), *((old / name, self._place / name) for name in foreign)]
-            self._move(moves)
+            done: list[tuple[Path, Path]] = []
+            try:
+                for source, target in moves:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source.rename(target)
+                    done.append((source, target))
+            except OSError:
+                for source, target in reversed(done):
+                    target.rename(source)
+                raise
             shutil.rmtree(old, ignore_errors=True)
             self._made.clear()
             self.in_place = True
@@ -174,26 +162,12 @@ class OutputFolder:
             if path.is_symlink() or not path.is_dir():
                 if name not in listed:
                     yield name
-            elif self.staged(name).is_dir() or any(each.startswith(f"{name}/") for each in listed):
+            elif self.staged(name).is_dir() or any(other.startswith(f"{name}/") for other in listed):
                 yield from self._foreign(listed, f"{name}/")
             else:
                 yield name
 
-    @staticmethod
-    def _move(moves: Sequence[tuple[Path, Path]]) -> None:
-        done: list[tuple[Path, Path]] = []
-        try:
-            for source, target in moves:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.rename(target)
-                done.append((source, target))
-        except OSError:
-            for source, target in reversed(done):
-                target.rename(source)
-            raise
-
     def __exit__(self, *_: object) -> None:
-        """Remove the hidden folder, and new parents that stayed empty."""
         with held_back():
             shutil.rmtree(self._beside("new"), ignore_errors=True)
             unlock(self._lock)
@@ -215,23 +189,18 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """One file that the user names, beside the folder of a run.
-
-    Attributes:
-        option: that names it, for messages.
-        mark: what attnviz writes near the beginning of such a file, so that a later run may replace it; without one a
-            file that is there is never replaced.
-    """
+    """One file that the user names, beside the folder of a run."""
 
     path: Path
-    option: str
+    option: str  # that names it, for messages
+    # what attnviz writes near the beginning of such a file, so that a later run may replace it; without one a
+    # file that is there is never replaced
     mark: bytes = b""
 
     def refuse(self, used: Sequence[Path] = ()) -> None:
-        """Refuse a place that cannot be written to, or that would lose something; ``used`` are the run's other files.
+        """Raise UsageError for a place that cannot be written to, or where something else is that would be lost.
 
-        Raises:
-            UsageError: it is one of these, or there is something else than what attnviz wrote; or no folder for it.
+        ``used`` are the run's other files.
         """
         named = f"{self.option} {self.path}"
         if self.path in (Path(), Path("-")):
@@ -250,12 +219,7 @@ class OutputFile:
             return self.mark in file.read(1000)
 
     def write(self, content: bytes | str) -> None:
-        """Write the whole file, or nothing.
-
-        Raises:
-            UsageError: as of :meth:`refuse`.
-            OutputError: it cannot be written.
-        """
+        """Write the whole file, or nothing: UsageError as of :meth:`refuse`, OutputError where it cannot be written."""
         place = self.path.resolve()
         staged = place.with_name(f".attnviz-{os.getpid()}-{secrets.token_hex(4)}")
         try:
@@ -282,19 +246,12 @@ def folder_named(folder: object) -> Path:
 def text_folder(
     texts: Sequence[str], corpora: Sequence[Path] = (), models: Sequence[Path] = (), without: str = "repeats"
 ) -> str:
-    """``TEXT-HASH``: the beginning of the texts and of the corpora's names, or what is written ``without`` any.
-
-    The hash is of all texts and all paths, also those of the models' folders, whose names may be alike.
-    """
-    words = _slug(" ".join([*texts, *(corpus.stem for corpus in corpora)]))
+    """``TEXT-HASH``: the beginning of texts and names of corpora, or ``without`` any; a hash of all texts and paths."""
+    text = " ".join([*texts, *(corpus.stem for corpus in corpora)]).lower()
+    encoding = sys.getfilesystemencoding()  # which may lack letters
+    text = text.encode(encoding, "ignore").decode(encoding)
+    words = "-".join("".join(letter if letter.isalnum() else " " for letter in text).split())[:_LONGEST].strip("-")
     identity = "\0".join([*texts, *(str(path.absolute()) for path in (*corpora, *models))])
     digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     words = words or ("text" if texts or corpora else without)
     return f"{words}-{digest}" if identity else words
-
-
-def _slug(text: str) -> str:
-    """Words in lower case, joined by hyphens, without what this file system cannot have in a name."""
-    writable = text.lower().encode(sys.getfilesystemencoding(), "ignore").decode(sys.getfilesystemencoding())
-    words = "".join(character if character.isalnum() else " " for character in writable).split()
-    return "-".join(words)[:_LONGEST].strip("-")

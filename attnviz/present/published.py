@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from attnviz.judge.roles import Role
     from attnviz.judge.verdicts import Verdict
 
+# directions as tables write them
 ARROWS = {
     "dependent_to_head": "dep→head",
     "head_to_dependent": "head→dep",
     "pronoun_to_name": "pronoun→name",
     "name_to_pronoun": "name→pronoun",
 }
-"""Directions as tables write them."""
 
+# what roles that only describe are, for people
 DESCRIBING = "Sink, broad, local and long-range say where attention is, by a threshold alone: no interval, no control."
-"""What roles that only describe are, for people."""
 
 
 def role_name(role: str, direction: str | None) -> str:

@@ -26,24 +26,16 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class View:
-    """One kind of figure of a command.
+    """One kind of figure of a command."""
 
-    Attributes:
-        name: as ``--figures`` takes it.
-        shows: one line for documentation.
-        default: whether it is drawn by default.
-        suffix: the only format of its files: ``html`` of a page, which is no figure.
-        module: of the command's folder, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
-        plugin: whether it is one of :data:`FIGURES`.
-    """
-
-    name: str
-    shows: str
-    default: bool = True
-    suffix: str = ""
+    name: str  # as ``--figures`` takes it
+    shows: str  # one line for documentation
+    default: bool = True  # whether it is drawn by default
+    suffix: str = ""  # the only format of its files: ``html`` of a page, which is no figure
+    # of the command's folder, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
     module: str = "views"
     command: str = ""
-    plugin: bool = False
+    plugin: bool = False  # whether it is one of :data:`FIGURES`
 
     @property
     def drawing(self) -> "Drawing[Any, Any]":
@@ -101,32 +93,23 @@ def page_view(shows: str, default: bool = False) -> View:
 
 @dataclass(frozen=True)
 class CommandSpec(Generic[R]):
-    """What a command prints, draws and writes.
+    """What a command prints, draws and writes."""
 
-    Attributes:
-        content: the JSON document but for its version, its figures and the entries of its table.
-        table: the rows that the JSON document and the CSV file have.
-        tables: what the terminal shows.
-        patterns: whether heads are labelled, by the patterns of plug-ins too.
-        top: default rows of the ranked table; None where the command decides.
-        all_selected: whether ``--select`` also sets the default of ``top`` to all.
-        paper: columns of the table for a paper; default all.
-        in_paper: this table, if it has fewer rows or another order.
-        lines: name and rows of a JSONL file; None if there is none.
-        further: other tables of a result, by the names of their CSV files.
-        tensors: name and content of the safetensors file, written on request; None if there is none.
-    """
-
+    # the JSON document but for its version, its figures and the entries of its table
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
-    table: "Callable[[R, ViewOptions], NamedTable[Any]]"
-    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"
-    patterns: bool = False
-    top: int | None = 12
-    all_selected: bool = False
-    paper: tuple[str, ...] = ()
+    table: "Callable[[R, ViewOptions], NamedTable[Any]]"  # the rows that the JSON document and the CSV file have
+    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"  # what the terminal shows
+    patterns: bool = False  # whether heads are labelled, by the patterns of plug-ins too
+    top: int | None = 12  # default rows of the ranked table; None where the command decides
+    all_selected: bool = False  # whether ``--select`` also sets the default of ``top`` to all
+    paper: tuple[str, ...] = ()  # columns of the table for a paper; default all
+    # this table, if it has fewer rows or another order
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
+    # name and rows of a JSONL file; None if there is none
     lines: "tuple[str, Callable[[R, ViewOptions], Iterable[dict[str, Any]]]] | None" = None
+    # other tables of a result, by the names of their CSV files
     further: "Callable[[R, ViewOptions], dict[str, NamedTable[Any]]] | None" = None
+    # name and content of the safetensors file, written on request; None if there is none
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
@@ -148,13 +131,13 @@ def _check_name(name: str) -> None:
         raise ValueError("expected COMMAND.NAME, such as heads.my-view, with a name that attnviz has no figure of")
 
 
+# those of plug-ins, by command and name
 FIGURES: "Registry[Drawing[Any, Any]]" = Registry("figure", "attnviz.present.view.Drawing", {}, _check_name)
-"""Those of plug-ins, by command and name."""
 
 
 @checked
 def register(extension: object, name: object = "") -> None:
-    """Add a head pattern, a model family or a figure, in this program alone; packages declare entry points.
+    """Add a head pattern, a model family or a figure, in this program alone.
 
     >>> import attnviz
     >>> attnviz.register("two-back", lambda text: text.distances == -2)
@@ -165,7 +148,7 @@ def register(extension: object, name: object = "") -> None:
             :class:`attnviz.measures.patterns.MaskInput` to a boolean tensor, True for the keys of the pattern.
 
     Raises:
-        UsageError: it cannot be used, or an installed package has one of its name, or attnviz.
+        UsageError: it cannot be used, or attnviz has one of its name.
     """
     if isinstance(extension, str):
         from attnviz.measures.patterns import pattern_of_mask
@@ -192,7 +175,7 @@ def unregister(name: str) -> None:
 
 
 def views_of(command: str) -> tuple[View, ...]:
-    """The views of a command, in the order of its documentation, then those of plug-ins, which are not loaded."""
+    """The views of a command, in the order of its documentation, then those of plug-ins."""
     names = [name.rpartition(".")[2] for name in FIGURES.plugins if name.rpartition(".")[0] == command]
     plugged = (View(name, "", default=False, command=command, plugin=True) for name in names)
     return (*_native_views(command), *plugged)
@@ -215,9 +198,6 @@ def spec_of(command: str) -> "CommandSpec[Any]":
     return spec
 
 
-_ALL_OR_NONE = (("figure", "all"), ("figure", "none"))
-
-
 def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
     """The views of these names, in the order of the command's list; without names the default ones."""
     from attnviz.figures.style import FORMATS
@@ -231,19 +211,11 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else as_found(name) for name in requested]
-        unknown = [name for name in names if name not in valid and (kind, *names) not in _ALL_OR_NONE]
-        if unknown:
+        unknown = [name for name in names if name not in valid]
+        if unknown and not (kind == "figure" and names in (["all"], ["none"])):
             alone = ", all, or none" if kind == "figure" else ""
-            usable = [view.name for view in _usable(views)] if kind == "figure" else valid
-            meant = did_you_mean(unknown[0], usable)
-            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(usable)}{alone}.{meant}")
+            meant = did_you_mean(unknown[0], valid)
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.{meant}")
     if figures is None:
         return [view for view in views if view.default]
-    if "all" in figures:
-        return _usable(views)
-    return [view for view in views if view.name in figures]
-
-
-def _usable(views: Iterable[View]) -> list[View]:
-    """Those of attnviz, and of plug-ins those that load."""
-    return [view for view in views if not view.plugin or FIGURES.usable([f"{view.command}.{view.name}"])]
+    return [view for view in views if view.name in figures or "all" in figures]

@@ -68,13 +68,11 @@ class Result:
 
     @property
     def reading_notes(self) -> list[str]:
-        """Sentences on how model and text were read: a pair, unknown tokens, a tokenizer's dropout."""
         checkpoint = getattr(self, "checkpoint", None)
         return [*(() if checkpoint is None else checkpoint.notes), *self.text_notes]
 
     @property
-    def text_notes(self) -> Sequence[str]:
-        """Of these the sentences on the texts."""
+    def text_notes(self) -> Sequence[str]:  # of these the sentences on the texts
         return ()
 
     @checked
@@ -94,7 +92,8 @@ class Result:
         """
         from attnviz.figures.fonts import using
 
-        wanted, view = self._choices(style, choices), self._view(name)
+        wanted = self._choices(style, choices)
+        view = self._view(name)
         with using(wanted.style.font):
             wanted = view.fitted(self, wanted)
             return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
@@ -110,25 +109,19 @@ class Result:
     def draw(
         self, name: str, ax: "Axes", style: "Style | None" = None, **choices: Unpack[DrawingOptionNames]
     ) -> "Artist":
-        """Draw a view of one panel on matplotlib Axes of your own, otherwise as :meth:`figure`.
-
-        Returns:
-            the artist for ``figure.colorbar``.
-
-        Raises:
-            UsageError: also for a figure of several panels.
-        """
+        """Draw a view of one panel on your own Axes, as :meth:`figure`; returns the artist for a colour bar."""
         from matplotlib.axes import Axes
 
         from attnviz.figures.fonts import using
 
-        view, wanted = self._view(name), self._choices(style, choices)
+        view = self._view(name)
+        wanted = self._choices(style, choices)
         if not isinstance(ax, Axes):
             raise UsageError(
                 f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {as_found(ax)}."
             )
         if view.drawing.draw is None:
-            single = [each.name for each in views_of(self.command) if each.drawing.draw is not None]
+            single = [other.name for other in views_of(self.command) if other.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
         with using(wanted.style.font):
             return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
@@ -166,7 +159,9 @@ class Result:
         """The table for a paper, as ``--table`` writes it."""
         from attnviz.present.documents import paper_table
 
-        spec, whole, listed = spec_of(self.command), self.table(choices), ""
+        spec = spec_of(self.command)
+        whole = self.table(choices)
+        listed = ""
         table = whole if spec.in_paper is None else spec.in_paper(self, choices)
         columns, rows = table.csv_rows()
         if table.name == whole.name and len(rows) < len(whole.rows):
@@ -188,12 +183,10 @@ class Result:
         from attnviz.present.tables import cut_note, notes, spaced
 
         checkpoint = getattr(self, "checkpoint", None)
-        lines = [encoder_note(checkpoint)] if checkpoint is not None else []
+        lines = [] if checkpoint is None else [encoder_note(checkpoint)]
         if isinstance(self, TextResult):
             lines.append(cut_note(self.tokens))
-        lines = [line for line in (*lines, *self.reading_notes) if line]
-        closing = [notes(*lines)] if lines else []
-        return spaced([*spec_of(self.command).tables(self, choices), *closing])
+        return spaced([*spec_of(self.command).tables(self, choices), notes(*lines, *self.reading_notes)])
 
     @checked
     def save(
@@ -233,8 +226,7 @@ class Result:
         return Document(written, path)
 
     def _files_read(self, document: dict[str, Any]) -> list[Path]:
-        """The files that were measured, which stay."""
-        return [Path(each["path"]) for each in document.get("corpora", ())]
+        return [Path(corpus["path"]) for corpus in document.get("corpora", ())]
 
     def write(
         self,
@@ -253,7 +245,8 @@ class Result:
         """
         from attnviz.present.documents import caption_files, json_text
 
-        spec, stem = spec_of(self.command), self.command.replace(".", "-")
+        spec = spec_of(self.command)
+        stem = self.command.replace(".", "-")
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
         if choices.table:
@@ -277,9 +270,9 @@ class Result:
         table = self.table(choices)
         document = self._document(list(captions), choices, table)
         output.write(f"{within}{stem}.csv", table.csv())
-        further = {} if spec.further is None else spec.further(self, choices)
-        for name, other in further.items():
-            output.write(f"{within}{name}", other.csv())
+        if spec.further is not None:
+            for name, other in spec.further(self, choices).items():
+                output.write(f"{within}{name}", other.csv())
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
@@ -293,30 +286,23 @@ class Result:
         formats: Sequence[str],
         progress: Progress | None,
     ) -> "Iterator[File]":
-        """Every file of these views; ``by_default``: they were not asked for by name."""
         from attnviz.figures.fonts import using
 
         with using(choices.style.font):
-            planned = []
+            planned, total, done = [], 0, 0
             for view in views:
-                chosen = view.drawing.by_default(self, choices) if by_default else choices
-                wanted = view.fitted(self, chosen)
-                planned.append((view, wanted, view.planned(self, wanted)))
-            total, done = sum(self._n_files(view, wanted, formats, plans) for view, wanted, plans in planned), 0
+                wanted = view.fitted(self, view.drawing.by_default(self, choices) if by_default else choices)
+                plans = view.planned(self, wanted)
+                planned.append((view, wanted, plans))
+                n = len(plans) if plans is not None else 1
+                if plans is None and isinstance(self, OfHeads) and not view.suffix:
+                    n = len(self.select(wanted.select))
+                total += 1 if view.suffix else len(formats) * n
             for view, wanted, plans in planned:
                 for file in view.render_files(self, wanted, formats, plans):
                     yield file
                     done += 1
                     tell(progress, "drawing", done, total)
-
-    def _n_files(
-        self, view: View, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Any] | None"
-    ) -> int:
-        if view.suffix:
-            return 1
-        if plans is not None:
-            return len(formats) * len(plans)
-        return len(formats) * (len(self.select(choices.select)) if isinstance(self, OfHeads) else 1)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> list[View]:
         """The requested views; None for the default ones. UsageError for one that this result has no picture for."""
@@ -329,18 +315,15 @@ class Result:
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
-    def _repr_html_(self) -> str:
-        return f"{self.picture_html()}<pre>{html.escape(self.report())}</pre>"
-
     @alone
-    def picture_html(self) -> str:
-        """The main figure as an image in HTML, or ''."""
+    def _repr_html_(self) -> str:
+        image = ""
         main = next((view for view in self.wanted_views(None) if not view.suffix), None)
-        if main is None:
-            return ""
-        _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
-        source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
-        return f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        if main is not None:
+            _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
+            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+            image = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        return f"{image}<pre>{html.escape(self.report())}</pre>"
 
     @checked
     @alone
@@ -372,28 +355,28 @@ class Result:
     def _choices(self, style: "Style | None", choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         from attnviz.present.view import ViewOptions
 
-        spec, select = spec_of(self.command), choices.get("select")
+        select = choices.get("select")
         several = isinstance(select, Sized) and not isinstance(select, str | tuple)  # () is the default
-        if several and not selection_texts(select):  # () is the default
+        if several and not selection_texts(select):
             raise UsageError(
                 "expected select as at least one selection such as 'L2H8', found an empty list; leave it out for all."
             )
-        return spec.completed(ViewOptions.of(style, choices))
+        return spec_of(self.command).completed(ViewOptions.from_keywords(style, choices))
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
         from attnviz.measures.patterns import PATTERNS
 
         spec = spec_of(self.command)
         content = spec.content(self, choices) | ({table.name: table.entries()} if table.name else {})
-        read = {"reading_notes": self.reading_notes} if self.reading_notes else {}
         models = content.get("models") or [content.get("model", {})]
         plugins = plugins_used(
             architecture=[model.get("architecture") for model in models],
             pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],
             figure=[f"{view.command}.{view.name}" for view in views_of(self.command) if any(map(view.drew, figures))],
         )
-        used = {"plugins": plugins} if plugins else {}
-        return {"attnviz": __version__, **content, **read, **used, "figures": list(figures)}
+        more = {"reading_notes": self.reading_notes, "plugins": plugins}
+        more = {key: value for key, value in more.items() if value}
+        return {"attnviz": __version__, **content, **more, "figures": list(figures)}
 
 
 class _Entry(Protocol):
@@ -415,18 +398,15 @@ class TextResult(Result):
 
     @property
     def figure_context(self) -> FigureContext:
-        """Text, model and unit, for figures, captions and tables."""
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
         return FigureContext(self.checkpoint.short_name, texts, len(self.tokens))
 
     @property
-    def text_notes(self) -> Sequence[str]:
-        """Sentences on how the text was read."""
+    def text_notes(self) -> Sequence[str]:  # sentences on how the text was read
         return self.tokens.notes
 
     @property
     def sinks(self) -> str:
-        """The sink positions of this text in words, or ''."""
         from attnviz.models.tokens import sinks_in_words
 
         return sinks_in_words(self.tokens, "token")
@@ -440,8 +420,7 @@ class OfHeads(Generic[E]):
 
     def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[E]:
         """The entries of the selected heads (``L2H8``, ``L2``, ``L*H8``, …), in the order of ``heads``; default all."""
-        model = self.checkpoint
-        chosen = set(select_heads(selections, model.kinds))
+        chosen = set(select_heads(selections, self.checkpoint.kinds))
         return [entry for entry in self.heads if entry.id in chosen]
 
     def head(self, head: str | HeadId) -> E:

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 from attnviz.measures.alignments import ROWS
 from attnviz.measures.contacts import CONTACTS
-from attnviz.measures.patterns import ON_REPEATS, PATTERNS, REGISTRY, MaskInput
+from attnviz.measures.patterns import ON_REPEATS, PATTERNS, MaskInput
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.plugins import live
 from attnviz.present.fields import Field
 
+# what the lookback ratio is
 LOOKBACK = (
     "mean attention of new tokens (generated, or the answer that ends a chat) to a token before them, over that and "
     "their mean attention to a new token"
 )
-"""What the lookback ratio is."""
 
 _CONTACTS = "share of contacts among the L (or L/5) pairs of L residues that attend most to each other"
 _SHARE = "share of the attention on content that lands on"
@@ -24,23 +24,17 @@ _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 
 class Statistic(NamedTuple):
-    """What a statistic is called.
+    """What a statistic is called."""
 
-    Attributes:
-        title: its name in maps and on the page.
-        meaning: in words; ``{unit}`` stands for token or word, ``{sinks}`` for the sinks of the text, ``{window}`` and
-            ``{far}`` for the two distances.
-        unit: '' of shares, 0-1.
-        column: header of its column in tables; default the title.
-    """
-
-    title: str
+    title: str  # its name in maps and on the page
+    # in words; ``{unit}`` stands for token or word, ``{sinks}`` for the sinks of the text, ``{window}`` and
+    # ``{far}`` for the two distances
     meaning: str
-    unit: str = ""
-    column: str = ""
+    unit: str = ""  # '' of shares, 0-1
+    column: str = ""  # header of its column in tables; default the title
 
 
-STATISTICS = live(REGISTRY, lambda: {
+STATISTICS = live(lambda: {
     "entropy": Statistic("entropy", "mean entropy of the rows", "nats", "Entropy"),
     "entropy_non_sink": Statistic("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": Statistic(

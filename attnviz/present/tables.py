@@ -5,7 +5,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
 from rich import box
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
-
+_NARROWEST = 20  # columns of a terminal
 _GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
 
+# columns of the terminal that a text and a title keep, and of the longest word that stays whole
 _LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
-"""Columns of the terminal that a text and a title keep, and of the longest word that stays whole."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +39,15 @@ class RowTable(Generic[Row]):
 
     If it is too wide, in this order: columns stand closer, texts are broken, those marked ``detail`` and then the last
     are left out, and a line below names them. Numbers are never broken.
-
-    Attributes:
-        title: what the rows are and how they are ordered.
-        last: cells of a line below a rule, such as baselines.
-        caption: a line below the table.
     """
 
-    title: str
+    title: str  # what the rows are and how they are ordered
     columns: Sequence[Field[Row]]
     rows: Sequence[Row]
-    last: Sequence[object] = ()
-    caption: str = ""
+    last: Sequence[object] = ()  # cells of a line below a rule, such as baselines
+    caption: str = ""  # a line below the table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield title, table and captions."""
         columns = [_Column(field, self.cells(field, at)) for at, field in enumerate(self.columns)]
         shown = list(columns)
         while sum(column.least + 1 for column in shown) - 1 > options.max_width and len(shown) > 1:
@@ -83,49 +76,26 @@ class RowTable(Generic[Row]):
 
     def cells(self, field: Field[Row], at: int) -> list[Text]:
         """The cells of a column, which is the ``at``-th; the last is that of :attr:`last`."""
-        return [
-            cell(value)
-            for value in (*(field.write(field.value_for(row)) for row in self.rows), *self.last[at : at + 1])
-        ]
+        return [*(cell(field.write(field.value_for(row))) for row in self.rows), *map(cell, self.last[at : at + 1])]
 
 
-@dataclass(frozen=True, eq=False)
 class _Column:
-    field: Field[Any]
-    cells: list[Text]
-
-    @cached_property
-    def is_number(self) -> bool:
-        """Whether it is aligned right and never broken."""
-        return all(_NUMBER.fullmatch(text.plain) for text in self.cells)
-
-    @cached_property
-    def _widest(self) -> int:
-        return max((cell_len(line) for text in self.cells for line in text.plain.split("\n")), default=0)
-
-    @cached_property
-    def header(self) -> Text:
-        """Title and unit; above numbers in lines no wider than these, or than the longest word."""
-        title, _, unit = self.field.header.partition("\n")
-        width = (
-            max(self._widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE)
-            if self.is_number
-            else _UNLIMITED
-        )
-        return Text("\n".join(line for line in (*textwrap.wrap(title, width), unit) if line))
-
-    @cached_property
-    def most(self) -> int:
-        """Columns of the terminal if nothing is broken."""
-        return max([self._widest, *map(cell_len, self.header.plain.split("\n"))])
-
-    @cached_property
-    def least(self) -> int:
-        """Columns of the terminal if its texts are broken, but no word of usual length."""
-        if self.is_number:
-            return self.most
-        words = [cell_len(word) for text in self.cells for word in text.plain.split()]
-        return min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
+    def __init__(self, field: Field[Any], cells: list[Text]) -> None:
+        self.field = field
+        self.cells = cells
+        self.is_number = all(_NUMBER.fullmatch(text.plain) for text in cells)
+        widest = max((cell_len(line) for text in cells for line in text.plain.split("\n")), default=0)
+        title, _, unit = field.header.partition("\n")
+        lines = [title] if title else []
+        if self.is_number:  # in lines no wider than the numbers, or than the longest word
+            lines = textwrap.wrap(title, max(widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE))
+        lines += [unit] if unit else []
+        self.header = Text("\n".join(lines))
+        self.most = max([widest, *map(cell_len, lines)])  # columns of the terminal if nothing is broken
+        self.least = self.most  # and if its texts are, but no word of usual length
+        if not self.is_number:
+            words = [cell_len(word) for text in cells for word in text.plain.split()]
+            self.least = min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
 
 
 def glued(groups: Iterable[str]) -> Text:
@@ -205,7 +175,6 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
 
 
 def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
-    """Sentence on the errors that half precision hides, or ''."""
     seen, tolerance = verification.scale_seen, verification.tolerance
     if seen is None or tolerance.row is None:
         return ""
@@ -244,11 +213,8 @@ def target_note(text: str, generated: bool) -> str:
 
 def spaced(parts: Iterable[RenderableType]) -> Group:
     """Tables and texts, separated by empty lines."""
-    spread = [part for each in parts if not isinstance(each, Text) or each for part in (Text(), each)]
-    return Group(*spread[1:])
-
-
-_NARROWEST, _UNLIMITED = 20, 999  # columns of a terminal: the fewest, and more than any has
+    filled = [part for part in parts if part or not isinstance(part, Text)]
+    return Group(*[line for part in filled for line in (Text(), part)][1:])
 
 
 @dataclass(frozen=True)
@@ -258,7 +224,6 @@ class Printable:
     content: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render them as they are, and then no character that cannot be seen."""
         for segment in console.render(self.content, options):
             text = printable(segment.text.replace(_GLUE, " "))
             yield segment if segment.control else segment._replace(text=text)

@@ -1,6 +1,6 @@
 """How views are drawn, and the options of figures and tables."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -18,27 +18,18 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Plan")
-
-File = tuple[str, bytes, str]
-"""Name relative to the folder, content, caption."""
+File = tuple[str, bytes, str]  # name relative to the folder, content, caption
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Options of figures and tables, by the names of :data:`attnviz.options.COMMANDS`, and two more.
+    """Options of figures and tables, by the names of :data:`attnviz.options.COMMANDS`, and two more."""
 
-    Attributes:
-        top: rows of a table; None for the command's own number.
-        verbose: whether every table is printed, with what the numbers mean; also where ``top`` is given.
-        style: theme, scale and width of figures.
-        budget: bytes that the patterns of a page may take.
-    """
-
-    style: Style = PLAIN
-    budget: int = BUDGET
+    style: Style = PLAIN  # theme, scale and width of figures
+    budget: int = BUDGET  # bytes that the patterns of a page may take
     select: tuple[str, ...] = ()
-    top: int | None = None
-    verbose: bool = False
+    top: int | None = None  # rows of a table; None for the command's own number
+    verbose: bool = False  # whether every table is printed, with what the numbers mean; also where ``top`` is given
     drop_special: bool = False
     token: str | int | None = None
     maps: tuple[str, ...] = ()
@@ -51,7 +42,7 @@ class ViewOptions:
         return self.top if self.verbose else min(few, self.top or few)
 
     @classmethod
-    def of(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
+    def from_keywords(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         """Check options from Python, those of the style given as ``style`` or one by one."""
         kinds = ViewOptionNames.__annotations__
         options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
@@ -69,10 +60,8 @@ class ViewOptions:
             raise UsageError(
                 f"expected style as attnviz.figures.Style(theme, scale, width, …), found {as_found(style)}."
             )
-        maps = options.get("maps", ())
-        check_kind("maps", maps, Sequence[str])
-        options["maps"] = tuple(maps)
-        options |= {"select": tuple(selection_texts(choices.get("select", ())))}
+        options["maps"] = tuple(options.get("maps", ()))
+        options["select"] = tuple(selection_texts(choices.get("select", ())))
         return cls(style=style or Style(**look), **options)
 
 
@@ -88,44 +77,26 @@ class Plan(Protocol):
         """One sentence on model, text and what is shown; on a second line the details."""
 
 
-def nothing_missing(_: object) -> str:
-    """No reason: every result has the picture."""
-    return ""
-
-
-def as_asked(_: object, choices: ViewOptions) -> ViewOptions:
-    """The options as they are."""
-    return choices
-
-
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
-    """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`.
+    """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`."""
 
-    Attributes:
-        plans: yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
-        figure: draws a plan as a new figure, for a raster or a vector file.
-        draw: draws a plan on a caller's Axes; None for pictures of several panels.
-        missing: reason why a result has no such picture, or ''.
-        files: writes all pictures of a view in one format, if that is faster than figure by figure.
-        by_default: narrows the options for a view that was not asked for by name, such as to fewer heads.
-    """
-
+    # yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
     plans: Callable[[R, ViewOptions], Iterator[P]]
-    figure: "Callable[[P, Style, bool], Figure]"
+    figure: "Callable[[P, Style, bool], Figure]"  # draws a plan as a new figure, for a raster or a vector file
+    # draws a plan on a caller's Axes; None for pictures of several panels
     draw: "Callable[[Axes, P, Style], Artist] | None" = None
-    missing: Callable[[R], str] = nothing_missing
+    missing: Callable[[R], str] = lambda _: ""  # reason why a result has no such picture, or ''
+    # writes all pictures of a view in one format, if that is faster than figure by figure
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
-    by_default: Callable[[R, ViewOptions], ViewOptions] = as_asked
+    # narrows the options for a view that was not asked for by name, such as to fewer heads
+    by_default: Callable[[R, ViewOptions], ViewOptions] = lambda _, choices: choices
 
 
 def page_drawing(
-    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = nothing_missing
+    stem: str, content: Callable[[R, ViewOptions], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
 ) -> Drawing[R, Any]:
-    """Make the drawing of the view ``page``.
-
-    ``content`` returns ``PageData`` as in ``attnviz/page/patterns.js``, with ``caption``.
-    """
+    """Make the drawing of the view ``page``; ``content`` gives ``PageData`` as in ``patterns.js``, and ``caption``."""
 
     def render_page(result: R, choices: ViewOptions, _: str) -> Iterator[File]:
         data = content(result, choices)

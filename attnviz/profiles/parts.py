@@ -14,8 +14,8 @@ from attnviz.wording import counted, visible
 PARTS = ("statistics", "syntax", "coreference", "repeats")  # parts of a profile, keys of profile.json
 SYNTACTIC = "syntactic:"  # prefix of the roles of relations
 
+# Keys of a run that are stored with each of its parts.
 _OF_RUN = ("attnviz", "seed", "frequencies", "control_texts", "verification", "note")
-"""Keys of a run that are stored with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")
 _ON_REPEATS = frozenset(ROLES_ON_REPEATS)

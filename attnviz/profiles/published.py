@@ -11,6 +11,8 @@ from attnviz.arguments import is_there, one_of
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 
+# From relations of Stanford Dependencies, used by Clark et al. 2019, to those of Universal Dependencies. A preposition
+# is the head of its object there and its dependent here, so that ``pobj`` is ``case`` reversed.
 _UNIVERSAL = {
     "dobj": "obj",
     "nn": "compound",
@@ -19,10 +21,6 @@ _UNIVERSAL = {
     "prt": "compound:prt",
     "pobj": "case",
 }
-"""From relations of Stanford Dependencies, used by Clark et al. 2019, to those of Universal Dependencies.
-
-A preposition is the head of its object there and its dependent here, so that ``pobj`` is ``case`` reversed.
-"""
 
 _FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
 

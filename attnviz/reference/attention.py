@@ -294,8 +294,7 @@ def scores_of(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> T
     return scores.to(dtype) if scoring.rounded_once else scores
 
 
-BY_POSITION = ("content_to_position", "position_to_content", "position_bias")
-"""What may be added to scores by position."""
+BY_POSITION = ("content_to_position", "position_to_content", "position_bias")  # what may be added to scores by position
 
 
 def added_by_position(query: Tensor, key: Tensor, scoring: Scoring, first: int = 0) -> dict[str, Tensor]:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from attnviz.reference.attention import nowhere, weighted_logs
 
+# Standard errors by which a scale must be off; correct references of trained and sharpened models stay below.
 _ERRORS = 8.0
-"""Standard errors by which a scale must be off; correct references of trained and sharpened models stay below."""
 
 _ROUNDINGS = 3.0
 
@@ -39,6 +39,7 @@ class Tolerance:
     probe: float = 1e-4  # largest absolute difference of what a pattern makes of random values between -1 and 1
 
 
+# By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1.
 TOLERANCES = {
     torch.float64: Tolerance(
         1e-12, 1e-12, "float64 rounds at 2e-16; a correct head differs by about 1e-14", probe=1e-12
@@ -61,15 +62,14 @@ TOLERANCES = {
         probe=8e-2,
     ),
 }
-"""By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1."""
 
+# Tolerance in float64 of models that compute some steps in float32 (:attr:`Architecture.float32_steps`).
 FLOAT32_STEPS = Tolerance(
     1e-5,
     1e-5,
     "cos, sin, norms and softmax are float32 in these models whatever the number format, which rounds at 1e-7",
     probe=1e-5,
 )
-"""Tolerance in float64 of models that compute some steps in float32 (:attr:`Architecture.float32_steps`)."""
 
 
 def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:

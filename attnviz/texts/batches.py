@@ -23,8 +23,8 @@ from attnviz.trace.verify import TokenLabels, VerifiedRows, Verifier
 
 EVERY = 20  # one of so many batches is verified, of the first ones the very first
 
+# Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
 _MOST_WEIGHTS = 1 << 24
-"""Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies."""
 
 _WINDOW = 32  # batches whose texts are read and sorted by length together; bounds memory
 

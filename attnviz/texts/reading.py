@@ -309,6 +309,7 @@ def _gap_examples(corpus: Corpus) -> Iterator[Text]:
             )
 
 
+# By kind of corpus, its reader, and what it must contain.
 _READERS = {
     "conllu": (_trees, "a sentence in CoNLL-U"),
     "txt": (_sentences, "a sentence"),
@@ -316,7 +317,6 @@ _READERS = {
     "table": (_cells, "a row with a text"),
     "chats": (_chats, "a chat"),
 }
-"""By kind of corpus, its reader, and what it must contain."""
 
 
 class Parser:

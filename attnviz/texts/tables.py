@@ -18,8 +18,8 @@ from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 
+# Suffixes of tables; a folder of the library datasets has none.
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-"""Suffixes of tables; a folder of the library datasets has none."""
 
 # names of columns that are found without an option, in lower case
 _TEXT, _LABEL, _ID = ("text", "sentence", "prompt"), ("label",), ("id", "idx", "guid")

@@ -27,18 +27,18 @@ class LayerCheck:
 
     layer: int
     heads_compared: int
+    # Of a weight, over heads, queries and keys; under an implementation that returns no weights, of what the pattern
+    # makes of random values between -1 and 1.
     pattern_error: float
-    """Of a weight, over heads, queries and keys; under an implementation that returns no weights, of what the pattern
-    makes of random values between -1 and 1."""
     output_error: float  # of the output, as a share of output_scale
     output_scale: float  # the layer's largest absolute output in the model
+    # Of the sum of residual and output, as a share of ``output_scale``, or of the norm of this sum, as a share of its
+    # largest value.
     residual_error: float = 0.0
-    """Of the sum of residual and output, as a share of ``output_scale``, or of the norm of this sum, as a share of its
-    largest value."""
     input_error: float = 0.0  # of a query, key or value, as a share of the largest of its kind
     head_output_error: float = 0.0  # of a head's weighted values, before W_O, as a share of their largest
+    # In half precision, of a weight as a share of its row's largest; on random values of the length of the row.
     row_error: float | None = None
-    """In half precision, of a weight as a share of its row's largest; on random values of the length of the row."""
     scale_error: float | None = None  # in half precision, see attnviz.reference.tolerances.ScaleFit
     scale_limit: float | None = None
     attention: str = "eager"  # the implementation that the model ran with
@@ -51,10 +51,10 @@ class Verification:
     tolerance: Tolerance
     layers: tuple[LayerCheck, ...]
 
+    # 4: queries, keys, values, patterns, outputs, and the sum and norm after each attention were compared, in a run
+    # that changes nothing; what arrives at an attention is the model's own. 0: nothing was, since the weights were
+    # given.
     level: int = 4
-    """4: queries, keys, values, patterns, outputs, and the sum and norm after each attention were compared, in a run
-    that changes nothing; what arrives at an attention is the model's own. 0: nothing was, since the weights were
-    given."""
 
     def __repr__(self) -> str:
         heads = f"{counted(self.heads_compared, 'head')} in {counted(len(self.layers), 'layer')}"

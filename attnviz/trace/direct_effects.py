@@ -43,9 +43,9 @@ _ROUNDINGS = (
     4  # of all parts: how far the sum of direct effects may be off; below 2.1 for correct sums in half precision
 )
 
+# Of the finite difference: the step along the parts as a share of the final state's length, and the largest error as a
+# share of what all parts add, absolute. What bends in such a step is of third order, below 1e-3 of it.
 _STEP, _CURVED = 1e-2, 2e-2
-"""Of the finite difference: the step along the parts as a share of the final state's length, and the largest error as a
-share of what all parts add, absolute. What bends in such a step is of third order, below 1e-3 of it."""
 
 _AT_ONCE = 32  # heads whose logits are computed at a time
 _IN_LAYER = ("attention bias", "mixer", "norm bias", "feed-forward", "experts")  # parts of a layer in a table
@@ -98,9 +98,9 @@ class DirectEffects:
     predicted: Answer  # the model's first choice
     actual: Answer | None  # the token that follows in the text; None at its end, and where none is predicted
     classes: tuple[Answer, ...]  # all of them, in the model's order; empty where the answer is a token
+    # Logit of the answer minus that of the foil, by the head on the model's final state, in float32 at least; the
+    # logits themselves are the model's, and rounded as these are.
     difference: float
-    """Logit of the answer minus that of the foil, by the head on the model's final state, in float32 at least; the
-    logits themselves are the model's, and rounded as these are."""
     heads: dict[HeadId, float]  # direct effects; none of an encoder's heads where a decoder gives the logits
     keys: tuple[float, ...]  # of one head, if asked for, the same by key, [n_keys], which sum to its direct effect
     parts: tuple[PartEffect, ...]  # all that is no head
@@ -109,9 +109,8 @@ class DirectEffects:
     deviation: float | None  # what the final norm divides by, held fixed; None of a model without
     error: float  # the difference of the sum of heads and parts from ``difference``, as a share of ``scale``
     scale: float  # the largest of heads and ``difference``, absolute; a larger part that is no head would hide them
+    # Applied to ``error``: of the dtype, or what its rounding of the final state makes of the logits, if that is more.
     tolerance: float
-    """Applied to ``error``: of the dtype, or what its rounding of the final state makes of the logits, if that is
-    more."""
 
 
 def answer_ids(

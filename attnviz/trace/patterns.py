@@ -13,8 +13,8 @@ from attnviz.reference import attention
 from attnviz.reference.attention import Scoring
 from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, Rows
 
+# Masks of a text or batch by what they depend on, so that layers with the same window share them.
 MaskCache = dict[object, Tensor | None]
-"""Masks of a text or batch by what they depend on, so that layers with the same window share them."""
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary, cos_and_sin_of_all
 from attnviz.trace.taps import Site, at_site, sites_of, taps
 
+# Default bytes of a chunk of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
+# but at most a quarter of what is free.
 _OF_PROCESSOR, _OF_GPU = 48 * 2**20, 2**30
-"""Default bytes of a chunk of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
-but at most a quarter of what is free."""
 
 
 def block_memory(size: object) -> int | None:
@@ -81,10 +81,10 @@ class LayerRecord:
     normed: Tensor  # the output of this norm; ``summed`` again where there is none
     norm: nn.Module | None
     output_norm: nn.Module | None = None  # of the output before it is added (Gemma)
+    # Of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final states.
     source: Tensor | None = None
-    """Of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final states."""
+    # Of a feed-forward network in parallel, which ``summed`` includes; ``normed`` is then of the residual alone.
     network_output: Tensor | None = None
-    """Of a feed-forward network in parallel, which ``summed`` includes; ``normed`` is then of the residual alone."""
 
     @property
     def norm_input(self) -> Tensor:
@@ -99,8 +99,8 @@ class Rows:
     last: int
     n_keys: int | None = None  # keys after these are hidden from all of the rows; None if the model does not say
     weights: Tensor | None = None  # the model's own pattern, [batch, n_heads, rows, n_keys], if it returns one
+    # Else, if the observer probes, the pattern times random_values, [batch, rows, n_heads, d_head].
     probe: Tensor | None = None
-    """Else, if the observer probes, the pattern times :func:`random_values`, [batch, rows, n_heads, d_head]."""
 
 
 class Observer:
@@ -119,8 +119,8 @@ class Observer:
         """The norm after the attention, or a parallel block, has run."""
 
 
+# Sites of a layer that a pass looks at.
 _RECORDED = "residual attention_input source attended output summed normed network_output end".split()
-"""Sites of a layer that a pass looks at."""
 
 
 @dataclass
@@ -270,8 +270,8 @@ def random_numbers(n: int, d: int, dtype: torch.dtype, device: torch.device) -> 
     return torch.rand(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
 
 
+# Functions that keep tensors on the device, [n, d] at most, until a pass ends.
 KEPT_IN_A_PASS = (_random_values, random_numbers, cos_and_sin_of_all)
-"""Functions that keep tensors on the device, [n, d] at most, until a pass ends."""
 
 
 def _refuse_no_pattern(layer: int, weights: Any, expected: tuple[int, ...]) -> None:
@@ -572,8 +572,8 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
+# Methods that bypass the interface, and those of _BlockAttention that replace them.
 _INSTEAD = {"forward": "whole", "_attn": "inside", "_upcast_and_reordered_attn": "upcast"}
-"""Methods that bypass the interface, and those of :class:`_BlockAttention` that replace them."""
 
 
 def refuse_not_finite(values: Tensor, what: str) -> None:

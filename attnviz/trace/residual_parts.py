@@ -27,8 +27,8 @@ from attnviz.trace.taps import Site, taps
 from attnviz.trace.verify import VerifiedAttention
 from attnviz.wording import visible
 
+# What wrote a part: a head, or a name with its layer (None for what belongs to no layer).
 Source = HeadId | tuple[str, int | None]
-"""What wrote a part: a head, or a name with its layer (None for what belongs to no layer)."""
 
 
 def source_name(source: Source) -> str:

@@ -43,8 +43,8 @@ class Repair:
     direct: Tensor  # what the answer's logit less the foil's loses by the head's own output alone
     total: Tensor  # the same when all after it runs
     norm: Tensor  # what the final norm's other scale adds
+    # By later head, or ``("feed-forward", layer)`` and the like, what its direct effect gains.
     changes: dict[Source, Tensor]
-    """By later head, or ``("feed-forward", layer)`` and the like, what its direct effect gains."""
 
 
 def why_no_repair(checkpoint: Checkpoint) -> str:

@@ -18,12 +18,11 @@ from attnviz.models.tokens import Tokens
 from attnviz.trace.patterns import PatternCallback
 from attnviz.trace.recorder import record_attention
 
-SINK_ATTENTION = 0.3
-"""Mean attention from later queries above which a position is a sink of a head (Gu et al. 2024)."""
+SINK_ATTENTION = 0.3  # mean attention from later queries above which a position is a sink of a head (Gu et al. 2024).
 
 _MAJORITY = 0.5
+# Tokens of a text among which sinks are searched: later ones do not change a decoder's attention to these.
 _SEARCHED = 64
-"""Tokens of a text among which sinks are searched: later ones do not change a decoder's attention to these."""
 
 _LEAST_QUERIES = 4  # fewest later queries for a mean
 

@@ -14,7 +14,6 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.locks import alone
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families import plugin_hint
 from attnviz.models.head_ids import LayerId
 from attnviz.models.offloading import running_device
 from attnviz.models.tokens import Tokens
@@ -327,7 +326,6 @@ class Verifier(Observer):
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(wrong)} of {len(self.checks)} layers differ. "
             f"{worst} Nothing was written. {what_to_try(self._checkpoint)}"
-            f"{plugin_hint(self._checkpoint.architecture)}"
         )
 
     def _wrong(self, states: Tensor | None) -> list[int]:

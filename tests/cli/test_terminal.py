@@ -16,7 +16,7 @@ from attnviz.cli.program import app
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.summary import labels_and_roles
-from attnviz.figures.page import written
+from attnviz.figures.page import format_number
 from attnviz.options import COMMANDS, Command
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text
 from attnviz.present.fields import Field
@@ -59,7 +59,7 @@ def test_captions_neither_strike_out_nor_link():
 def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(value), signed(value / 1e4), percent(value / 10)) == ("0.00", "0.00", "0 %")
     assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
-    assert written(value) == "0.00"
+    assert format_number(value) == "0.00"
     role = SimpleNamespace(role="related", relation=None, direction=None, score=value, baseline=-0.001, n=9)
     head: Any = SimpleNamespace(id="L0H0", shown="local", role=role, role_label="related")
     told = labels_and_roles(SimpleNamespace(has_role=lambda _: True), [head])  # type: ignore[arg-type]

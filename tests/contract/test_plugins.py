@@ -1,12 +1,9 @@
-"""Plug-ins: packages of somebody else, built and installed, and ``attnviz.register``."""
+"""Plug-ins: what somebody else registers, in a program or in a file for ``--plugin``."""
 
 import json
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,42 +13,80 @@ from transformers import BertModel, NemotronConfig, NemotronForCausalLM, SeedOss
 from typer.testing import CliRunner, Result
 
 import attnviz
-from attnviz import plugins
 from attnviz.cli.program import app
 from attnviz.commands.heads.findings import _LABELS, heads_named
 from attnviz.figures.families import FAMILIES as COLOURED
 from attnviz.figures.families import family_of_label
-from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHARES, PatternSpec
+from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, REGISTRY, SHARES, PatternSpec
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.llama import Llama, Qwen2
+from attnviz.plugins import run_file
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing, ViewOptions
 from tests.support import llamas
 from tests.support.corpora import sentences
 from tests.support.models import gpt2_tokenizer, save_checkpoint
-from tests.support.plugged import PAGE, files_of_the_guide, installed, package
 from tests.support.results import result_of
 from tests.support.tolerances import SUMS_32
 
 TEXT = "one , two , three ! the cat , the dog ran away ."
+PAGE = Path(__file__).resolve().parents[2] / "examples" / "guide" / "extending.md"
 pytestmark = pytest.mark.usefixtures("fresh_plugins")
 
 BACK = PatternSpec("two_back", "two-back", lambda text: text.distances == -2, "two {unit}s back", "local",
                    specific=True)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(files_of_the_guide(), tmp_path_factory.mktemp("guide"))
+MINE = """
+import attnviz
+import torch
+from attnviz.figures.style import Style
+from attnviz.measures.patterns import PatternSpec
+from attnviz.models.families.llama import Llama
+from attnviz.present.view import Drawing
+from dataclasses import dataclass
+from matplotlib.figure import Figure
+
+def on_punctuation(text):
+    keys = torch.tensor([not any(map(str.isalnum, label)) for label in text.labels])
+    return keys.expand(len(text.distances), -1)
+
+class SeedOss(Llama):
+    name = "seed_oss"
+    class_prefix = "SeedOss"
+
+@dataclass(frozen=True)
+class Spread:
+    stem: str
+    caption: str
+    entropy: list
+
+def plans(analysis, options):
+    heads = analysis.select(options.select)
+    yield Spread("spread", f"{analysis.figure_context.model}: entropy.", [head.statistics["entropy"] for head in heads])
+
+def figure(plan, style, vector):
+    drawn = Figure(figsize=(4, 3), layout="constrained")
+    drawn.add_subplot(xlabel="entropy (nats)").plot(plan.entropy)
+    return drawn
+
+SPREAD = Drawing(plans, figure)
+attnviz.register(PatternSpec("punctuation", "punctuation", on_punctuation, "punctuation", "other", column="Punct",
+                             specific=True, reads_text=True))
+attnviz.register(SeedOss)
+attnviz.register(SPREAD, "heads.spread")
+"""
 
 
 @pytest.fixture
-def mine(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The package of the guide, installed."""
-    monkeypatch.syspath_prepend(str(site))
-    return site
+def mine(tmp_path: Path) -> Path:
+    """A file with a pattern, a family and a figure, which was run."""
+    path = tmp_path / "mine.py"
+    path.write_text(MINE, encoding="utf-8")
+    run_file(path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -78,37 +113,17 @@ def document_of(folder: Path) -> dict:
     return json.loads((folder / "heads.json").read_bytes())
 
 
-def test_help_names_what_packages_declare_and_imports_none_of_it(mine):
-    code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom attnviz.cli.program import app\n"
-        "print(CliRunner().invoke(app, ['--help']).exit_code, 'importlib.metadata' in sys.modules)\n"
-        "print(CliRunner().invoke(app, ['heads', '--help'], terminal_width=500).stdout)\n"
-        "print(CliRunner().invoke(app, ['rollout', '--help'], terminal_width=500).stdout)\n"
-        "print('attnviz_mine' in sys.modules, 'torch' in sys.modules)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": f"{mine}:{Path(attnviz.__file__).parents[1]}"}
-    printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
-    assert printed.startswith("0 False\n")
-    assert printed.endswith("False False\n")
-    of_heads, of_rollout = printed.split("From plug-ins:")[1:]
-    assert "page, spread (with commas" in printed
-    assert "punctuation   pattern of attnviz-mine 1.0" in of_heads
-    assert "heads.spread  figure of attnviz-mine 1.0" in of_heads
-    assert "seed_oss" in of_rollout
-    assert "spread" not in of_rollout
-
-
 @pytest.mark.draws
-def test_a_pattern_of_a_package_is_measured_judged_named_and_drawn(mine, bert_folder, tmp_path, monkeypatch):
+def test_a_pattern_of_a_file_is_measured_judged_named_and_drawn(mine, bert_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "out"
-    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "-o", out, "--figures", "map,overview", "--map",
-               "punctuation", "--top", 0)  # fmt: skip
+    done = run("heads", TEXT, "--plugin", mine, "-m", bert_folder, "--no-syntax", "-o", out, "--figures",
+               "map,overview", "--map", "punctuation", "--top", 0)  # fmt: skip
     assert done.exit_code == 0, done.output
     assert (out / "map-punctuation.png").stat().st_size
     assert "Punct" in done.stdout
     document = document_of(out)
-    assert document["plugins"] == [{"kind": "pattern", "name": "punctuation", "origin": "attnviz-mine 1.0"}]
+    assert document["plugins"] == [{"kind": "pattern", "name": "punctuation", "origin": "attnviz.register"}]
     assert "punctuation" in (out / "heads.csv").read_text().partition("\n")[0].split(",")
     labels = [token["text"] for token in document["tokens"]]
     on = torch.tensor([label in (",", ".", "!") for label in labels])
@@ -134,7 +149,7 @@ def test_a_head_of_a_new_pattern_gets_its_label_and_its_colour(mine):
     assert drawn.page().count("punctuation") > 2
 
 
-def test_a_pattern_of_a_package_is_a_role_over_a_corpus(mine, bert_folder, tmp_path):
+def test_a_pattern_of_a_file_is_a_role_over_a_corpus(mine, bert_folder, tmp_path):
     corpus = sentences(tmp_path / "corpus.txt", 12)
     done = run("profile", corpus, "-m", bert_folder, "--no-syntax", "--no-control", "--no-store", "--figures", "roles",
                "-o", tmp_path / "out")  # fmt: skip
@@ -166,22 +181,21 @@ def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder,
         profile(stop=False)
 
 
-def test_a_family_of_a_package_is_verified_shown_and_said(mine, seed_folder, tmp_path):
-    assert "attnviz_mine" not in sys.modules
+def test_a_family_of_a_file_is_verified_shown_and_said(mine, seed_folder, tmp_path):
     result = attnviz.analyze("one two three", seed_folder)
     assert result.verification.level == 4
     assert result.document()["plugins"][0] == {
-        "kind": "architecture", "name": "seed_oss", "origin": "attnviz-mine 1.0",
+        "kind": "architecture", "name": "seed_oss", "origin": "attnviz.register",
     }  # fmt: skip
     assert attnviz.explain("one two three", seed_folder).document()["plugins"][0]["name"] == "seed_oss"
     (entry,) = [
         each for each in json.loads(run("models", "--families", "--json").stdout)["families"] if "plugin" in each
     ]
-    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", None, "attnviz-mine 1.0")
+    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", None, "attnviz.register")
     assert {*entry["commands"].values()} == {"untried"}
     said = " ".join(run("models", "--families").stdout.split())
     assert "seed_oss ? ? ? ? ? ? ? ?" in said
-    assert "From plug-ins: seed_oss (attnviz-mine 1.0). ?: not tried" in said
+    assert "From plug-ins: seed_oss (attnviz.register). ?: not tried" in said
     assert run("models", seed_folder, "--json").exit_code == 0
 
 
@@ -234,77 +248,16 @@ def test_a_setting_that_the_relative_has_and_the_family_lacks_is_named(nemotron_
 
 
 @pytest.mark.draws
-def test_the_commands_of_the_guide_run_as_written(mine, bert_folder, seed_folder, tmp_path, monkeypatch):
+def test_the_commands_of_the_guide_run_as_written(bert_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("my-seed").symlink_to(seed_folder)
-    Path("my.py").write_text(files_of_the_guide()["my.py"], encoding="utf-8")
-    lines = re.findall(r"^\$ attnviz (.+)$", PAGE.read_text(encoding="utf-8"), re.M)
-    assert len(lines) == 6
+    page = PAGE.read_text(encoding="utf-8")
+    for name, content in re.findall(r"^```py\n# (\w+\.py)\n(.*?)^```", page, re.M | re.S):
+        Path(name).write_text(content, encoding="utf-8")
+    lines = re.findall(r"^\$ attnviz (.+ --plugin .+)$", page, re.M)
+    assert lines
     for line in lines:
-        model = [] if "models" in line or "--model" in line else ["--model", bert_folder]
-        done = run(*shlex.split(line), *model, *["--device", "cpu"] * ("models" not in line))
+        done = run(*shlex.split(line), "--model", bert_folder, "--device", "cpu")
         assert done.exit_code == 0, done.output
-    (written,) = Path("attnviz-out").glob("*/*/spread.png")
-    assert "spread.png" in document_of(written.parent)["figures"]
-    names = [each["name"] for each in document_of(written.parent)["plugins"]]
-    assert names == ["punctuation", "two-back", "heads.spread"]
-
-
-BROKEN = package(
-    "attnviz-bad",
-    {
-        "architectures": {"bert": "attnviz_bad:x", "lost": "attnviz_bad.nowhere:x", "seed_oss": "attnviz_bad:x"},
-        "patterns": {"previous-token": "attnviz_bad:x", "gone": "attnviz_bad:gone", "odd": "attnviz_bad:odd",
-                     "leaving": "attnviz_bad.leaving:x"},
-        "figures": {"heads.overview": "attnviz_bad:x", "heads.gone": "attnviz_bad.nowhere:x", "nothing.x": "a:b"},
-    },
-    "from dataclasses import replace\nfrom attnviz.measures.patterns import PATTERNS\nodd = PATTERNS\nx = 1\n",
-) | {"attnviz_bad/leaving.py": "raise SystemExit\n"}  # fmt: skip
-
-
-@pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "bad"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(installed(BROKEN, folder)))
-
-
-def test_each_plug_in_that_fails_is_named_in_a_line_and_the_rest_goes_on(broken, mine, undrawn, bert_folder, tmp_path):
-    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "-o", tmp_path / "out", "--figures", "all")
-    assert done.exit_code == 0, done.output
-    lines = [line for line in done.stderr.splitlines() if "attnviz-bad 1.0: the " in line]
-    said = "\n".join(lines)
-    for name in ("pattern 'previous-token'", "pattern 'gone'", "pattern 'odd'", "pattern 'leaving'",
-                 "figure 'heads.overview'", "figure 'heads.gone'", "figure 'nothing.x'"):  # fmt: skip
-        assert said.count(name) == 1, name
-    assert "attnviz has one of this name" in said
-    assert "No module named 'attnviz_bad.nowhere'" in said
-    document = document_of(tmp_path / "out")
-    assert {"overview.png", "spread.png"} <= {*document["figures"]}
-    assert [plugin["origin"] for plugin in document["plugins"]] == ["attnviz-mine 1.0"] * 2
-    assert "expected COMMAND.NAME" in said
-
-
-def test_a_plug_in_that_fails_is_an_error_where_it_is_asked_for(broken, mine, bert_folder, seed_folder, tmp_path):
-    out = ("--no-syntax", "-o", tmp_path / "out")
-    done = run("heads", TEXT, "-m", bert_folder, "--figures", "gone", *out)
-    assert done.exit_code == 2
-    assert "attnviz-bad 1.0: the figure 'heads.gone' cannot be used: ModuleNotFoundError" in done.stderr
-    offered = " ".join(run("heads", TEXT, "-m", bert_folder, "--figures", "none-such", *out).stderr.split())
-    assert "page, spread, all, or none" in offered
-    config = json.loads((seed_folder / "config.json").read_text())
-    lost = tmp_path / "lost"
-    lost.mkdir()
-    for path in seed_folder.iterdir():
-        (lost / path.name).write_bytes(path.read_bytes())
-    (lost / "config.json").write_text(json.dumps({**config, "model_type": "lost"}))
-    done = run("heads", TEXT, "-m", lost, "--figures", "none", *out)
-    assert done.exit_code == 1
-    assert "attnviz-bad 1.0: the architecture 'lost' cannot be used: ModuleNotFoundError" in done.stderr
-    listed = run("models", "--families", "--json")
-    assert "lost" not in [each["architecture"] for each in json.loads(listed.stdout)["families"]]
-    assert "attnviz-bad 1.0: the architecture 'lost'" in listed.stderr
-    assert run("models", lost, "minilm").stdout.count("minilm")
 
 
 @pytest.mark.parametrize(
@@ -323,41 +276,20 @@ def test_a_mask_of_another_shape_or_kind_is_refused_by_name(bert_folder, mask):
         attnviz.analyze(TEXT, bert_folder, syntax=False)
 
 
-RAISING = """
-import sys
-from attnviz.measures.patterns import PatternSpec
-from attnviz.models.families.llama import Llama
-from attnviz.present.view import Drawing
-
-class Odd(BaseException):
+class OddError(BaseException):
     pass
 
-def fail(*given):
-    print("printed by a plug-in")
-    {act}
 
-pattern = PatternSpec("two_back", "two-back", fail, "two {{unit}}s back", "local", specific=True)
-family = type("Seed", (Llama,), {{"name": "seed_oss", "class_prefix": "SeedOss", "refuse": fail}})
-figure = Drawing(fail, fail)
-"""
+@pytest.mark.parametrize("error", [SystemExit(0), OddError("one\ntwo"), ZeroDivisionError()], ids=repr)
+def test_whatever_a_mask_raises_is_one_line(bert_folder, tmp_path, error):
+    def fail(_: object) -> None:
+        print("printed by a plug-in")
+        raise error
 
-
-@pytest.mark.parametrize("act", ["sys.exit(0)", "raise Odd('one\\ntwo')", "1 / 0"])
-@pytest.mark.parametrize("kind", ["pattern", "architecture", "figure", "import"])
-def test_whatever_a_plug_in_raises_is_one_line(bert_folder, seed_folder, tmp_path, monkeypatch, kind, act):
-    groups = {
-        "pattern": {"patterns": {"two-back": "attnviz_raising:pattern"}},
-        "architecture": {"architectures": {"seed_oss": "attnviz_raising:family"}},
-        "figure": {"figures": {"heads.mine": "attnviz_raising:figure"}},
-        "import": {"figures": {"heads.mine": "attnviz_raising:figure"}},
-    }
-    module = RAISING.format(act=act) + ("fail()\n" if kind == "import" else "")
-    monkeypatch.syspath_prepend(str(installed(package("attnviz-raising", groups[kind], module), tmp_path)))
-    figures = "mine" if "figures" in groups[kind] else "none"
-    model = seed_folder if kind == "architecture" else bert_folder
-    done = run("heads", TEXT, "-m", model, "--no-syntax", "--figures", figures, "--json", "-o", tmp_path / "out")
+    attnviz.register(replace(BACK, mask=fail))
+    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "--figures", "none", "--json", "-o", tmp_path / "out")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("printed by a plug-in\nattnviz: attnviz-raising 1.0: the ")
+    assert "the pattern 'two-back' cannot be used" in done.stderr
     assert done.stderr.count("\n") == 2
 
 
@@ -366,29 +298,9 @@ def test_an_error_that_cannot_say_what_it_is_is_one_line():
         def __str__(self) -> str:
             raise ValueError
 
-    plugin = plugins.Plugin("pattern", "two-back", "attnviz-raising 1.0", lambda: None)
-    with pytest.raises(attnviz.AttnvizError, match="SilentError"), plugins.named(plugin):
+    attnviz.register(BACK)
+    with pytest.raises(attnviz.AttnvizError, match="SilentError"), REGISTRY.errors_named("two-back"):
         raise SilentError
-
-
-def test_damaged_packages_and_names_break_nothing_else(mine, bert_folder, tmp_path, monkeypatch):
-    for name, entries in {
-        "torn": b"[attnviz.patterns]\nno equals sign\n",
-        "bytes": b"[attnviz.patterns]\n\xff\xfe = a:b\n",
-        "other": b"[console_scripts]\nno equals sign\n",
-        "names": b'[attnviz.patterns]\n(x = attnviz_mine:x\n[attnviz.architectures]\na" = attnviz_mine:x\n',
-    }.items():
-        folder = tmp_path / "site" / f"{name}-1.0.dist-info"
-        folder.mkdir(parents=True)
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (folder / "entry_points.txt").write_bytes(entries)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    helped = run("heads", "--help")
-    assert (helped.exit_code, "punctuation" in helped.stdout) == (0, True)
-    done = run("heads", TEXT, "-m", bert_folder, "--no-syntax", "--figures", "none", "--json", "-o", tmp_path / "out")
-    assert [each["name"] for each in json.loads(done.stdout)["plugins"]] == ["punctuation"]
-    for said in ("torn-1.0.dist-info", "bytes-1.0.dist-info", "names 1.0: the pattern '(x'"):
-        assert (helped.stderr + done.stderr).count(said) == 1
 
 
 def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_folder, tmp_path):
@@ -444,19 +356,18 @@ def test_a_file_that_registers_nothing_is_one_line(tmp_path, monkeypatch, name, 
 
 
 def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, mine, tmp_path):
-    from attnviz_mine.figure import SPREAD, plans
-
-    attnviz.register(SPREAD, "rollout.spread")
+    spread = FIGURES["heads.spread"]
+    attnviz.register(spread, "rollout.spread")
     assert [view.name for view in views_of("rollout")][-1] == "spread"
     drawn = attnviz.rollout(f"spread {TEXT}", bert_folder).document(figures=["spread-x.png"])["plugins"]
     assert drawn == [{"kind": "figure", "name": "rollout.spread", "origin": "attnviz.register"}]
     assert "plugins" not in attnviz.rollout("the spread seed_oss punctuation", bert_folder).document(["overview.png"])
     analysis = attnviz.analyze(TEXT, bert_folder, syntax=False)
     assert analysis.figure("spread").axes[0].get_xlabel() == "entropy (nats)"
-    outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in plans(*given)), SPREAD.figure)
+    outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in spread.plans(*given)), spread.figure)
     attnviz.register(outside, "heads.outside")
     with pytest.raises(attnviz.UsageError, match="'outside' has a picture 'overview'"):
-        analysis.save(tmp_path, figures=["outside"])
+        analysis.save(tmp_path / "out", figures=["outside"])
 
 
 @pytest.mark.parametrize(

@@ -127,16 +127,16 @@ def test_the_first_fallback_in_order_of_path_wins_on_every_machine(installed, tm
 
 @pytest.mark.parametrize("pixels", [60, 140])
 def test_tokens_that_begin_alike_are_told_apart_by_their_ends(pixels: int):
-    one, other = (fitted_token(f"electroencephalograph{end}", 8, 150, pixels) for end in ("ically", "ers"))
+    one, other = (fitted_token(f"electroencephalograph{end}", 8, pixels) for end in ("ically", "ers"))
     assert (one[0], one[-1], other[-1]) == ("e", "y", "s")
-    assert max(text_width(shown, 8, 150) for shown in (one, other)) <= pixels
-    assert fitted_token("graph", 8, 150, 140) == "graph"
+    assert max(text_width(shown, 8) for shown in (one, other)) <= pixels
+    assert fitted_token("graph", 8, 140) == "graph"
 
 
 def test_no_line_ends_in_an_equation():
     text = "nearest: 3 of 7 · 0.74 of 0.35 · 37 % of uniform attention 0.07 · n = 12 · 5 × 4 weights, n = 1,190"
     for pixels in range(150, 900, 50):
-        lines = wrapped(text, 7, 150, pixels)
+        lines = wrapped(text, 7, pixels)
         assert " ".join(lines) == text
         assert not any(line.endswith((" n", "=", "3", "3 of", "0.74 of", "37", "×")) for line in lines[:-1])
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
-from attnviz.figures.heatmap_files import _in_hundredths, heatmap_files
+from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Labels, hundredths, max_pool
 from attnviz.figures.style import Style, figure_bytes
 from tests.support.drawn import ODD_SETTINGS
@@ -125,7 +125,6 @@ def test_the_numbers_of_the_fast_files_are_those_of_the_figure(largest: float):
     of = plan(9, values=values * largest / values.max(), norm=Normalize(0, largest))
     written = [hundredths(value) for value in of.values.flat]
     assert f"{largest:g}" in written
-    assert [hundredths(number / 100) for number in _in_hundredths(of).flat] == written
     box = heatmap_figure(of, Style()).axes[0].get_window_extent()
     painted = cells_of(files([of])[0], box, 9, Style())
     colours = Style().colour_map()(of.norm(of.values), bytes=True)[..., :3].astype(int)

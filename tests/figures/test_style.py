@@ -73,10 +73,10 @@ def test_a_file_of_any_format_is_as_wide_as_was_asked_for(look, inches, tmp_path
 
 
 def test_another_font_is_measured_and_drawn(tmp_path):
-    widths = [text_width("attention", 7, 150)]
+    widths = [text_width("attention", 7)]
     with using("DejaVu Serif"):
-        widths.append(text_width("attention", 7, 150))
-    assert len({*widths, text_width("attention", 7, 150)}) == 2
+        widths.append(text_width("attention", 7))
+    assert len({*widths, text_width("attention", 7)}) == 2
     hand_made().save(tmp_path, figures=["map"], formats=["svg"], font="dejavu serif")
     assert "DejaVu Serif" in (tmp_path / "map-entropy.svg").read_text()
 

@@ -355,8 +355,8 @@ class Bootstrap:
 _VERIFIED = 8  # least number of verified inputs; after these one batch in EVERY is verified
 _AT_ONCE = 2048  # least tokens of a resumed pass, which runs several copies of a small batch
 
+# Positions of the first input of a verified batch whose logits are compared with the whole model's.
 _LOGITS_COMPARED = 8
-"""Positions of the first input of a verified batch whose logits are compared with the whole model's."""
 
 
 @dataclass(frozen=True)

@@ -48,18 +48,16 @@ from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"
+# Kinds of measurement: how well the next token is predicted, or a masked one, or how far the final states move; of a
+# classifier how well the labelled class is predicted, or how far the probabilities of its classes move; how far the
+# logit of an answer is above that of a foil, at one position of each text.
 ANSWER = "answer"
-"""Kinds of measurement: how well the next token is predicted, or a masked one, or how far the final states move; of a
-classifier how well the labelled class is predicted, or how far the probabilities of its classes move; how far the logit
-of an answer is above that of a foil, at one position of each text."""
 
 _TOKENS = 4096  # most tokens of a batch, padding included
 
+# Inputs of a batch are within 3 % or one token of the longest. Padding would cost more than large batches gain: a small
+# batch is filled up with copies that lack other heads.
 _FULL, _SLACK = 0.97, 1
-"""Inputs of a batch are within 3 % or one token of the longest.
-
-Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
-"""
 
 _LOGITS = 2**26  # predictions times vocabulary of a batch: 256 MiB of probabilities in float32
 Tell = Callable[[int, int], None]  # progress callback: texts or inputs done, and their total

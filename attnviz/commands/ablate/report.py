@@ -31,12 +31,12 @@ from attnviz.present.tables import RowTable, first_rows, notes, verification_lin
 from attnviz.present.view import ViewOptions
 from attnviz.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
 
+# Replacement of a removed head in words, by method.
 REPLACEMENT_TEXT = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
     "uniform": "a removed head attends equally to every visible token",
 }
-"""Replacement of a removed head in words, by method."""
 
 
 def source_line(result: Ablation) -> str:
@@ -95,12 +95,12 @@ def what_is_measured(result: Ablation) -> tuple[str, str]:
     return f"{what} {where}", f"{loss} nats/token"
 
 
+# What gradients are taken of by kind, where it is not the loss that is measured.
 _GRADIENT_OF = {
     STATES: f"{PROJECTIONS} random projections of the final states",
     CLASS: "loss of the class that the whole model decides for",
     ANSWER: "logit of the foil less that of the answer",
 }
-"""What gradients are taken of by kind, where it is not the loss that is measured."""
 
 
 def interval(estimate: Estimate) -> str:

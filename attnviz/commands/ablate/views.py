@@ -14,7 +14,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import REPLACEMENT_TEXT, source_line, what_is_measured
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
-from attnviz.figures.style import Style, figure_style, outer_ink
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -142,7 +142,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + _HEADROOM * (high - low))
     room = {"fontsize": 6.5, "handlelength": 1.6, "borderaxespad": 0.2}
-    ax.legend(loc="upper left", labelcolor=outer_ink(style), frameon=False, **room)
+    ax.legend(loc="upper left", labelcolor=text_colour(style), frameon=False, **room)
     _dress(ax, style)
     return lines[0]
 
@@ -158,8 +158,8 @@ def _dress(ax: Axes, style: Style) -> None:
     ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=style.greys.frame)
     ax.tick_params(which="minor", length=0)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_tick_params(labelcolor=outer_ink(style, "xtick.color"))
-        axis.label.set(size=7.5, color=outer_ink(style, "axes.labelcolor"))
+        axis.set_tick_params(labelcolor=text_colour(style, "xtick.color"))
+        axis.label.set(size=7.5, color=text_colour(style, "axes.labelcolor"))
 
 
 def _no_curve(result: Ablation) -> str:

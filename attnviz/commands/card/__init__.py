@@ -6,4 +6,3 @@ VIEWS = (
     View("card", "what the head does, its pattern, three tables, hits and failures; with --all one for each head"),
     page_view("the card as a page, beside all heads on the text; with --all every card"),
 )
-"""Its figures, in the order of the documentation."""

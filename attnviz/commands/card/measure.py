@@ -1,10 +1,10 @@
 """Gather what the other commands measure of one head, or of every head with a role."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -18,7 +18,7 @@ from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
-from attnviz.judge.roles import Role, role_key
+from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
@@ -34,16 +34,12 @@ from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.trace.recorder import block_memory
 from attnviz.wording import counted
 
-SHOWN = 3
-"""Hits, and failures, that a card shows."""
-
-NEAREST = 3
-"""Heads with similar patterns that a card names."""
+SHOWN = 3  # hits, and failures, that a card shows
+NEAREST = 3  # heads with similar patterns that a card names
 
 _TELLING = 6  # words from which on a sentence makes a telling picture
 
-
-Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
+_Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -67,7 +63,6 @@ class Card(TextResult):
 
     @property
     def cards(self) -> "tuple[Card, ...]":
-        """Itself, as of :class:`Cards`."""
         return (self,)
 
     @property
@@ -84,8 +79,8 @@ class Card(TextResult):
     def shown_examples(self) -> RoleExamples | None:
         """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
         passed = {role.role for role in self.roles}
-        of = next((each for each in self.examples if each.role in passed), None)
-        return of and replace(of, best=of.best[:SHOWN], failures=of.failures[:SHOWN])
+        shown = next((examples for examples in self.examples if examples.role in passed), None)
+        return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
 
     @property
     def part(self) -> Analysis:
@@ -98,29 +93,23 @@ class Card(TextResult):
         return f"of {self.head} in {self.checkpoint.short_name}: {roles}"
 
 
-def clarity_key(card: Card) -> tuple[Any, ...]:
-    """Sort key of cards, the clearest role first."""
-    return role_key(card.roles[0]) if card.roles else (inf,)
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Cards(Result):
-    """Result of :func:`cards`: the cards of several heads of one model, in its order; ``texts`` name the folder."""
+    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
 
     command: ClassVar[str] = "card"
 
     checkpoint: Checkpoint
     cards: tuple[Card, ...]
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # that name the folder
 
     @checked
     def card(self, head: str | HeadId) -> Card:
         """The card of one head; UsageError if it has none."""
-        model = self.checkpoint
-        wanted = head_named(head, model.kinds)
-        for each in self.cards:
-            if each.head == wanted:
-                return each
+        wanted = head_named(head, self.checkpoint.kinds)
+        for card in self.cards:
+            if card.head == wanted:
+                return card
         raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
 
     @property
@@ -150,22 +139,17 @@ def card(
 
     >>> print(attnviz.card("L2H8").report())  # doctest: +SKIP
 
-    Args:
-        head: ``"L2H8"``, ``"2.8"`` or a HeadId.
-        source: a text; or a corpus (``.conllu``, ``.txt``, GAP ``.tsv``) to profile all heads on. Without a text its
-            pattern is shown on the shortest of its role's best examples, or on the first text of the corpus.
-        model: see :data:`attnviz.models.opening.Model`.
-        target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
-        repeats: also profile all heads on random tokens, repeated.
-        limit: sentences, or rows, of the corpus that are read.
-        circuits: also read from the weights which heads it composes with, and what it copies.
-        ablate: also remove the head, on the corpus or the text, and with ``repeats`` on these.
-        patch: the patch.json of a run of :func:`attnviz.patch` on this model, which has the head's effect.
-        syntax: parse the text, and ``.txt`` corpora, where spaCy and a pipeline are installed.
-        truncate: cut a text that is longer than the model instead of raising.
-        progress: callback for each step of each measurement.
-        warn: callback for a stored profile that cannot be used, and for texts that are left out.
-        opening: see :class:`attnviz.options.ModelOptions`.
+    ``source`` is a text; or a corpus (``.conllu``, ``.txt``, GAP ``.tsv``) to profile all heads on, of which ``limit``
+    sentences, or rows, are read. Without a text its pattern is shown on the shortest of its role's best examples, or on
+    the first text of the corpus. ``target`` is what the decoder of an encoder-decoder reads; default a text that it
+    generates, greedily.
+
+    ``repeats`` also profiles all heads on random tokens, repeated; ``circuits`` also reads from the weights which heads
+    it composes with, and what it copies; ``ablate`` also removes the head, on the corpus or the text, and with
+    ``repeats`` on these; ``patch`` is the patch.json of a run of :func:`attnviz.patch` on this model, which has the
+    head's effect. ``syntax`` parses the text, and ``.txt`` corpora, where spaCy and a pipeline are installed;
+    ``truncate`` cuts a text that is longer than the model. ``warn`` is called for a stored profile that cannot be used,
+    and for texts that are left out. See also :class:`attnviz.options.ModelOptions`.
 
     Raises:
         AttnvizError: as the functions of these commands do; UsageError for a head that is not there, or for no text
@@ -209,59 +193,87 @@ def cards(
     if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
     once = cache(warn or (lambda _: None))  # a text may be left out of several measurements
-    checkpoint, found = open_checkpoint(model, **opening)
+    checkpoint, opened_from = open_checkpoint(model, **opening)
     named = {head_named(name, checkpoint.kinds): name for name in names}
     chosen = list(named)
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
-    of_text = None if corpus is not None or source is None else str(source)
-    stored, nearest = profile_of(checkpoint, found, warn), Nearest()
+    text = None if corpus is not None or source is None else str(source)
+    stored = profile_of(checkpoint, opened_from, warn)
+    nearest = _Nearest()
     if source is None:
-        _texts(stored, chosen or _with_roles(stored), None)  # before anything takes long
+        _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
-        profile = profile_heads(
-            checkpoint, [] if corpus is None else [corpus], repeats=repeats, limit=limit, syntax=syntax,
-            control=not checkpoint.weight_devices, progress=progress, warn=once,
-        )  # fmt: skip
+        corpora = [] if corpus is None else [corpus]
+        run: Any = {"repeats": repeats, "limit": limit, "syntax": syntax, "progress": progress, "warn": once}
+        profile = profile_heads(checkpoint, corpora, control=not checkpoint.weight_devices, **run)
         assert profile is not None  # it is of one process
+        nearest = _nearest(profile)
         earlier = None if stored is None else stored.document
         stored = profile_of_document(merged(profile.document(), earlier, None, smaller=True).document)
-        nearest = _nearest(profile)
     chosen = chosen or _with_roles(stored)
-    texts = _texts(stored, chosen, of_text, None if corpus is None else _first(checkpoint, corpus))
+    texts = _texts(checkpoint, stored, chosen, text, corpus)
     removed = on_repeats = None
     if ablate:
+        roles = {head: () if stored is None else stored.of(head) for head in chosen}
         cut = truncate and corpus is None  # a profile leaves out what is too long
-        read_here = {"limit": limit, "target": target, "truncate": cut, "progress": progress, "warn": once}
-        removed = _removed(checkpoint, corpus or of_text or texts[chosen[0]], chosen, stored, read_here)
-        on_repeats = _without_on_repeats(checkpoint, chosen, stored, progress) if repeats else None
+        read_here = {"limit": limit, "target": target, "truncate": cut, "warn": once}
+        on = corpus or text or texts[chosen[0]]
+        removed, on_repeats = _ablations(checkpoint, on, roles, repeats, progress, read_here)
     of_source = any(is_of_source(head.layer) for head in chosen)
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
-    reader = Reader(checkpoint, stored, Options(), syntax, None, truncate, None, block_memory(None))
+    reader = Reader(
+        checkpoint=checkpoint,
+        stored=stored,
+        options=Options(),
+        syntax=syntax,
+        parser=None,
+        truncate=truncate,
+        max_new_tokens=None,
+        memory=block_memory(None),
+    )
     inner = progress if len(chosen) == 1 else None
-    given = tuple(each for each in (of_text, target) if each is not None)
-    options = {
-        "repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits, "ablate": ablate,
-        "patch": None if patch is None else str(patch), "syntax": syntax,
-    }  # fmt: skip
 
     @cache
     def read(text: str) -> tuple[Analysis, HeadOutputs]:
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
         return reader.read(text, None, target, inner), outputs
 
-    made = []
+    options = {
+        "repeats": repeats,
+        "limit": limit,
+        "truncate": truncate,
+        "circuits": circuits,
+        "ablate": ablate,
+        "patch": None if patch is None else str(patch),
+        "syntax": syntax,
+    }
+    of_heads = []
+    given = tuple(words for words in (text, target) if words is not None)
     for number, head in enumerate(chosen):
         if len(chosen) > 1:
             tell(progress, "cards", number + 1, len(chosen))
         analysis, outputs = read(texts[head])
-        has_repeats = on_repeats is not None and any(each.id == head for each in on_repeats.heads)
-        made.append(Card(
-            texts[head], None, checkpoint, analysis.tokens, head, analysis, outputs, stored, nearest.get(head, ()),
-            of_weights if is_of_source(head.layer) else None, removed, on_repeats if has_repeats else None,
-            patched.get(str(head)), corpus,
-            (named.get(head, str(head)), *given), options,
-        ))  # fmt: skip
-    return Cards(checkpoint, tuple(made), (*(names or ["all"]), *given))
+        has_repeats = on_repeats is not None and any(effect.id == head for effect in on_repeats.heads)
+        card = Card(
+            text=texts[head],
+            pair=None,
+            checkpoint=checkpoint,
+            tokens=analysis.tokens,
+            head=head,
+            analysis=analysis,
+            outputs=outputs,
+            profile=stored,
+            nearest=nearest.get(head, ()),
+            circuits=of_weights if is_of_source(head.layer) else None,
+            ablation=removed,
+            on_repeats=on_repeats if has_repeats else None,
+            patched=patched.get(str(head)),
+            corpus=corpus,
+            texts=(named.get(head, str(head)), *given),
+            options=options,
+        )
+        of_heads.append(card)
+    return Cards(checkpoint, tuple(of_heads), (*(names or ["all"]), *given))
 
 
 def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
@@ -270,20 +282,15 @@ def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
         document = json.loads(file.read_text(encoding="utf-8"))
         names = ("direction", "metric", "receiver", "networks")
         run = {name: document["options"][name] for name in names} | {"pairs": document["pairs"]}
-        found, entries = document["model"], {entry["id"]: {**entry, **run} for entry in document["heads"]}
+        model = document["model"]
+        entries = {entry["id"]: {**entry, **run} for entry in document["heads"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"expected the patch.json of attnviz patch as --patch (patch=...), found {file}.") from error
-    if found["weights_sha256"] != checkpoint.weights_sha256:
+    if model["weights_sha256"] != checkpoint.weights_sha256:
         raise UsageError(
-            f"{file} is of {found['name']}, with other weights than {checkpoint.short_name}; patch this one."
+            f"{file} is of {model['name']}, with other weights than {checkpoint.short_name}; patch this one."
         )
     return entries
-
-
-def _first(checkpoint: Checkpoint, corpus: Path) -> str | None:
-    """The first text of a corpus that the model can read; None if there is none."""
-    readable = (encode(checkpoint, [text], lambda *_: None) for text in read_texts(open_corpus(corpus)))
-    return next((items[0].source.text for items in readable if items), None)
 
 
 def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
@@ -300,13 +307,34 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
     return heads
 
 
+def _nearest(profile: Profile) -> _Nearest:
+    if profile.head_distances is None:
+        return {}
+    ids = list(profile.roles_by_head())
+    nearest = _Nearest()
+    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
+        ranked = sorted(zip(row, ids, strict=True))
+        nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))
+    return nearest
+
+
 def _texts(
-    profile: StoredProfile | None, heads: Sequence[HeadId], text: str | None, first: str | None = None
+    checkpoint: Checkpoint,
+    profile: StoredProfile | None,
+    heads: Sequence[HeadId],
+    text: str | None,
+    corpus: Path | None,
 ) -> dict[HeadId, str]:
     """The text for each head's pattern: the given one, its example, or the corpus' first; UsageError for none."""
+    first = None
+    if corpus is not None:  # the first that the model can read
+        readable = (encode(checkpoint, [line], lambda *_: None) for line in read_texts(open_corpus(corpus)))
+        first = next((items[0].source.text for items in readable if items), None)
     texts = dict[HeadId, str]()
     for head in heads:
-        shown = text or _example(profile, head) or first
+        hits = [example.text for examples in _examples(profile, head)[:1] for example in examples.best]
+        telling = min(hits, key=lambda hit: (len(hit.split()) < _TELLING, len(hit)), default=None)
+        shown = text or telling or first
         if shown is None:
             raise UsageError(
                 f"no example of {head} is known: expected a TEXT on which to show its pattern, or a CORPUS after the "
@@ -316,27 +344,25 @@ def _texts(
     return texts
 
 
-def _removed(
-    checkpoint: Checkpoint, source: str | Path, heads: Sequence[HeadId], profile: StoredProfile | None,
-    options: dict[str, Any],
-) -> Ablation:  # fmt: skip
-    of_heads = (first_relation(() if profile is None else profile.of(head)) for head in heads)
-    relations = dict.fromkeys(role.relation for role in of_heads if role is not None and role.relation)
-    measured = isinstance(source, Path) and not checkpoint.stacks and prediction_kind(checkpoint) not in CLASSES
-    return measure_ablation(
-        source, checkpoint, select=heads, role=list(relations) if measured else (), curve=False, gradient=False,
-        **options,
-    )  # fmt: skip
-
-
-def _without_on_repeats(
-    checkpoint: Checkpoint, heads: Sequence[HeadId], profile: StoredProfile | None, progress: Progress | None
-) -> Ablation | None:
-    """The model without each head that has a role on random tokens, repeated, on these; None for no such head."""
-    some = [head for head in heads if profile and {role.role for role in profile.of(head)} & {*ROLES_ON_REPEATS}]
-    if not some or prediction_kind(checkpoint) in CLASSES or checkpoint.stacks or not checkpoint.architecture.causal:
-        return None
-    return measure_ablation((), checkpoint, repeats=True, select=some, curve=False, gradient=False, progress=progress)
+def _ablations(
+    checkpoint: Checkpoint,
+    source: str | Path,
+    roles: Mapping[HeadId, Sequence[Role]],
+    repeats: bool,
+    progress: Progress | None,
+    options: Mapping[str, Any],
+) -> tuple[Ablation, Ablation | None]:
+    """The model without each head, and without those that have a role on random tokens, repeated, on these."""
+    plain: Any = {"curve": False, "gradient": False, "progress": progress}
+    predicts = prediction_kind(checkpoint) not in CLASSES and not checkpoint.stacks
+    clearest = map(first_relation, roles.values())
+    relations = dict.fromkeys(role.relation for role in clearest if role is not None and role.relation)
+    asked = list(relations) if isinstance(source, Path) and predicts else ()
+    removed = measure_ablation(source, checkpoint, select=list(roles), role=asked, **options, **plain)
+    heads = [head for head, of_head in roles.items() if {role.role for role in of_head} & {*ROLES_ON_REPEATS}]
+    if not (repeats and heads and predicts and checkpoint.architecture.causal):
+        return removed, None
+    return removed, measure_ablation((), checkpoint, repeats=True, select=heads, **plain)
 
 
 def first_relation(roles: Sequence[Role]) -> Role | None:
@@ -344,24 +370,9 @@ def first_relation(roles: Sequence[Role]) -> Role | None:
     return next((role for role in roles if role.relation), None)
 
 
-def _nearest(profile: Profile) -> Nearest:
-    if profile.head_distances is None:
-        return {}
-    ids, nearest = list(profile.roles_by_head()), Nearest()
-    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
-        ranked = sorted(zip(row, ids, strict=True))
-        nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))
-    return nearest
-
-
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
     if profile is None:
         return []
     ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
-    known = [each for each in profile.examples if each.id == head and each.best]
-    return sorted(known, key=lambda each: ranks.get(each.role, len(ranks)))
-
-
-def _example(profile: StoredProfile | None, head: HeadId) -> str | None:
-    hits = [example.text for of_role in _examples(profile, head)[:1] for example in of_role.best]
-    return min(hits, key=lambda text: (len(text.split()) < _TELLING, len(text)), default=None)
+    known = [examples for examples in profile.examples if examples.id == head and examples.best]
+    return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnviz.commands.card.measure import Card
-from attnviz.commands.card.tables import cell_text, notes_of, tables_of, title_of
+from attnviz.commands.card.tables import Cell, cell_text, notes_of, tables_of, title_of
 from attnviz.commands.heads.page_view import page_data as page_of_heads
 from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.profile.page_view import sentences_entry
@@ -24,12 +24,17 @@ def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
 def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this card."""
     data = page_of_heads(card.analysis, of_pattern(card, choices))
-    of_head = next(head for head in data["heads"] if head["id"] == str(card.head))
+    (of_head,) = [head for head in data["heads"] if head["id"] == str(card.head)]
     of_head["words"] = [["Card", title_of(card)], *(["Note", note] for note in notes_of(card))]
     title = f"{card.head} of {data['title']}"
-    line = data["command_line"]
     by_name = {role.role: role for role in card.roles}
     licences = [] if card.profile is None else licence_lines(card.profile, card.examples)
+
+    def page_cell(value: Cell) -> object:  # numbers as numbers, so that the page sorts them
+        if isinstance(value, float):
+            return short_float(value)
+        return value if isinstance(value, int) else cell_text(value)
+
     return data | {
         "command": "card",
         "title": title,
@@ -37,29 +42,22 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
         "command_line": {
             "program": ["card"],
             "texts": [str(card.corpus or card.text)],
-            "options": [*line["options"], *COMMANDS["card"].typed(card.options)],
+            "options": [*data["command_line"]["options"], *COMMANDS["card"].typed(card.options)],
         },
         "tables": [
             {
                 "title": table.title,
                 "note": "",
                 "columns": ["head", *table.columns],
-                "rows": [[str(card.head), *map(_page_cell, row)] for row in table.rows],
+                "rows": [[str(card.head), *map(page_cell, row)] for row in table.rows],
                 "head": 0,
             }
             for table in tables_of(card)
         ],
-        "examples": [sentences_entry(of, by_name.get(of.role)) for of in card.examples],
+        "examples": [sentences_entry(examples, by_name.get(examples.role)) for examples in card.examples],
         "notes": [
             "Labels are of this text alone; ? marks an indication only.",
             f"Weights on the page are within {ERROR} of the recomputed ones.",
             *licences,
         ],
     }
-
-
-def _page_cell(value: Any) -> Any:
-    """Numbers as numbers, so that the page sorts them."""
-    if isinstance(value, float):
-        return short_float(value)
-    return value if isinstance(value, int) else cell_text(value)

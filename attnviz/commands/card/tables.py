@@ -1,6 +1,5 @@
 """What a card says of a head: a title, three tables of measured numbers, and a line of what was not measured."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist, median
 
@@ -11,23 +10,14 @@ from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.language.universal import relation_words
 from attnviz.measures.intervals import ERROR_RATE
-from attnviz.measures.patterns import (
-    COPY_SUPPRESSION,
-    COPYING,
-    INACTIVE,
-    PATTERNS,
-    RARE_WORD,
-    RETRIEVAL,
-    SINK,
-)
+from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RARE_WORD, RETRIEVAL, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.statistics import filled
 from attnviz.trace.paths import RUN
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
-PROMOTED = 3
-"""Tokens whose logits the head raises most, in the table."""
+PROMOTED = 3  # tokens whose logits the head raises most, in the table
 
 LEGEND = (
     "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
@@ -35,6 +25,7 @@ LEGEND = (
     f"{DESCRIBING}"
 )
 
+# What a head with a role does, where the role is no pattern, offset or relation.
 _DOES = {
     "coreference": "attends between a pronoun and its name",
     "semantic": "attends to words of similar meaning",
@@ -46,19 +37,18 @@ _DOES = {
     RARE_WORD: "points to the rarest token of a text",
     INACTIVE: "writes next to nothing",
 }
-"""What a head with a role does, where the role is no pattern, offset or relation."""
 
 Cell = str | int | float | tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class CardTable:
-    """Rows of values, the least important columns last; ``decimals`` of numbers."""
+    """Rows of values."""
 
     title: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # the least important last
     rows: list[tuple[Cell, ...]]
-    decimals: int | None = None
+    decimals: int | None = None  # of numbers
 
     def is_text(self, column: int) -> bool:
         """Whether a column has no numbers."""
@@ -66,7 +56,6 @@ class CardTable:
 
     @property
     def texts(self) -> list[list[str]]:
-        """The cells of each row as they are shown."""
         return [[cell_text(value, self.decimals) for value in row] for row in self.rows]
 
 
@@ -99,7 +88,7 @@ def what_it_does(role: Role) -> str:
     offset = role.role.partition("offset:")[2]
     if offset:
         return f"attends to the token {abs(int(offset))} {'after' if '+' in offset else 'before'}"
-    spec = next((each for each in PATTERNS if each.name == role.role), None)
+    spec = next((pattern for pattern in PATTERNS if pattern.name == role.role), None)
     where = visible(role.role) if spec is None else filled(spec.target, unit="token", window=1, far=4)
     return f"attends to {where}"
 
@@ -134,19 +123,11 @@ def details_of(card: Card) -> str:
 
 def role_table(card: Card) -> CardTable:
     """The roles that the head has, the clearest first."""
-    rows: list[tuple[Cell, ...]] = [
-        (
-            role_name(role.role, role.direction),
-            role.score,
-            shown_baseline(role.baseline),
-            role.interval,
-            role.untrained,
-            role.n,
-        )
-        for role in card.roles
-    ]
-    columns = ("role", "score", "guess", "interval", "untrained", "n")
-    return CardTable("Roles", columns, rows, decimals=2)
+    rows = list[tuple[Cell, ...]]()
+    for role in card.roles:
+        guess = shown_baseline(role.baseline)
+        rows.append((role_name(role.role, role.direction), role.score, guess, role.interval, role.untrained, role.n))
+    return CardTable("Roles", ("role", "score", "guess", "interval", "untrained", "n"), rows, decimals=2)
 
 
 def measured_on(*cards: Card) -> str:
@@ -157,42 +138,40 @@ def measured_on(*cards: Card) -> str:
 
 def exchange_table(card: Card) -> CardTable:
     """The heads that it reads and is read by, those with similar patterns, and what it writes."""
-    effects = card.outputs.effects
-    title = "Reads and writes"
-    if effects is not None and card.head in effects.promotions:
-        title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
-    return CardTable(title, ("what", "heads or tokens", "value", "vs chance"), list(_exchanges(card)))
-
-
-def _exchanges(card: Card) -> Iterator[tuple[Cell, ...]]:
-    share, effects = card.outputs.head(card.head).projection_share, card.outputs.effects
+    rows = list[tuple[Cell, ...]]()
+    title, effects, patched = "Reads and writes", card.outputs.effects, card.patched
     if card.circuits is not None:
         reads, read_by = strongest(card.circuits, card.head)
         for pair, verb in ((reads, "reads"), (read_by, "is read by")):
             if pair is not None:
                 other = pair.writer if pair is reads else pair.id
-                yield verb, f"{other} ({pair.kind})", pair.score, f"+{rounded(pair.deviations, 0)} SD"
+                rows.append((verb, f"{other} ({pair.kind})", pair.score, f"+{rounded(pair.deviations, 0)} SD"))
+    share = card.outputs.head(card.head).projection_share
     if share is not None:
-        yield "share of layer", "", share, f"uniform {cell_text(1 / card.checkpoint.n_heads_of(card.head.layer))}"
-    copying = None if card.circuits is None else card.circuits.head(card.head)
-    if copying is not None and copying.copying is not None:
-        yield "copying", "", copying.copying, f"random {signed(copying.untrained or 0.0)}"
-    if card.patched is not None:
-        path = f" to {card.patched['receiver']}" if card.patched["receiver"] else ""
-        path += " through networks" if card.patched["networks"] == RUN else ""
-        run, control = (
-            f"{card.patched['direction']}{path}, {counted(card.patched['pairs'], 'pair')}",
-            card.patched["unrelated"],
-        )
-        yield "carries", run, card.patched["effect"], None if control is None else f"unrelated {cell_text(control)}"
+        uniform = cell_text(1 / card.checkpoint.n_heads_of(card.head.layer))
+        rows.append(("share of layer", "", share, f"uniform {uniform}"))
+    if card.circuits is not None:
+        weights = card.circuits.head(card.head)
+        if weights.copying is not None:
+            rows.append(("copying", "", weights.copying, f"random {signed(weights.untrained or 0.0)}"))
+    if patched is not None:
+        path = f" to {patched['receiver']}" if patched["receiver"] else ""
+        path += " through networks" if patched["networks"] == RUN else ""
+        run = f"{patched['direction']}{path}, {counted(patched['pairs'], 'pair')}"
+        control = patched["unrelated"]
+        rows.append(("carries", run, patched["effect"], None if control is None else f"unrelated {cell_text(control)}"))
     promotions = None if effects is None else effects.promotions.get(card.head)
-    if promotions is not None and promotions.promoted:
+    if promotions is not None and effects is not None:
+        title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
         raised = promotions.promoted[:PROMOTED]
-        yield "raises logits", ", ".join(quoted(token.text) for token in raised), raised[0].logit, None
+        if raised:
+            rows.append(("raises logits", ", ".join(quoted(token.text) for token in raised), raised[0].logit, None))
     middle = median(distance for _, distance in card.nearest) if card.nearest else 0.0
     if rounded(middle) != rounded(0.0):  # else all heads are alike
         near = card.nearest[:NEAREST]
-        yield "nearest patterns", ", ".join(str(head) for head, _ in near), near[0][1], f"median {cell_text(middle)}"
+        names = ", ".join(str(head) for head, _ in near)
+        rows.append(("nearest patterns", names, near[0][1], f"median {cell_text(middle)}"))
+    return CardTable(title, ("what", "heads or tokens", "value", "vs chance"), rows)
 
 
 def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | None]:
@@ -209,36 +188,30 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
 
 def ablation_table(card: Card) -> CardTable:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
+    title = "Without it"
+    rows = list[tuple[Cell, ...]]()
+    compared = list[tuple[RoleEffect, str, str, str]]()
     measured = card.ablation or card.on_repeats
-    title = (
-        "Without it" if measured is None else f"Without it: {measured.metrics[0].title} ({measured.metrics[0].unit})"
-    )
-    return CardTable(title, ("on", "effect", "interval", "verdict"), list(_effects(card)))
+    if measured is not None:
+        title += f": {measured.metrics[0].title} ({measured.metrics[0].unit})"
 
+    def add(on: str, effect: Estimate, verdict: str | None = None) -> None:
+        rows.append((on, effect.value, effect.interval or "too few texts", verdict))
 
-def _effects(card: Card) -> Iterator[tuple[Cell, ...]]:
     if card.ablation is not None:
         metric = card.ablation.metrics[0].name
-        yield card.ablation.texts_measured, *_estimate(card.ablation.head(card.head).damage[metric]), None
+        add(card.ablation.texts_measured, card.ablation.head(card.head).damage[metric])
         role = effect_on_relation(card)
         if role is not None:
-            tokens = f"{role_name(role.role, role.direction)} ({role.n:,})"
-            yield from _compared(role, metric, tokens, "nearest others")
+            compared.append((role, metric, f"{role_name(role.role, role.direction)} ({role.n:,})", "nearest others"))
     if card.on_repeats is not None:
         (role,) = card.on_repeats.head(card.head).roles
-        metric = card.on_repeats.metrics[0].name
-        yield from _compared(role, metric, "repeats: second copy", "first copy")
-
-
-def _compared(role: RoleEffect, metric: str, on: str, others: str) -> Iterator[tuple[Cell, ...]]:
-    yield on, *_estimate(role.queries[metric]), None
-    yield others, *_estimate(role.others[metric]), None
-    verdict = "none shown" if role.verdict == SAME else role.verdict
-    yield "difference", *_estimate(role.difference[metric]), verdict
-
-
-def _estimate(effect: Estimate) -> tuple[Cell, Cell]:
-    return effect.value, effect.interval or "too few texts"
+        compared.append((role, card.on_repeats.metrics[0].name, "repeats: second copy", "first copy"))
+    for role, metric, on, others in compared:
+        add(on, role.queries[metric])
+        add(others, role.others[metric])
+        add("difference", role.difference[metric], "none shown" if role.verdict == SAME else role.verdict)
+    return CardTable(title, ("on", "effect", "interval", "verdict"), rows)
 
 
 def effect_on_relation(card: Card) -> RoleEffect | None:

@@ -20,7 +20,7 @@ from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, frozen, legend_height, new_page, page_width
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
@@ -28,19 +28,17 @@ from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, Part, parts_of_text
 from attnviz.wording import right_to_left, rounded, visible
 
-STACKED_BELOW = 5.0
-"""Width of a page in inches below which there is one column."""
+STACKED_BELOW = 5.0  # width of a page in inches below which there is one column
 
 _TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0  # font sizes in points of headings, of words, and of the line above them
 
+# Inches: height of a sentence with its arc, of a heading, gap between columns, arc height.
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
-"""Inches: height of a sentence with its arc, of a heading, gap between columns, arc height."""
 
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
-
-def _sentences_height(strips: Sequence[NamedExample], width: float) -> float:
-    return _HEADING + _STRIP * -(-len(strips) // _columns(width))
+_FREE: dict[str, Any] = {"clip_on": False, "in_layout": False}  # placed in inches, whatever the layout
+_TEXT: dict[str, Any] = {"va": "baseline", **_FREE}
 
 
 def draw_sentences(ax: Axes, heading: str, strips: Sequence[NamedExample], width: float, style: Style) -> None:
@@ -49,27 +47,19 @@ def draw_sentences(ax: Axes, heading: str, strips: Sequence[NamedExample], width
     ax.axis("off")
     columns = _columns(width)
     room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
-    shown = fitted(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
-    _write(ax, MARGIN / 2, _HEADING * 0.7, shown, style.greys.ink, _TITLE, weight="bold")
+    shown = fitted(heading, _TITLE, (width - 2 * MARGIN) * DPI, "bold")
+    put_text(ax, MARGIN / 2, _HEADING * 0.7, shown, size=_TITLE, color=style.greys.ink, weight="bold", **_TEXT)
     for number, strip in enumerate(strips):
         row, column = divmod(number, columns)
         _draw_strip(ax, strip, (MARGIN / 2 + column * (room + _GAP), _HEADING + row * _STRIP), room, style)
 
 
+def _sentences_height(strips: Sequence[NamedExample], width: float) -> float:
+    return _HEADING + _STRIP * -(-len(strips) // _columns(width))
+
+
 def _columns(width: float) -> int:
     return 1 if width < STACKED_BELOW else 2
-
-
-def _sentence_handles(style: Style) -> list[Artist]:
-    """Entries of the legend of sentences."""
-    colours = _COLOURS[style.theme]
-    line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
-    ink = {"light": "black", "dark": "white"}[style.theme]
-    return [
-        Line2D([], [], color=style.greys.muted, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right word"),
-        Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
-        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (2, 1)), label="miss: to another word"),
-    ]
 
 
 def _draw_strip(ax: Axes, strip: NamedExample, corner: tuple[float, float], room: float, style: Style) -> None:
@@ -77,50 +67,48 @@ def _draw_strip(ax: Axes, strip: NamedExample, corner: tuple[float, float], room
     (left, top), example, greys = corner, strip.example, style.greys
     kind = "hit" if example.hit else "miss"
     colour = _COLOURS[style.theme][kind]
-    weight = rounded(example.weight)
     right = "" if example.hit or example.gold_weight is None else f", right one {rounded(example.gold_weight)}"
-    _write(ax, left, top + 0.09, f"{strip.name}: {kind}, weight {weight}{right}", greys.muted, _SMALL)
+    above = f"{strip.name}: {kind}, weight {rounded(example.weight)}{right}"
+    put_text(ax, left, top + 0.09, above, size=_SMALL, color=greys.muted, **_TEXT)
     baseline, x = top + _STRIP - 0.1, left
     centres: dict[str, float] = {}
-    for part, shown, wide in _fitting(example, room):
-        x += 0 if part.joined or x == left else text_width(" ", _WORD, DPI) / DPI
+    for part, shown, width in _fitting(example, room):
+        if not (part.joined or x == left):
+            x += text_width(" ", _WORD) / DPI
         ink = colour if "key" in part.ends else greys.ink
-        _write(ax, x, baseline, shown, ink, _WORD, weight="bold" if part.ends else "normal")
-        centres |= dict.fromkeys(part.ends, x + wide / 2)
-        x += wide
+        put_text(ax, x, baseline, shown, size=_WORD, color=ink, weight="bold" if part.ends else "normal", **_TEXT)
+        centres |= dict.fromkeys(part.ends, x + width / 2)
+        x += width
     foot = baseline - 0.11
-    apart: dict[str, Any] = {"clip_on": False, "in_layout": False}
     if "gold" in centres:
         start, end = centres["query"], centres["gold"]
         if example.gold is not None and example.gold[0] != example.query:  # the right name attends
             start, end = centres["gold"], centres["key"]
         _arc(ax, start, end, foot, ec=greys.muted, lw=1, ls=":")
-        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.muted, ms=3, mew=0.8, **apart)
+        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.muted, ms=3, mew=0.8, **_FREE)
     start, end = centres["query"], centres["key"]
-    width, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
-    _arc(ax, start, end, foot, ec=colour, lw=width, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
-    ax.plot(end, foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **apart)
+    thickness, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
+    _arc(ax, start, end, foot, ec=colour, lw=thickness, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
+    ax.plot(end, foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **_FREE)
 
 
 def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
     """Words around the pair that fit a width in inches, each as drawn and with its own width."""
-    whole = len(parts_of_text(example))
-    laid: list[tuple[Part, str, float]] = []
-    for most in range(whole, 0, -1):
-        parts = parts_of_text(example, most)
-        laid = [_laid(part, room / 2) for part in parts]
-        if sum(wide for _, _, wide in laid) + text_width(" ", _WORD, DPI) / DPI * len(laid) <= room:
+
+    def laid(part: Part, room: float) -> tuple[Part, str, float]:
+        weight = "bold" if part.ends else "normal"
+        text = part.text if part.text.isprintable() and part.text.strip() else visible(part.text)
+        shown = fitted_token(text, _WORD, room * DPI, weight)
+        return part, shown, text_width(shown, _WORD, weight) / DPI
+
+    words: list[tuple[Part, str, float]] = []
+    for most in range(len(parts_of_text(example)), 0, -1):
+        words = [laid(part, room / 2) for part in parts_of_text(example, most)]
+        if sum(width for _, _, width in words) + text_width(" ", _WORD) / DPI * len(words) <= room:
             break
     else:
-        laid = [_laid(part, room / (len(laid) + 1)) for part, *_ in laid]
-    return laid[::-1] if right_to_left(example.text) else laid
-
-
-def _laid(part: Part, room: float) -> tuple[Part, str, float]:
-    weight = "bold" if part.ends else "normal"
-    text = part.text if part.text.isprintable() and part.text.strip() else visible(part.text)
-    shown = fitted_token(text, _WORD, DPI, room * DPI, weight)
-    return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
+        words = [laid(part, room / (len(words) + 1)) for part, *_ in words]
+    return words[::-1] if right_to_left(example.text) else words
 
 
 def _arc(ax: Axes, start: float, end: float, foot: float, **properties: Any) -> None:
@@ -129,11 +117,7 @@ def _arc(ax: Axes, start: float, end: float, foot: float, **properties: Any) -> 
     height = min(_ARC, 0.1 + 0.09 * abs(end - start)) * 4 / 3
     curve = [(start, foot), (start, foot - height), (end, foot - height), (end, foot)]
     codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-    ax.add_patch(PathPatch(Path(curve, codes), fc="none", clip_on=False, in_layout=False, **properties))
-
-
-def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weight: str = "normal") -> None:
-    put_text(ax, x, y, text, size=size, color=ink, weight=weight, va="baseline", clip_on=False, in_layout=False)
+    ax.add_patch(PathPatch(Path(curve, codes), fc="none", **_FREE, **properties))
 
 
 _ROWS = 6  # rows of a table that are drawn
@@ -160,43 +144,37 @@ class CardPlan(PagePlan):
 
 def _plans(result: Card | Cards, choices: ViewOptions) -> Iterator[CardPlan]:
     for card in result.cards:
-        yield _plan(card, choices, "card" if isinstance(result, Card) else f"cards/{card.head.file_stem}")
-
-
-def _plan(card: Card, choices: ViewOptions, stem: str) -> CardPlan:
-    pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
-    shown = card.shown_examples
-    tables = [
-        table
-        if len(table.rows) <= _ROWS
-        else replace(table, title=f"{table.title} ({_ROWS} of {len(table.rows)})", rows=table.rows[:_ROWS])
-        for table in tables_of(card)
-    ]
-    feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{_outlined(pattern)}"]
-    feet += notes_of(card)
-    title = title_of(card)
-    return CardPlan(
-        stem=stem,
-        caption=caption_of(title, details_of(card), *feet),
-        title=title,
-        notes=tuple(filter(None, [details_of(card)])),
-        feet=tuple(feet),
-        pattern=replace(pattern, title="", evidence=""),
-        tables=tuple(tables),
-        sentences=() if shown is None else tuple(named_examples(shown)),
-        heading="" if shown is None else f"{role_name(shown.role, shown.direction)}: clearest hits and failures",
-    )
-
-
-def _outlined(pattern: HeatmapPlan) -> str:
-    if not pattern.outlines:
-        return ""
-    dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
-    return f" Outlined: pairs of its first role{dashed}."
+        pattern: HeatmapPlan = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
+        outlined = ""
+        if pattern.outlines:
+            dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
+            outlined = f" Outlined: pairs of its first role{dashed}."
+        tables = []
+        for table in tables_of(card):
+            n = len(table.rows)
+            title = table.title if n <= _ROWS else f"{table.title} ({_ROWS} of {n})"
+            tables.append(replace(table, title=title, rows=table.rows[:_ROWS]))
+        feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
+        title, details, shown = title_of(card), details_of(card), card.shown_examples
+        yield CardPlan(
+            stem="card" if isinstance(result, Card) else f"cards/{card.head.file_stem}",
+            caption=caption_of(title, details, *feet),
+            title=title,
+            notes=(details,) if details else (),
+            feet=tuple(feet),
+            pattern=replace(pattern, title="", evidence=""),
+            tables=tuple(tables),
+            sentences=() if shown is None else tuple(named_examples(shown)),
+            heading="" if shown is None else f"{role_name(shown.role, shown.direction)}: clearest hits and failures",
+        )
 
 
 def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     width = page_width(style, _WIDTH)
+    sentences = list(plan.sentences)
+    if width >= STACKED_BELOW:  # side by side in two columns
+        hits, failures = ([strip for strip in sentences if strip.example.hit is hit] for hit in (True, False))
+        sentences = [strip for pair in zip_longest(hits, failures) for strip in pair if strip is not None]
     side_by_side = width >= STACKED_BELOW and bool(plan.tables)
     pattern_width = width * _SHARE if side_by_side else width
     tables_width = width - pattern_width if side_by_side else width
@@ -205,8 +183,16 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
     side = min(_LARGEST_SIDE, pattern_width - labels - 2 * MARGIN)
     pattern = max(0.8, min(1.6, rows / columns) * side) + labels
     tables = sum(map(_table_height, plan.tables))
-    legend, sentences = _sentence_handles(style), _sentences(plan, width)
     heights = [max(pattern, tables)] if side_by_side else [pattern, *([tables] if plan.tables else [])]
+    colours = _COLOURS[style.theme]
+    line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
+    ink = {"light": "black", "dark": "white"}[style.theme]
+    gold: dict[str, Any] = {"color": style.greys.muted, "ls": ":", "mfc": "none", "ms": 4.5}
+    legend: list[Artist] = [
+        Line2D([], [], lw=1, marker="o", label="the right word", **gold),
+        Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
+        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (2, 1)), label="miss: to another word"),
+    ]
     if sentences:
         heights.append(_sentences_height(sentences, width) + legend_height(legend, width) + MARGIN)
     with figure_style():
@@ -215,8 +201,14 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         if side_by_side:
             strips[:1] = strips[0].subfigures(1, 2, width_ratios=(_SHARE, 1 - _SHARE))
         if plan.tables:
-            height = heights[0] if side_by_side else tables
-            _draw_tables(strips[1].subplots(), plan.tables, tables_width, height, style)
+            ax = strips[1].subplots()
+            top = 0.0
+            ylim = (heights[0] if side_by_side else tables, 0)
+            ax.set(xlim=(0, tables_width - MARGIN), ylim=ylim, facecolor=style.greys.paper)
+            ax.axis("off")
+            for table in plan.tables:
+                _draw_table(ax, table, top, tables_width - 2 * MARGIN, style)
+                top += _table_height(table)
         if sentences:
             draw_sentences(strips[-1].subplots(), plan.heading, sentences, width, style)
             add_legend(strips[-1], legend, style)
@@ -224,60 +216,39 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         draw_heatmap(ax, plan.pattern, style)
         ax.clear()  # its labels are chosen for the size that the Axes have, which is known only now
         draw_heatmap(ax, plan.pattern, style)
-        frozen(page)
+        freeze_layout(page)
         return page
-
-
-def _sentences(plan: CardPlan, width: float) -> list[NamedExample]:
-    """Hits and failures: in two columns side by side, else one below the other."""
-    shown = list(plan.sentences)
-    if width < STACKED_BELOW:
-        return shown
-    hits, failures = ([each for each in shown if each.example.hit is hit] for hit in (True, False))
-    return [each for pair in zip_longest(hits, failures) for each in pair if each is not None]
 
 
 def _table_height(table: CardTable) -> float:
     return (len(table.rows) + 2) * _ROW + _TABLE_GAP
 
 
-def _draw_tables(ax: Axes, tables: Sequence[CardTable], width: float, height: float, style: Style) -> None:
-    ax.set(xlim=(0, width - MARGIN), ylim=(height, 0), facecolor=style.greys.paper)
-    ax.axis("off")
-    room, top = width - 2 * MARGIN, 0.0
-    for table in tables:
-        _draw_table(ax, table, top, room, style)
-        top += _table_height(table)
-
-
 def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Style) -> None:
     """Draw a table within ``room`` inches, without the last columns that do not fit."""
     left, greys = MARGIN / 2, style.greys
-    on_page: dict[str, Any] = {"va": "baseline", "clip_on": False, "in_layout": False}
-    title = fitted(table.title, _TITLE, DPI, room * DPI, "bold")
-    put_text(ax, left, top + _ROW * 0.75, title, size=_TITLE, weight="bold", color=greys.ink, **on_page)
+    title = fitted(table.title, _TITLE, room * DPI, "bold")
+    put_text(ax, left, top + _ROW * 0.75, title, size=_TITLE, weight="bold", color=greys.ink, **_TEXT)
     columns = [list(map(drawable, column)) for column in zip(table.columns, *table.texts, strict=True)]
-    widths = [max(text_width(text, _WORD, DPI) for text in column) / DPI for column in columns]
+    widths = [max(text_width(text, _WORD) for text in column) / DPI for column in columns]
     least = [min(width, _NARROWEST) if table.is_text(number) else width for number, width in enumerate(widths)]
     while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
         least.pop()
     widths = widths[: len(least)]
     texts = [number for number in range(len(widths)) if table.is_text(number)]
-    while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > room and max(widths[at] for at in texts) > 0.1:
-        widest = max(texts, key=lambda at: widths[at])
-        widths[widest] -= 0.02
+    while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > room and max(widths[number] for number in texts) > 0.1:
+        widths[max(texts, key=widths.__getitem__)] -= 0.02
     x = left
     for number, inches in enumerate(widths):
-        is_text = table.is_text(number)
+        place, side = (x, "left") if table.is_text(number) else (x + inches, "right")
         for row, text in enumerate(columns[number]):
-            put_text(
-                ax, x if is_text else x + inches, top + (row + 1.8) * _ROW, fitted(text, _WORD, DPI, inches * DPI + 1),
-                size=_WORD, color=greys.ink if row else greys.muted, ha="left" if is_text else "right", **on_page,
-            )  # fmt: skip
+            shown = fitted(text, _WORD, inches * DPI + 1)
+            ink = greys.ink if row else greys.muted
+            put_text(ax, place, top + (row + 1.8) * _ROW, shown, size=_WORD, color=ink, ha=side, **_TEXT)
         x += inches + _COLUMN_GAP
     for lines in (1, 2, len(table.rows) + 2):
         y = top + lines * _ROW
-        ax.plot([left, x - _COLUMN_GAP], [y, y], color=greys.muted, lw=PIXEL, clip_on=False, in_layout=False)
+        ax.plot([left, x - _COLUMN_GAP], [y, y], color=greys.muted, lw=PIXEL, **_FREE)
 
 
 CARD = Drawing(_plans, _card_figure)

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
+from attnviz.commands.profile.measure import Profile
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
-from attnviz.judge.roles import Role
+from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -29,13 +29,13 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
-from attnviz.profiles.published import PublishedHead
 from attnviz.version import __version__
-from attnviz.wording import quoted, rounded, visible
+from attnviz.wording import quoted, visible
 
-CLAIMS_FILE = "claims.toml"
-"""The file of claims where none is named."""
+CLAIMS_FILE = "claims.toml"  # the file of claims where none is named
+CLAIMED = 10  # heads that a new one has
 
+# Kinds of claims, by the key that says what is claimed, each with the other keys that it needs.
 _NEEDS = {
     "role": ("head",),
     "label": ("head", "text"),
@@ -43,7 +43,6 @@ _NEEDS = {
     "distance_to": ("text or corpus", "at_least or at_most"),
     "ablate": ("head", "corpus", "at_least or at_most"),
 }
-"""Kinds of claims, by the key that says what is claimed, each with the other keys that it needs."""
 
 _MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
 _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)
@@ -53,43 +52,26 @@ _HEADER = re.compile(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]")
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim.
+    """One claim; without bounds a role must pass, and a label be there."""
 
-    Attributes:
-        place, line: the file or paper where it stands, and the line; None for a paper's.
-        kind, what: ``role``, ``label``, ``score``, ``distance_to`` or ``ablate``, and its value.
-        head: its id as written; '' for all heads, or the model.
-        text, corpus: what it is about; of a role without a corpus a stored profile, or random tokens.
-        direction: of a relation, who attends to whom; '' for any.
-        at_least, at_most: bounds; without them a role must pass, and a label be there.
-        published: what a paper has measured, in words.
-    """
-
-    place: str
-    line: int | None
-    kind: str
-    what: str
-    head: str = ""
+    place: str  # the file or paper where it stands
+    line: int | None = None  # None for a paper's
+    kind: str  # what is claimed: role, label, score, distance_to or ablate; table for a row of a paper's
+    what: str  # the role, label, score, model or metric
+    head: str = ""  # its id as written; '' for all heads, or the model
     text: str = ""
-    corpus: tuple[Path, ...] = ()
-    direction: str = ""
+    corpus: tuple[Path, ...] = ()  # of a role without one a stored profile, or random tokens
+    direction: str = ""  # of a relation, who attends to whom; '' for any
     at_least: float | None = None
     at_most: float | None = None
-    published: str = ""
+    published: str = ""  # what a paper has measured, in words
 
     @property
-    def at(self) -> str:
-        """Where it stands, to begin a message with."""
+    def prefix(self) -> str:
         return f"{self.place}{'' if self.line is None else f':{self.line}'}: "
 
     @property
-    def bounded(self) -> bool:
-        """Whether it has bounds."""
-        return self.at_least is not None or self.at_most is not None
-
-    @property
     def words(self) -> str:
-        """The claim in a line."""
         what = role_name(self.what, self.direction or None) if self.kind == "role" else visible(self.what)
         what = {"distance_to": f"distance to {what}", "ablate": f"{what} without it"}.get(self.kind, what)
         bounds = [f"{sign} {end:g}" for sign, end in (("≥", self.at_least), ("≤", self.at_most)) if end is not None]
@@ -118,7 +100,7 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     first = [number for number, line in enumerate(lines, 1) if _HEADER.match(line)]
     top = _Place(path, lines, 1, len(lines) + 1)
     of_file = _checked(top, of_file, ("model", "text", "corpus", "claim"))
-    if not (isinstance(tables, list) and tables and all(isinstance(each, dict) for each in tables)):
+    if not (isinstance(tables, list) and tables and all(isinstance(table, dict) for table in tables)):
         raise UsageError(f"{path}: expected at least one [[claim]], found none.")
     places = [_Place(path, lines, *ends) for ends in pairwise([*first, len(lines) + 1])]
     if len(places) != len(tables):  # claim = [{...}], or a text with such a line
@@ -127,93 +109,74 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     return claims, of_file.get("model"), f"{path}:{top.line('model')}: "
 
 
-def claims_file(path: Path) -> OutputFile:
-    """The new file that claims are written to."""
-    return OutputFile(path, "FILE")
-
-
 def write_claims(
-    path: Path, model: str, corpus: Sequence[str | Path], roles: Sequence[Role], options: Sequence[str]
+    path: Path, model: str, corpus: Sequence[str | Path], profile: Profile, options: Sequence[str]
 ) -> None:
-    """Write a file that claims of every role that its score stays above the lower end of its interval now.
+    """Write a file that claims of the clearest heads that the score of their role stays above its interval now.
 
-    Of a role that only describes it claims that the head still has it.
-
-    Args:
-        path: of the file; names of other files are written as seen from its folder.
-        model: its name; '' leaves it out.
-        corpus: over which the roles were measured.
-        roles: to claim, at most one of a head.
-        options: of the command line that measures the same again.
+    Of a role that only describes it claims that the head still has it; general roles and sinks come last. A ``model``
+    of '' is left out; names of files are written as seen from the folder of ``path``; ``options`` are those of the
+    command line that measures the same again.
 
     Raises:
+        UsageError: no head passes a role over the corpus.
         OutputError: it cannot be written.
     """
+
+    def bound(role: Role) -> float:  # in two decimals, at least 0.005 below the interval: rounding breaks no claim
+        assert role.interval is not None
+        return math.floor(100 * role.interval[0] - 0.5) / 100
+
+    def string(value: object) -> str:  # a string of TOML is one of JSON, but for DEL
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+    def seen_from_file(name: str | Path) -> str:
+        if Path(name).is_absolute() or not is_there(name):
+            return string(name)
+        return string(Path(os.path.relpath(name, path.parent)).as_posix())
+
+    clearest = sorted((roles[0] for roles in profile.roles_by_head().values() if roles), key=role_key)
+    claimed = [role for role in clearest if role.describes or bound(role) > 0][:CLAIMED]
+    if not claimed:
+        raise UsageError(
+            f"no head has a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
+            f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
+        )
     command = shlex.join(["attnviz", "check", path.name, *options])
     lines = [f"# attnviz {__version__} measured these roles. Check that heads keep them: {visible(command)}"]
     if model:
-        lines.append(f"model = {_string(_seen_from(path.parent, model))}")
-    lines.append(f"corpus = [{', '.join(_string(_seen_from(path.parent, each)) for each in corpus)}]")
-    for role in roles:
-        lines += ["", "[[claim]]", f"head = {_string(role.id)}", f"role = {_string(role.role)}"]
+        lines.append(f"model = {seen_from_file(model)}")
+    lines.append(f"corpus = [{', '.join(map(seen_from_file, corpus))}]")
+    for role in claimed:
+        lines += ["", "[[claim]]", f"head = {string(role.id)}", f"role = {string(role.role)}"]
         if role.direction is not None:
-            lines.append(f"direction = {_string(role.direction)}")
+            lines.append(f"direction = {string(role.direction)}")
         if not role.describes:
-            lines.append(f"at_least = {lower_bound(role):g}")
-    claims_file(path).write("\n".join([*lines, ""]))
-
-
-def lower_bound(role: Role) -> float:
-    """The lower end of the interval of a role that passes in two decimals, at least 0.005 below it.
-
-    Rounding alone breaks no claim.
-    """
-    assert role.interval is not None
-    return math.floor(100 * role.interval[0] - 0.5) / 100
-
-
-def _string(value: object) -> str:
-    """A string of TOML, which is one of JSON, but for DEL."""
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _seen_from(folder: Path, name: str | Path) -> str:
-    """A relative name of a file or folder that is there, as seen from another folder; any other name as it is."""
-    if Path(name).is_absolute() or not is_there(name):
-        return str(name)
-    return Path(os.path.relpath(name, folder)).as_posix()
+            lines.append(f"at_least = {bound(role):g}")
+    OutputFile(path, "FILE").write("\n".join([*lines, ""]))
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Lines of a file in which keys stand, from the ``first``, 1 for the file's, to one before the ``end``."""
+    """Lines of a file in which keys stand."""
 
     path: Path
     lines: Sequence[str]
-    first: int
-    end: int
+    first: int  # from 1
+    end: int  # one after the last
 
     def line(self, key: str = "") -> int:
         """Line of a key; without one the first."""
         named = re.compile(rf"[\s\[]*(['\"]?){re.escape(key)}\1\s*[=\]]")
-        found = (number for number in range(self.first, self.end) if key and named.match(self.lines[number - 1]))
-        return next(found, self.first)
+        numbers = (number for number in range(self.first, self.end) if key and named.match(self.lines[number - 1]))
+        return next(numbers, self.first)
 
     def refused(self, message: object, key: str = "") -> UsageError:
         """An error of a key, or of the whole claim."""
         return UsageError(f"{self.path}:{self.line(key)}: {message}")
 
 
-def published_claim(paper: str, head: PublishedHead, corpus: Sequence[Path]) -> Claim:
-    """That a paper's head passes its role, a relation by its name in Universal Dependencies."""
-    (role, direction), score = head.universal, head.score
-    said = "" if score is None else f"({rounded(score)} there, baseline {rounded(head.baseline)})"
-    given: dict[str, Any] = {"kind": "role", "what": role, "direction": direction or "", "corpus": tuple(corpus)}
-    return Claim(place=paper, line=None, head=str(head.id), published=said, **given)
-
-
 def _claim(place: _Place, given: dict[str, Any], of_file: Mapping[str, Any]) -> Claim:
-    """A claim from its table, and the text or corpus of the whole file."""
     kinds = [kind for kind in _NEEDS if kind in given]
     takes = tuple(key for key in _TYPES if key != "model")
     if len(kinds) == 1:
@@ -235,7 +198,7 @@ def _claim(place: _Place, given: dict[str, Any], of_file: Mapping[str, Any]) -> 
     what = given.pop(kind)
     if kind in ("role", "label", "score"):  # relations by their name alone: obj
         names = map(relation_named, what.split(BOTH))
-        what = BOTH.join(f"{SYNTACTIC}{each}" if each.partition(":")[0] in RELATIONS else each for each in names)
+        what = BOTH.join(f"{SYNTACTIC}{name}" if name.partition(":")[0] in RELATIONS else name for name in names)
     for key, why in _wrong_values(kind, what, given):
         raise place.refused(why, key)
     return Claim(place=str(place.path), line=place.first, kind=kind, what=what, **given)
@@ -254,24 +217,26 @@ def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tu
     if kind in known:
         values = [(kind, part, known[kind]) for part in (what.split(BOTH) if kind == "label" else [what])]
     if "direction" in given:
-        ends: Collection[str] = DIRECTIONS if what.startswith(SYNTACTIC) else ()
+        directions: Collection[str] = DIRECTIONS if what.startswith(SYNTACTIC) else ()
         if what == "coreference":
-            ends = NAME_DIRECTIONS
-        if not ends:
+            directions = NAME_DIRECTIONS
+        if not directions:
             yield "direction", f"the role {what!r} has no direction; leave it out."
-        values.append(("direction", given["direction"], ends))
+        values.append(("direction", given["direction"], directions))
     for key, value, names in values:
         base, _, subtype = value.rpartition(":")  # syntactic:nsubj:pass
         if value not in names and not (base.startswith(SYNTACTIC) and base in names and subtype.isidentifier()):
             listed = [name for name in names if ":" not in name]
-            listed += [f"a relation such as {SYNTACTIC}obj"] if any(SYNTACTIC in name for name in names) else []
-            listed += ["a distance such as offset:-3"] if OFFSETS[0] in names else []
+            if any(SYNTACTIC in name for name in names):
+                listed.append(f"a relation such as {SYNTACTIC}obj")
+            if OFFSETS[0] in names:
+                listed.append("a distance such as offset:-3")
             yield key, f"unknown {key} {value!r}: expected one of {', '.join(listed)}.{did_you_mean(value, names)}"
-    low, high = given.get("at_least", -inf), given.get("at_most", inf)
-    if low > high:
+    bounds = {key: given[key] for key in ("at_least", "at_most") if key in given}
+    if len(bounds) == 2 and bounds["at_least"] > bounds["at_most"]:
         yield "at_least", "at_least is above at_most, so that nothing can hold."
-    for key, bound in (("at_least", low), ("at_most", high)):
-        if kind == "role" and isfinite(bound) and abs(bound) > 1:
+    for key, bound in bounds.items():
+        if kind == "role" and abs(bound) > 1:
             yield key, f"a role's score is a share, from 0 to 1; found {key} = {bound:g}."
 
 
@@ -279,6 +244,7 @@ def _checked(place: _Place, given: dict[str, Any], known: Sequence[str]) -> dict
     """The values by key, with files as they are found; UsageError for an unknown key, or a wrong type."""
     values = dict(given)
     for key, value in given.items():
+        several = [value] if key == "corpus" and isinstance(value, str) else value
         try:
             if key not in known:
                 raise UsageError(f"unknown key {key!r}: expected any of {', '.join(known)}.{did_you_mean(key, known)}")
@@ -288,15 +254,14 @@ def _checked(place: _Place, given: dict[str, Any], known: Sequence[str]) -> dict
                 raise UsageError(f"{key} is empty; leave it out, or fill it in.")
             if _TYPES[key] is float and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
                 raise UsageError(f"expected {key} as a number, found {as_found(value)}.")
-            several = [value] if key == "corpus" and isinstance(value, str) else value
             check_kind(key, several, _TYPES[key])
         except UsageError as error:
             raise place.refused(error, key) from error
         if key in ("model", "distance_to", "corpus"):
             beside = place.path.parent
             names = [several] if isinstance(several, str) else several
-            found = [str(beside / each) if is_there(beside / each) else each for each in names]
-            values[key] = tuple(map(Path, found)) if key == "corpus" else found[0]
+            names = [str(beside / name) if is_there(beside / name) else name for name in names]
+            values[key] = tuple(map(Path, names)) if key == "corpus" else names[0]
     return values
 
 

@@ -26,8 +26,8 @@ def _of_claim(name: str) -> Field[CheckedClaim]:
     """An attribute of the claim; None where it is empty."""
 
     def value(row: CheckedClaim) -> object:
-        found = getattr(row.claim, name)
-        return None if found in ("", ()) else [*map(str, found)] if name == "corpus" else found
+        given = getattr(row.claim, name)
+        return None if given in ("", ()) else [*map(str, given)] if name == "corpus" else given
 
     return Field(name.capitalize(), value, name=name)
 
@@ -39,7 +39,7 @@ def _interval(ends: Interval | None) -> str:
 
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
 _MEASURED: tuple[Field[CheckedClaim], ...] = (
-    Field("Measured", name="measured", write=lambda each: amount(each) if isinstance(each, float) else each),
+    Field("Measured", name="measured", write=lambda value: amount(value) if isinstance(value, float) else value),
     Field("Baseline", name="baseline", write=shown_baseline, detail=True),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
     Field("Untrained", name="untrained", detail=True),
@@ -47,6 +47,8 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Verdict", name="verdict"),
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
+_OF_TABLE = ("cited", "data", "metric", "threshold")
+_FEW = 14  # claims on the first screen; of more those that hold are left out
 
 
 def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
@@ -56,51 +58,36 @@ def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     return content if paper is None else content | {"paper": {name: getattr(paper, name) for name in _OF_TABLE}}
 
 
-_OF_TABLE = ("cited", "data", "metric", "threshold")
-_FEW = 14
-"""Claims on the first screen, and all that do not hold."""
-
-
-def _shown(check: Check, choices: ViewOptions) -> Sequence[CheckedClaim]:
-    """The claims, in their order; if they are many, those that hold are left out."""
-    doubtful = [each for each in check.claims if each.verdict != HOLDS]
-    return check.claims if choices.verbose or len(check.claims) <= _FEW else doubtful
-
-
 def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
-    found = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
+    counts = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
+    title = f"Claims on {check.checkpoint.short_name} ({counts})"
     claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words)
     lines = [] if check.claims[0].claim.line is None else [_of_claim("line")]
-    title = f"Claims on {check.checkpoint.short_name} ({found})"
-    shown = _shown(check, choices)
+    shown: Sequence[CheckedClaim] = check.claims
+    if len(shown) > _FEW and not choices.verbose:
+        shown = [checked for checked in check.claims if checked.verdict != HOLDS]
     caption = ""
     if len(shown) < len(check.claims):
         caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
-    measured = [field for field in _MEASURED if any(field.value_for(each) is not None for each in shown)]
+    measured = [field for field in _MEASURED if any(field.value_for(checked) is not None for checked in shown)]
     yield RowTable(title, [*lines, claim, *measured], shown, caption=caption)
-    sources = dict.fromkeys(each.source or ", ".join(map(str, each.claim.corpus)) for each in check.claims)
-    yield notes(*_reasons(check), *(f"On {source}." for source in sources if source), *_method(check, choices))
-
-
-def _reasons(check: Check) -> Iterator[str]:
-    """Each reason once, with the claims that it is about."""
-    about: dict[str, list[str]] = {}
-    for each in check.claims:
-        if each.reason:
-            about.setdefault(each.reason, []).append(
-                each.claim.words if each.claim.line is None else f"Line {each.claim.line}"
-            )
-    for reason, claims in about.items():
-        several = check.paper is not None and len(claims) > 1
-        yield f"{counted(len(claims), 'row') if several else ', '.join(claims)}: {reason}."
-
-
-def _method(check: Check, choices: ViewOptions) -> Iterator[str]:
-    """What a paper's table was measured on, and how."""
+    about: dict[str, list[str]] = {}  # each reason once, with the claims that it is about
+    for checked in check.claims:
+        if checked.reason:
+            of_claim = checked.claim
+            name = of_claim.words if of_claim.line is None else f"Line {of_claim.line}"
+            about.setdefault(checked.reason, []).append(name)
+    told = [
+        f"{counted(len(names), 'row') if check.paper is not None and len(names) > 1 else ', '.join(names)}: {reason}."
+        for reason, names in about.items()
+    ]
+    sources = dict.fromkeys(checked.source or ", ".join(map(str, checked.claim.corpus)) for checked in check.claims)
+    told += [f"On {source}." for source in sources if source]
     if check.paper is not None and choices.verbose:
-        yield from (f"{capital(name)}: {getattr(check.paper, name)}." for name in _OF_TABLE)
+        told += [f"{capital(name)}: {getattr(check.paper, name)}." for name in _OF_TABLE]
     elif check.paper is not None:
-        yield f"{check.paper.cited}. --verbose tells data, metric and threshold."
+        told.append(f"{check.paper.cited}. --verbose tells data, metric and threshold.")
+    yield notes(*told)
 
 
 _SUITE = "attnviz check"
@@ -116,14 +103,14 @@ def junit(check: Check) -> bytes:
     counts = {"tests": len(check.claims), "failures": check.count(FAILS), "errors": check.count(UNDECIDED)}
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(root, "testsuite", {"name": _SUITE} | _written(counts))
-    for each in check.claims:
-        claim = each.claim
+    for checked in check.claims:
+        claim = checked.claim
         place = {"classname": check.checkpoint.short_name, "name": claim.words, "file": claim.place, "line": claim.line}
         case = ElementTree.SubElement(suite, "testcase", _written(place))
-        if each.verdict not in (HOLDS, REPORTED):
-            numbers = [f"{field.title} {cell(field.write(field.value_for(each)))}" for field in _MEASURED[:-1]]
-            said = {"type": each.verdict, "message": "; ".join(filter(None, [each.reason, *numbers]))}
-            ElementTree.SubElement(case, "failure" if each.verdict == FAILS else "error", _written(said))
+        if checked.verdict not in (HOLDS, REPORTED):
+            numbers = [f"{field.title} {cell(field.write(field.value_for(checked)))}" for field in _MEASURED[:-1]]
+            said = {"type": checked.verdict, "message": "; ".join(filter(None, [checked.reason, *numbers]))}
+            ElementTree.SubElement(case, "failure" if checked.verdict == FAILS else "error", _written(said))
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
     return written

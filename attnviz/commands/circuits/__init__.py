@@ -2,5 +2,5 @@
 
 from attnviz.present.report import View
 
+# Its figures, in the order of the documentation.
 VIEWS = (View("composition", "every pair of heads, a picture for queries, keys and values"),)
-"""Its figures, in the order of the documentation."""

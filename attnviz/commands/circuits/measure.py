@@ -32,8 +32,7 @@ from attnviz.trace.contributions import without_gradients
 from attnviz.trace.recorder import refuse_not_finite
 from attnviz.wording import counted
 
-COMPOSITION_INPUTS = ("query", "key", "value")
-"""What a later head makes of what an earlier one writes."""
+COMPOSITION_INPUTS = ("query", "key", "value")  # what a later head makes of what an earlier one writes
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from attnviz.wording import counted
 _NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 _MONTHS = "January February March April May June July August September October November December".split()
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+# The kinds of sequences of the paper: whether the first follows the last, and the words.
 SEQUENCES: dict[str, tuple[bool, list[str]]] = {
     "numbers": (False, [str(number) for number in range(1, 201)]),
     "number words": (False, f"{_NUMBERS} seventeen eighteen nineteen twenty".split()),
@@ -32,16 +33,12 @@ SEQUENCES: dict[str, tuple[bool, list[str]]] = {
     "short months": (True, [month[:3] for month in _MONTHS]),
     "letters": (False, list(string.ascii_uppercase)),
 }
-"""The kinds of sequences of the paper: whether the first follows the last, and the words."""
 
-FEWEST = 20
-"""Tokens with a successor below which nothing is measured (our own choice)."""
+FEWEST = 20  # tokens with a successor below which nothing is measured (our own choice)
 
-SHUFFLES = 20
-"""Random orders of each sequence; a head's control is its best score among them (our own choice)."""
+SHUFFLES = 20  # random orders of each sequence; a head's control is its best score among them (our own choice)
 
-MAJORITY = 0.5
-"""A head is a successor head where it writes at least this share of successors (our own choice)."""
+MAJORITY = 0.5  # a head is a successor head where it writes at least this share of successors (our own choice)
 
 
 @dataclass(frozen=True)

@@ -7,4 +7,3 @@ VIEWS = (
     View("differences", "the differences of one head, for those that differ most"),
     page_view("every head on A, on B, and their difference, in one HTML file"),
 )
-"""Its figures, in the order of the documentation."""

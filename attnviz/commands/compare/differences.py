@@ -14,41 +14,30 @@ import torch
 from torch import Tensor
 
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import SAMPLES, Simultaneous, simultaneous
+from attnviz.measures.intervals import SAMPLES, simultaneous
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference.attention import entropy, nowhere
 
+# The Jensen-Shannon distance of two patterns that share no key, in the square root of nats.
 LARGEST_DISTANCE = math.sqrt(math.log(2))
-"""The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
 
 STATISTICS = "divergence", "distance", "total_variation"
 
-_SAME = 1e-4 * LARGEST_DISTANCE
-"""Distances on one text that are smaller are rounding."""
-
-_Blocks = Iterable[tuple[int, Tensor, Tensor]]
+_SAME = 1e-4 * LARGEST_DISTANCE  # distances on one text that are smaller are rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How one head differs between A and B: means over texts, of a single one its own numbers, without an interval.
-
-    Attributes:
-        rank: 1 for the head that differs most.
-        divergence: of a text the mean over its queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
-        distance: of a text the square root of that, 0 to 0.833: the root mean square of the queries' own distances.
-        total_variation: of a text the mean over its queries of the total variation distance, 0-1.
-        interval: of the distance, at 0.05 over all heads together; None where there are too few texts, or too few on
-            which it differs.
-    """
+    """How one head differs between A and B: means over texts, of a single one its own numbers, without an interval."""
 
     id: HeadId
-    rank: int
-    divergence: float
-    distance: float
-    total_variation: float
+    rank: int  # 1 for the head that differs most
+    divergence: float  # of a text the mean over its queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693
+    distance: float  # of a text the square root of that, 0 to 0.833: the root mean square of its queries' own distances
+    total_variation: float  # of a text the mean over its queries of the total variation distance, 0-1
+    # of the distance, at 0.05 over all heads; None where there are too few texts, or too few on which it differs
     interval: Interval | None = None
 
     def __repr__(self) -> str:
@@ -74,9 +63,9 @@ class DifferenceTally(SumTally):
         for n in lengths:  # a query that sees one key alone attends to it in any model
             self._counts["largest"] += LARGEST_DISTANCE * math.sqrt((n - (self._causal or n == 1)) / n)
 
-    def add(self, layer: int, blocks: _Blocks, queries: Tensor) -> None:
+    def add(self, layer: int, chunks: Iterable[tuple[int, Tensor, Tensor]], queries: Tensor) -> None:
         """Compare one layer's patterns; see :func:`mean_differences`."""
-        divergence, variation = mean_differences(blocks, queries, self._learned)
+        divergence, variation = mean_differences(chunks, queries, self._learned)
         statistics = {"divergence": divergence, "distance": divergence.sqrt(), "total_variation": variation}
         for name, values in statistics.items():
             self._counts[name][:, layer, : values.shape[1]] += self._weights @ values
@@ -87,42 +76,36 @@ class DifferenceTally(SumTally):
         """Mean over texts of the largest possible distance."""
         return float(self._counts["largest"] / self._counts["texts"][0])
 
-    def _means(self, name: str) -> Tensor:
-        """Means over texts as measured and in every bootstrap sample, [1 + replicates, n_layers, n_heads]."""
-        return self._counts[name] / self._counts["texts"][:, None, None]
-
     def ranked(self) -> list[Difference]:
         """Every head, the most different first; with intervals if there are enough texts."""
-        means = {name: self._means(name)[0] for name in STATISTICS}
-        ids = sorted(self._heads, key=lambda id: (-float(means["distance"][id]), id))
-        intervals, places = self._intervals(), torch.arange(means["distance"].numel()).view_as(means["distance"])
+        n_texts = self._counts["texts"]
+        means = {name: self._counts[name] / n_texts[:, None, None] for name in STATISTICS}  # [1 + samples, layer, head]
+        distances, squares = (means[name].flatten(1) for name in ("distance", "divergence"))
+        errors = ((squares - distances**2).clamp_min(0) / (n_texts - 1)[:, None]).sqrt()
+        every = torch.full_like(distances[0], float(n_texts[0]))
+        measured = distances[0]
+        intervals = simultaneous(
+            measured, distances[1:] - measured, errors, every, self._counts["different"].flatten(), scale=measured
+        )
+        ranked = sorted(self._heads, key=lambda id: (-float(means["distance"][0][id]), id))
         return [
             Difference(
                 id=id,
                 rank=rank,
-                divergence=float(means["divergence"][id]),
-                distance=float(means["distance"][id]),
-                total_variation=float(means["total_variation"][id]),
-                interval=intervals.interval(int(places[id])),
+                interval=intervals.interval(id.layer * means["distance"].shape[2] + id.head),
+                **{name: float(mean[0][id]) for name, mean in means.items()},
             )
-            for rank, id in enumerate(ids, start=1)
+            for rank, id in enumerate(ranked, start=1)
         ]
 
-    def _intervals(self) -> Simultaneous:
-        """Intervals of all heads' distances; the square of a text's distance is its divergence."""
-        distances, squares = (self._means(name).flatten(1) for name in ("distance", "divergence"))
-        n_texts = self._counts["texts"]
-        errors = ((squares - distances**2).clamp_min(0) / (n_texts - 1)[:, None]).sqrt()
-        every, measured = torch.full_like(distances[0], float(n_texts[0])), distances[0]
-        moved = distances[1:] - measured
-        return simultaneous(measured, moved, errors, every, self._counts["different"].flatten(), scale=measured)
 
-
-def mean_differences(blocks: _Blocks, queries: Tensor, learned_sinks: bool = False) -> tuple[Tensor, Tensor]:
+def mean_differences(
+    chunks: Iterable[tuple[int, Tensor, Tensor]], queries: Tensor, learned_sinks: bool = False
+) -> tuple[Tensor, Tensor]:
     """Mean Jensen-Shannon divergence (nats) and total variation over the queries of each text.
 
     Args:
-        blocks: the first query, and its and the next rows on both sides, [n_texts, n_heads, n_rows, n_keys] each,
+        chunks: the first query, and its and the next rows on both sides, [n_texts, n_heads, n_rows, n_keys] each,
             which sum to 1.
         queries: boolean [n_texts, n], False for padding.
         learned_sinks: whether they sum to less: what goes nowhere is then one outcome more.
@@ -131,14 +114,14 @@ def mean_differences(blocks: _Blocks, queries: Tensor, learned_sinks: bool = Fal
         [n_texts, n_heads] each, float64, on the CPU.
     """
     sums = torch.zeros(())
-    for first, one, other in blocks:
+    for first, one, other in chunks:
         device = "cpu" if one.device.type == "mps" else one.device  # which has no float64
         heads = []
         for rows in zip(one.unbind(1), other.unbind(1), strict=True):  # in float64 one at a time, to save memory
-            p, q = (each.to(device, torch.float64) for each in rows)
+            p, q = (pattern.to(device, torch.float64) for pattern in rows)
             if learned_sinks:
-                p, q = (torch.cat([each, nowhere(each)[..., None]], -1) for each in (p, q))
-            of_mean, of_p, of_q = (entropy(each) for each in ((p + q) / 2, p, q))
+                p, q = (torch.cat([pattern, nowhere(pattern)[..., None]], -1) for pattern in (p, q))
+            of_mean, of_p, of_q = (entropy(pattern) for pattern in ((p + q) / 2, p, q))
             divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
             heads.append(torch.stack([divergence, (q - p).abs().sum(-1) / 2]))
         counted = queries[:, None, first : first + one.shape[2]].to(heads[0])

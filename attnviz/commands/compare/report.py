@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference
-from attnviz.commands.compare.wording import answer, side_lines
+from attnviz.commands.compare.wording import headline, side_lines
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.report import CommandSpec
@@ -17,38 +17,35 @@ from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import rounded, signed, visible
 
-THOUSANDTHS = partial(rounded, digits=3)
-"""Writes a number with three decimals."""
+THOUSANDTHS = partial(rounded, digits=3)  # writes a number with three decimals
 
+# How much a head differs, on a text or over a corpus.
 DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Rank", name="rank"),
     Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
     Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
     Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, detail=True),
 )
-"""How much a head differs, on a text or over a corpus."""
 
-_PLACE = ("difference", "query", "key")
+FEW, MOST_DIFFERENT_FIRST = 8, "the most different first"  # heads on the first screen, and their order
+
 _LABELS = ("query_label", "key_label")
 
 
 def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifference]:
-    def place(most: LargestDifference | None, head: HeadDifference) -> dict[str, Any] | None:
-        return most and {**most._asdict(), **dict(zip(_LABELS, result.ends(head, most), strict=True))}
+    def weight(name: str, prefix: str, prefix_of_labels: str) -> Field[HeadDifference]:
+        def value(head: HeadDifference) -> dict[str, Any] | None:
+            most: LargestDifference | None = getattr(head, name)
+            return most and {**most._asdict(), **dict(zip(_LABELS, result.ends(head, most), strict=True))}
+
+        columns = {f"{prefix}{key}": (key,) for key in LargestDifference._fields}
+        return Field(value=value, name=name, csv=columns | {f"{prefix_of_labels}{key}": (key,) for key in _LABELS})
 
     fields: tuple[Field[HeadDifference], ...] = (
         *HEAD,
         *DIFFERENCE,
-        Field(
-            value=lambda head: place(head.largest, head),
-            name="largest",
-            csv={f"largest_{name}": (name,) for name in _PLACE} | {name: (name,) for name in _LABELS},
-        ),
-        Field(
-            value=lambda head: place(head.largest_content, head),
-            name="largest_content",
-            csv={f"content_{name}": (name,) for name in (*_PLACE, *_LABELS)},
-        ),
+        weight("largest", "largest_", ""),
+        weight("largest_content", "content_", "content_"),
         *plain("label_before", "label_after", "label_changed"),
         Field(value=lambda head: head.before.certain, name="label_before_certain"),
         Field(value=lambda head: head.after.certain, name="label_after_certain"),
@@ -58,8 +55,9 @@ def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifferenc
 
 
 def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
-    first, sides = result.first, (result.first, result.second)
-    parser, target = first.parse.parser if first.parse else None, first.target
+    first, sides = result.first, result.sides
+    parser = first.parse.parser if first.parse else None
+    target = first.target
     return {
         "compared": result.compared,
         "models": [model_entry(side.checkpoint) for side in sides],
@@ -77,50 +75,43 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
 
 
 def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
-    sides = result.first, result.second
-    verified = [verification_line(side.verification, side.checkpoint) for side in sides]
+    verified = [verification_line(side.verification, side.checkpoint) for side in result.sides]
     if verified[0] == verified[1]:
         del verified[1]
-    said = Text.assemble((answer(result), "bold"), "\n", "\n".join(side_lines(result)))
+    said = Text.assemble((headline(result), "bold"), "\n", "\n".join(side_lines(result)))
     yield Text("\n").join([said, *verified])
+    rounding = f"Rounding alone may move a weight by {result.floor:.1e}."
     if not result.any_beyond_rounding:
-        yield notes(f"{_rounding(result)} compare.csv has the heads with their labels.")
+        yield notes(f"{rounding} compare.csv has the heads with their labels.")
         return
+
+    def largest(head: HeadDifference) -> str:
+        """The largest difference of content: number, then query and key."""
+        most = head.largest_content
+        if most is None or abs(most.difference) <= result.floor:
+            return "none beyond rounding" if head.rounding else "none: to or from sinks alone"
+        query, key = result.ends(head, most)
+        return f"{signed(most.difference)}  ‘{query}’ to ‘{key}’"
+
     table = _table(result, choices)
     columns: list[Field[HeadDifference]] = [
         *pick(table.fields, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels)),
-        Field("Largest difference of content", partial(_largest, result), "B − A"),
+        Field("Largest difference of content", largest, "B − A"),
     ]
-    order = "the most different first"
-    yield first_rows("Heads", columns, table.rows, choices.rows(_FEW), "compare.csv", order=order)
-    yield _notes(result) if choices.verbose else notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
-
-
-_FEW = 8  # heads on the first screen
-
-
-def _largest(result: Comparison, head: HeadDifference) -> str:
-    """The largest difference of content: number, then query and key."""
-    most = head.largest_content
-    if most is None or abs(most.difference) <= result.floor:
-        return "none beyond rounding" if head.rounding else "none: to or from sinks alone"
-    query, key = result.ends(head, most)
-    return f"{signed(most.difference)}  ‘{query}’ to ‘{key}’"
-
-
-def _rounding(result: Comparison) -> str:
-    return f"Rounding alone may move a weight by {result.floor:.1e}."
-
-
-def _notes(result: Comparison) -> Text:
-    return notes(
+    yield first_rows("Heads", columns, table.rows, choices.rows(FEW), "compare.csv", order=MOST_DIFFERENT_FIRST)
+    if not choices.verbose:
+        yield notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
+        return
+    yield notes(
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
-        f"A single label holds on both sides. {_rounding(result)} One text shows what changed here, not what changes "
-        "in general.",
+        f"A single label holds on both sides. {rounding} One text shows what changed here, not what changes in "
+        "general.",
     )
 
+
+_OF_CONTENT = "content_difference content_query_label content_key_label"
 
 SPEC = CommandSpec(
     content=_content,
@@ -128,15 +119,5 @@ SPEC = CommandSpec(
     table=_table,
     patterns=True,
     all_selected=True,
-    paper=(
-        "rank",
-        "id",
-        "distance",
-        "content_difference",
-        "content_query_label",
-        "content_key_label",
-        "label_before",
-        "label_after",
-    ),
+    paper=("rank", "id", "distance", *_OF_CONTENT.split(), "label_before", "label_after"),
 )
-"""The command's presentation."""

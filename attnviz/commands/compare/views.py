@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import FuncNorm
 
-from attnviz.commands.compare.measure import Comparison, HeadDifference
+from attnviz.commands.compare.measure import Comparison, HeadDifference, side_by_side
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
-from attnviz.figures.style import Style
 from attnviz.present.figure_context import FigureContext, capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, shortened_token, signed
@@ -46,15 +45,18 @@ def rounded_up(largest: float) -> float:
 
 
 def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    """Plan the differences of all selected heads on one scale."""
-    style, end = choices.style, _end(result.heads)
+    end = _end(result.heads)
     heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
-    pooled = grid_pooling(n, [head.id for head in heads], style)
+    pooled = grid_pooling(n, [head.id for head in heads], choices.style)
     count = f"all {len(heads)} heads"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
-    nothing = "" if result.any_beyond_rounding else _NOTHING
+    sizes = counted(len(result.rows.labels), result.unit)
+    if len(result.parts) > 1:
+        source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
+        sizes = f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
+    nothing = [] if result.any_beyond_rounding else [_NOTHING]
     of_heads = _pooled_differences(result, heads, lambda _: pooled)
     yield HeadGridPlan(
         stem="compare",
@@ -62,59 +64,53 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
             f"Attention in B minus that in A of {count}, {sides_in_words(result)}",
             f"{_COLOURS}, on a square-root scale to ±{end:g}, the same for every head",
             _pooled(pooled),
-            nothing,
+            *nothing,
         ),
-        title=f"What changed: {count}; {nothing}" if nothing else f"What changed: {count}",
-        notes=(
-            *side_lines(result),
-            f"In each square rows attend to columns ({_sizes(result)}).",
-            _pooled_note(pooled),
-        ),
+        title="; ".join([f"What changed: {count}", *nothing]),
+        notes=(*side_lines(result), f"In each square rows attend to columns ({sizes}).", _pooled(pooled, note=True)),
         cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
         bar=_BAR,
-        colours=style.diverging_map(),
+        colours=choices.style.diverging_map(),
         signed=True,
         beside="Beside each id: the Jensen-Shannon distance.",
     )
 
 
-def _sizes(result: Comparison) -> str:
-    """Rows and columns of patterns in words; of encoder-decoders by kind, with the letters of ids."""
-    if len(result.parts) == 1:
-        return counted(len(result.rows.labels), result.unit)
-    source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
-    return f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
-
-
 def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    """Plan a heatmap per head: those selected, or those that differ most."""
     style, sides, end = choices.style, sides_in_words(result), _end(result.heads)
     heads = result.select(choices.select)[: choices.top or None]
-    for head, values in _pooled_differences(result, heads, lambda part: _pooling(part, style)[0]):
+
+    def pooling(part: Comparison) -> tuple[int, int]:  # positions per cell, and the label interval
+        return heatmap_pooling(part.rows.labels, style, len(part.columns.labels))
+
+    for head, values in _pooled_differences(result, heads, lambda part: pooling(part)[0]):
         part = result.part_of(head)
-        labels, keys = Labels(*part.rows), None if part.first.context.source is None else Labels(*part.columns)
-        pooled, every = _pooling(part, style)
-        named = FigureContext("", (), len(labels.texts), result.unit).named(every)
-        named_note = f"{capital(named)}." if named else ""
+        labels = Labels(*part.rows)
+        keys = None if part.first.context.source is None else Labels(*part.columns)
+        pooled, every = pooling(part)
+        named = FigureContext("", (), len(labels.texts), result.unit).label_interval_note(every)
         largest = head.largest
-        query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head))
-        query_cell, key_cell = largest.query // pooled, largest.key // pooled
-        outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
+        query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head, largest))
+        shown = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
+        outline = Outline((largest.query // pooled,) * 2, (largest.key // pooled,) * 2)
+        if head.rounding:
+            shown = _NOTHING
         label = head.labels if head.label_changed else f"{head.labels} (both)"
-        evidence = f"label {label} · total variation {head.total_variation:.2f}"
+        distance = f"Jensen-Shannon distance {head.distance:.3f}"
+        rank = f"rank {head.rank} of {len(result.heads)}"
         yield HeatmapPlan(
             stem=f"differences/{head.id.file_stem}",
             caption=caption_of(
                 f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides}",
                 f"{_COLOURS}, on a square-root scale to ±{end:g} (the same for every head)",
-                f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",
+                f"{distance} (root nats), {rank}",
                 _pooled(pooled),
                 _NOTHING if head.rounding else "",
             ),
-            title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
-            evidence=f"{evidence} · {_NOTHING if head.rounding else outlined}",
-            notes=(*side_lines(result), _pooled_note(pooled), named_note),
+            title=f"{head.id}  {distance}, {rank}",
+            evidence=f"label {label} · total variation {head.total_variation:.2f} · {shown}",
+            notes=(*side_lines(result), _pooled(pooled, note=True), f"{capital(named)}." if named else ""),
             values=values,
             labels=labels,
             keys=keys,
@@ -124,15 +120,10 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
             bar=_BAR,
             pooled=pooled,
             colours=style.diverging_map(),
-            outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
+            outlines=() if head.rounding else (outline,),
             forms=(signed_hundredths, lambda value: signed_hundredths(value).replace("0.", ".")),
             signed=True,
         )
-
-
-def _pooling(part: Comparison, style: Style) -> tuple[int, int]:
-    """Positions per cell, and the label interval."""
-    return heatmap_pooling(part.rows.labels, style, len(part.columns.labels))
 
 
 def _pooled_differences(
@@ -142,12 +133,13 @@ def _pooled_differences(
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer = list(group)
         part = result.part_of(of_layer[0])
+        numbers = [head.id.head for head in of_layer]
         shape = len(part.rows.labels), len(part.columns.labels)
         pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
-        for first, a, b in result.blocks(layer, [head.id.head for head in of_layer]):
-            for each, rows in zip(pooled, b.double() - a.double(), strict=True):
-                each.add(first, rows)
-        yield from ((head, each.cells) for head, each in zip(of_layer, pooled, strict=True))
+        for first, a, b in side_by_side(*(side.chunks(layer, numbers) for side in result.sides)):
+            for differences, rows in zip(pooled, b.double() - a.double(), strict=True):
+                differences.add(first, rows)
+        yield from ((head, differences.cells) for head, differences in zip(of_layer, pooled, strict=True))
 
 
 def _end(heads: Sequence[HeadDifference]) -> float:
@@ -155,16 +147,12 @@ def _end(heads: Sequence[HeadDifference]) -> float:
     return rounded_up(max((abs(head.largest.difference) for head in heads if not head.rounding), default=0.0))
 
 
-def _pooled_note(factor: int) -> str:
-    """:func:`_pooled` as a note."""
-    return f"{capital(_pooled(factor))}." if factor > 1 else ""
-
-
-def _pooled(factor: int) -> str:
-    """What a figure says of cells that stand for several differences, or ''."""
+def _pooled(factor: int, note: bool = False) -> str:
+    """What a figure says of cells that stand for several differences, as part of a caption or as a note, or ''."""
     if factor == 1:
         return ""
-    return f"each cell is the largest of {factor} × {factor} differences, with its sign (pooled for drawing only)"
+    text = f"each cell is the largest of {factor} × {factor} differences, with its sign (pooled for drawing only)"
+    return f"{capital(text)}." if note else text
 
 
 OVERVIEW = Drawing(_plan_overview, head_grid_figure, draw_head_grid)

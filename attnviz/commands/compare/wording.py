@@ -7,8 +7,7 @@ from attnviz.models.head_ids import layers_in_words
 from attnviz.present.figure_context import capital
 from attnviz.wording import amount, counted, quoted, rounded, shortened_token
 
-LONGEST_LABEL = 24
-"""Most characters of a label in a sentence."""
+LONGEST_LABEL = 24  # most characters of a label in a sentence
 
 _MOST_TOKENS = 4
 
@@ -18,13 +17,14 @@ def side_lines(result: Comparison | CorpusComparison) -> list[str]:
     if isinstance(result, CorpusComparison):
         shared = [f"corpus: {result.source}"]
     else:
-        model, text = result.checkpoint.short_name, quoted_text(result.first)
-        line = f"model: {model}" if result.compared == "texts" else f"text: {text}"
-        shared = ["; ".join(filter(None, [line, _target(result)])), _differing(result)]
-    return [*(f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)), *filter(None, shared)]
+        line = f"text: {quoted_text(result.first)}"
+        if result.compared == "texts":
+            line = f"model: {result.checkpoint.short_name}"
+        shared = ["; ".join([line, *_target(result)]), *_differing(result)]
+    return [*(f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)), *shared]
 
 
-def answer(result: Comparison) -> str:
+def headline(result: Comparison) -> str:
     """What changed, in a sentence: which layers, how many heads, the head that moved most, labels."""
     if not any(head.largest.difference for head in result.heads):
         return "Nothing changed: every weight of every head is the same on both sides."
@@ -37,18 +37,15 @@ def answer(result: Comparison) -> str:
     n = sum(head.id.layer in touched for head in result.heads)
     which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
     n_labels = sum(head.label_changed for head in result.heads)
+    most = moved[0].distance
+    distance = amount(most) if most < 0.0005 else rounded(most, 3)
     parts = [
-        f"{layers_in_words(same)} identical" if same else "",
+        *([f"{layers_in_words(same)} identical"] if same else []),
         f"{which} of {layers_in_words(other)} moved",
-        f"most {moved[0].id}, {_distance(moved[0].distance)} of at most {result.furthest:.2f}",
+        f"most {moved[0].id}, {distance} of at most {result.furthest:.2f}",
         f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
     ]
-    return f"{capital('; '.join(filter(None, parts)))}."
-
-
-def _distance(value: float) -> str:
-    """As in the table, smaller ones with two digits."""
-    return amount(value) if value < 0.0005 else rounded(value, 3)
+    return f"{capital('; '.join(parts))}."
 
 
 def sides_in_words(result: Comparison | CorpusComparison) -> str:
@@ -60,23 +57,22 @@ def sides_in_words(result: Comparison | CorpusComparison) -> str:
     shared = f"on the text {quoted_text(result.first)}"
     if result.compared == "texts":
         shared = f"both read by {result.checkpoint.short_name}"
-    words = "by words" if result.unit == "word" else ""
-    differing = _differing(result)
-    said = ", ".join(filter(None, [sides, shared, _target(result), words]))
-    return f"{said} ({differing})" if differing else said
+    words = ["by words"] if result.unit == "word" else []
+    said = ", ".join([sides, shared, *_target(result), *words])
+    return " ".join([said, *(f"({differing})" for differing in _differing(result))])
 
 
-def _differing(result: Comparison) -> str:
-    """Number of tokens (or words) that differ, and the first; or ''."""
+def _differing(result: Comparison) -> list[str]:
+    """Number of tokens (or words) that differ, and the first, if any do."""
     labels = [label for label, _, differs in zip(*result.rows, strict=True) if differs]
+    if not labels:
+        return []
     first = ", ".join(shortened_token(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
     number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
-    verb = "differs" if len(labels) == 1 else "differ"
-    return f"{number} {verb}: {first}{more}" if labels else ""
+    return [f"{number} {'differs' if len(labels) == 1 else 'differ'}: {first}{more}"]
 
 
-def _target(result: Comparison) -> str:
-    """Target of an encoder-decoder; else ''."""
+def _target(result: Comparison) -> list[str]:
     target = result.first.target
-    return "" if target is None else f"target: {quoted(target.text)}"
+    return [] if target is None else [f"target: {quoted(target.text)}"]

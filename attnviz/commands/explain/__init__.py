@@ -2,6 +2,7 @@
 
 from attnviz.present.report import View
 
+# Its figures, in the order of the documentation.
 VIEWS = (
     View("row", "the table of the followed row, to redo its softmax by hand; for a slide", module="row_view"),
     View(
@@ -11,4 +12,3 @@ VIEWS = (
         module="page_view",
     ),
 )
-"""Its figures, in the order of the documentation."""

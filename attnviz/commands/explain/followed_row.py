@@ -8,8 +8,7 @@ from torch import Tensor
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 
-MOST_KEYS = 32
-"""Keys of which explain.json has the vectors: those with the largest weights."""
+MOST_KEYS = 32  # keys of which explain.json has the vectors: those with the largest weights
 
 
 @dataclass(frozen=True, eq=False)

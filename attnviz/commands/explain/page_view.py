@@ -19,8 +19,8 @@ from attnviz.wording import counted, right_to_left, visible
 
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512  # tokens on the page, and numbers of a vector in the residual stream
 
+# Steps that have all heads side by side, and are thinned where they are wide, so that all are seen.
 _ALL_HEADS = {"query", "key", "value", "concatenated"}
-"""Steps that have all heads side by side, and are thinned where they are wide, so that all are seen."""
 
 
 def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:

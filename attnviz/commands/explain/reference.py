@@ -64,6 +64,7 @@ class Activation:
         return self.function(upcast(x)).to(x.dtype)
 
 
+# Reproduced activations, by name in the config. GELU: Hendrycks & Gimpel 2016; Φ is the normal distribution.
 ACTIVATIONS = {
     name: Activation(name, formula, function)
     for names, formula, function in (
@@ -82,7 +83,6 @@ ACTIVATIONS = {
     )
     for name in names.split()
 }
-"""Reproduced activations, by name in the config. GELU: Hendrycks & Gimpel 2016; Φ is the normal distribution."""
 
 
 def activation_named(name: object) -> Activation:

@@ -21,8 +21,8 @@ from attnviz.present.view import ViewOptions
 from attnviz.trace.checks import Verification
 from attnviz.wording import counted, error, rounded, shortened_token, visible
 
+# Numbers of a vector that the table of the row has room for, and its rows unless every table is asked for.
 _FIRST, FEW_KEYS = 4, 12
-"""Numbers of a vector that the table of the row has room for, and its rows unless every table is asked for."""
 
 
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
         (field.title, *(cell.plain for cell in table.cells(field, number)))
         for number, field in enumerate(table.columns)
     ]
-    keys = tuple(fitted_token(cell, _SIZE, DPI, LONGEST) for cell in columns[0])
+    keys = tuple(fitted_token(cell, _SIZE, LONGEST) for cell in columns[0])
     yield RowPlan(
         stem="explain-row",
         **about.caption_and_notes(f"{table.title}, on {about.quotes}", table.caption),
@@ -45,7 +45,7 @@ def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
 def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
     """A new figure of the table, with as many products of values as fit; UsageError if the width is too small."""
     size = _SIZE if style.room is None else _SMALL
-    widths = [max(text_width(cell, size, DPI, "bold") for cell in cells) / DPI + size / 75 for cells in plan.columns]
+    widths = [max(text_width(cell, size, "bold") for cell in cells) / DPI + size / 75 for cells in plan.columns]
     while style.room is not None and len(widths) > plan.needed and sum(widths) + 2 * MARGIN > style.room:
         widths.pop()
     natural, n_lines = sum(widths) + 2 * MARGIN, len(plan.columns[0])

@@ -21,14 +21,14 @@ from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.trace.recorder import Observer, Rows, random_values, record_attention, refuse_not_finite
 from attnviz.trace.taps import Site, taps
 
+# Tolerances of an activation on the model's own input, by dtype; for others that of outputs.
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
-"""Tolerances of an activation on the model's own input, by dtype; for others that of outputs."""
 
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
 _ON_RANDOM_VALUES = " on random values"
 
+# By step where it is in the model, in words, and the model's own tensor, without the batch axis.
 Shown = dict[str, tuple[str, Tensor]]
-"""By step where it is in the model, in words, and the model's own tensor, without the batch axis."""
 
 
 def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:

@@ -13,8 +13,7 @@ from attnviz.reference.attention import BY_POSITION
 _NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β", "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ"}
 _TABLES = tomllib.loads((Path(__file__).parents[2] / "data" / "layer_steps.toml").read_text(encoding="utf-8"))
 
-NORM_ORDERS: dict[str, str] = _TABLES["norm_orders"]
-"""A sentence on each order of norms."""
+NORM_ORDERS: dict[str, str] = _TABLES["norm_orders"]  # a sentence on each order of norms
 
 
 @dataclass(frozen=True)

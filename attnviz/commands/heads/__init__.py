@@ -2,6 +2,7 @@
 
 from attnviz.present.report import View, page_view
 
+# Its figures, in the order of the documentation.
 VIEWS = (
     View("overview", "every head of every layer in one picture"),
     View("heads", "one heatmap per head: row = query (attends from), column = key (attended to)"),
@@ -27,4 +28,3 @@ VIEWS = (
     ),
     page_view("every head to hover over, click and compare, in one HTML file", default=True),
 )
-"""Its figures, in the order of the documentation."""

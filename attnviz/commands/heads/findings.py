@@ -16,8 +16,8 @@ from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import visible
 
+# Labels and roles but patterns and relations, which other texts or corpora may have.
 _LABELS = ("coreference", "semantic", RETRIEVAL, RARE_WORD, *WRITTEN, DIAGONAL, UNNAMED, *NO_LABEL)
-"""Labels and roles but patterns and relations, which other texts or corpora may have."""
 
 
 @dataclass(frozen=True)

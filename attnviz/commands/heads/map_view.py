@@ -8,7 +8,7 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import ReferenceValue, written
+from attnviz.figures.page import ReferenceValue, format_number
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import described
@@ -34,10 +34,10 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
             if part.stack:
                 title, whose = f"{part.stack.letter}: {part.stack.name}", f" ({part.stack.name})"
             if len(measured):
-                alone.append(f"colours from 0 to {written(top)}{whose}")
+                alone.append(f"colours from 0 to {format_number(top)}{whose}")
             if uniform is not None:
                 reference = ReferenceValue(uniform, f"uniform attention{mean}")
-                alone.append(f"uniform attention would give {written(uniform)}{whose}{mean}")
+                alone.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
             n_heads = len(part.heads)
             hatched = []
             if lacking := n_heads - len(measured):
@@ -55,7 +55,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
                 f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
                 f"{meaning}{f', in {unit}' if unit else ''}",
                 *dict.fromkeys(facts),
-                alone=tuple(dict.fromkeys(alone)),
+                caption_only=tuple(dict.fromkeys(alone)),
             ),
             title=f"{about.model}: {name}, head by head",
             maps=tuple(maps),

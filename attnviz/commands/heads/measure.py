@@ -52,8 +52,8 @@ from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedRows, verify_attention
 from attnviz.wording import visible
 
+# What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``.
 Inputs = Mapping[str, Any]
-"""What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``."""
 
 
 class AnalyzeOptions(ModelOptions, total=False):

@@ -15,8 +15,7 @@ from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import visible
 
-OWN = "own"
-"""In place of a relation: that of each head's label or role."""
+OWN = "own"  # in place of a relation: that of each head's label or role
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,20 @@ from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
 from attnviz.wording import quoted
 
+# A role over the stored corpus; profile.json has its evidence.
 _STORED_ROLE = plain(
     *("role", "score", "baseline", "n", "interval", "holds"),
     *("passed", "direction", "untrained", "refuted"),
 )
-"""A role over the stored corpus; profile.json has its evidence."""
 
 
 _VERDICT = plain("name", "score", "baseline", "n", "holds", "passed", "kind", "enough", "threshold")
+# Fields of verdicts, by kind where these have more.
 _VERDICTS = {
     "syntactic": (*_VERDICT, *plain("direction", "offset", "baselines")),
     "repeats": (*_VERDICT, *plain("on_repeats", "baseline_on_repeats", "types")),
     "broad": (*_VERDICT, *plain("on_content")),
 }
-"""Fields of verdicts, by kind where these have more."""
 
 
 def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -255,6 +255,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
 
 _LONG_TEXT = 100  # tokens from which on the view ``text`` is recommended over ``lines``
 
+# The command's presentation.
 SPEC = CommandSpec(
     content=_content,
     tables=head_tables,
@@ -266,4 +267,3 @@ SPEC = CommandSpec(
     paper=("id", "label", *_JUDGED, "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text"),
     top=None,
 )
-"""The command's presentation."""

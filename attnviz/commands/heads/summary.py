@@ -128,6 +128,7 @@ def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
     return (None, None) if verdict is None else verdict.judged
 
 
+# The label of a head and the verdict behind it; None for what is unknown.
 LABEL: tuple[Field[HeadFindings], ...] = (
     Field(name="label"),
     Field("Score", lambda head: _judged(head)[0], name="label_score"),
@@ -136,6 +137,5 @@ LABEL: tuple[Field[HeadFindings], ...] = (
     Field("n", lambda head: head.labelled.n, name="label_n"),
     Field(value=lambda head: head.labelled.certain, name="label_certain"),
 )
-"""The label of a head and the verdict behind it; None for what is unknown."""
 
 LABEL_NUMBERS = pick(LABEL, "label_score", "label_baseline", "label_n")

@@ -75,7 +75,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, s
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
             "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
             "framed: where the attention comes from" if start is not None and not other_rows else "",
-            alone=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
+            caption_only=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
         ),
         title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,

@@ -41,12 +41,12 @@ _FEW = 12  # most heads of an overview that names their tokens
 
 _TILE = 1.6  # inches
 
+# Names of the colour bar, by scale.
 _BARS = {
     "shared": "attention weight",
     "per-head": "share of the head’s largest weight",
     "log": "attention weight (log scale)",
 }
-"""Names of the colour bar, by scale."""
 
 
 def pooled_patterns(
@@ -106,7 +106,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             choices.style.why_log(analysis.longest),
             about.pooled(pooled),
             "what rows lack to 1 goes nowhere, to a learned sink" if analysis.context.learned_sinks else "",
-            alone=(colours_in_words(style, "the largest weight of each head"), corpus),
+            caption_only=(colours_in_words(style, "the largest weight of each head"), corpus),
         ),
         title=f"{about.model}: {count}",
         roles=roles,
@@ -198,11 +198,11 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 f"Attention of head {head.id} of {about.subject}: {which}",
                 f"bold: generated {about.unit}s" if labels.bold else "",
                 choices.style.why_log(analysis.longest),
-                about.named(every),
+                about.label_interval_note(every),
                 about.pooled(pooled),
                 pairs,
-                first=f"{about.model} on {about.drawn_line}",
-                alone=(
+                first_note=f"{about.model} on {about.drawn_line}",
+                caption_only=(
                     colours_in_words(style, f"the head's largest weight, {most:.2g}"),
                     spans and f"brackets: the spans {spans}",
                     "weights of at least 0.005 are written in the cells"
@@ -270,10 +270,10 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
                 f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
                 selected,
                 f"a mean: no head need look like it. {rows}",
-                about.named(every),
+                about.label_interval_note(every),
                 about.pooled(pooled),
                 style.why_log(part.longest),
-                alone=(f"{norm_in_words(norm)}{' (larger weights look the same)' if cut else ''}",),
+                caption_only=(f"{norm_in_words(norm)}{' (larger weights look the same)' if cut else ''}",),
             ),
             title=f"{about.model}: {title}",
             tiles=tuple(Tile(long, mean, (short,)) for (long, short), mean in zip(titles, means, strict=True)),

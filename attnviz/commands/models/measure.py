@@ -36,43 +36,29 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Configuration:
-    """Sizes of a model without its weights; None if unknown.
-
-    Attributes:
-        kind: ``built-in``, ``folder``, ``hub`` or ``paper``.
-        source: of a paper's model the paper, of a hub model its commit; None otherwise.
-        architecture: the ``model_type`` of its config; ``gpt3`` has none in transformers.
-        n_layers, n_heads: of an encoder-decoder those of the encoder; of its decoder, with as much cross-attention,
-            ``n_decoder_layers`` and ``n_decoder_heads``.
-        n_kv_heads: keys and values in each layer, where the config names a number.
-        positions: the longest text, in tokens, as the config or the paper has it.
-        parameters: of the bare model (no task head; embeddings and BERT's pooler counted, what is shared once).
-        attention_parameters: those in W_Q, W_K, W_V, W_O and their biases.
-        stated_parameters: as the paper rounds them.
-        reproduced, reason: whether the reference attention reproduces it, and why it does not.
-        origins: by the name of a number, where it comes from: ``config``, ``paper``, ``released`` (the config that the
-            authors released, where the paper has no such number), ``derived`` (d_model / n_heads), ``counted``.
-    """
+    """Sizes of a model without its weights; None if unknown."""
 
     name: str
-    kind: str
-    source: str | None = None
-    architecture: str | None = None
-    n_layers: int | None = None
+    kind: str  # built-in, folder, hub or paper
+    source: str | None = None  # of a paper's model the paper, of a hub model its commit
+    architecture: str | None = None  # the model_type of its config; gpt3 has none in transformers
+    n_layers: int | None = None  # of an encoder-decoder those of the encoder, as n_heads
     n_heads: int | None = None
-    n_kv_heads: int | None = None
+    n_kv_heads: int | None = None  # keys and values in each layer, where the config names a number
     d_model: int | None = None
     d_head: int | None = None
-    positions: int | None = None
+    positions: int | None = None  # the longest text, in tokens, as the config or the paper has it
     vocabulary: int | None = None
-    parameters: int | None = None
-    attention_parameters: int | None = None
-    stated_parameters: int | None = None
-    reproduced: bool = False
-    reason: str | None = None
+    parameters: int | None = None  # of the bare model: embeddings and BERT's pooler counted, what is shared once
+    attention_parameters: int | None = None  # those in W_Q, W_K, W_V, W_O and their biases
+    stated_parameters: int | None = None  # as the paper rounds them
+    reproduced: bool = False  # by the reference attention
+    reason: str | None = None  # why not
+    # by the name of a number, where it comes from: config, paper, released (the config that the authors released, where
+    # the paper has no such number), derived (d_model / n_heads), counted
     origins: dict[str, str] = field(default_factory=dict, hash=False)
     notes: tuple[str, ...] = ()
-    n_decoder_layers: int | None = None
+    n_decoder_layers: int | None = None  # with as much cross-attention
     n_decoder_heads: int | None = None
 
     @property
@@ -123,8 +109,8 @@ def paper_configuration(name: str) -> Configuration | None:
     wanted = name.casefold().replace("gpt-", "gpt")
     models = [model for paper in _papers() for model in paper["models"]]
     names = {model.get("other_name"): model["name"] for model in models}
-    called = names.get(wanted, wanted)
-    return next((model for model in paper_configurations() if model.name == called), None)
+    wanted = names.get(wanted, wanted)
+    return next((model for model in paper_configurations() if model.name == wanted), None)
 
 
 _RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}
@@ -147,7 +133,14 @@ def find_config(name: str) -> Source:
         return Source(name, built_in_folder(name) or find_checkpoint(name).folder, kind="built-in")
     folder = as_folder(name) or as_folder(name, ADAPTER_CONFIG)
     if folder is None:
-        return replace(from_hub(name, None, _check_config, _config_alone, _unknown(name)), kind="hub")
+        papers = [known.name for known in paper_configurations()]
+        released = _RELEASED.get(name.casefold().rpartition("/")[2])
+        meant = f" Its sizes: attnviz models {released}." if released else did_you_mean(name, [*BUILT_IN, *papers])
+        unknown = (
+            f"no configuration of {name!r}.{meant} It is not a built-in name ({', '.join(BUILT_IN)}), not a folder "
+            f"with a {CONFIG}, not a paper's model ({papers[0]} … {papers[-1]})"
+        )
+        return replace(from_hub(name, None, _check_config, _config_alone, unknown), kind="hub")
     if folder.name == CONFIG and folder.is_file():
         folder = folder.parent
     if not folder.is_dir():
@@ -200,17 +193,6 @@ def _config_alone(names: list[str]) -> list[str]:
     return [CONFIG]
 
 
-def _unknown(name: str) -> str:
-    """The beginning of a message that there is no such model, with what may be meant."""
-    papers = [known.name for known in paper_configurations()]
-    released = _RELEASED.get(name.casefold().rpartition("/")[2])
-    meant = f" Its sizes: attnviz models {released}." if released else did_you_mean(name, [*BUILT_IN, *papers])
-    return (
-        f"no configuration of {name!r}.{meant} It is not a built-in name ({', '.join(BUILT_IN)}), not a folder with a "
-        f"{CONFIG}, not a paper's model ({papers[0]} … {papers[-1]})"
-    )
-
-
 _LONGEST = 160  # most characters of a reason from transformers
 
 _SHORT = re.compile(r"\bhas (\w+=[^,;]+)")
@@ -232,40 +214,30 @@ def model_configurations(
         CheckpointError: a name leads nowhere, or its config cannot be read.
         UsageError: a name is empty, or no name at all.
     """
-    wanted, tell = list(dict.fromkeys(_names(names))), tell or (lambda _, __: None)
-    if not wanted:
-        return _known_here(tell)
-    configurations: list[Configuration] = []
-    for count, name in enumerate(wanted):
-        tell(count, len(wanted))
-        configurations += _named(name)
-    return configurations
-
-
-def _names(names: object) -> list[str]:
-    """Names as a list of strings; UsageError for anything else."""
+    tell = tell or (lambda _, __: None)
     several = [names] if isinstance(names, str | Path) else [] if names is None else names
     try:
-        listed = [several] if isinstance(several, bytes) else list(several)  # type: ignore[call-overload]
+        listed: list[object] = [several] if isinstance(several, bytes) else list(several)
     except (TypeError, RuntimeError):  # also of arrays and tensors of which no row can be read
         listed = [several]
-    for name in listed:
-        if not isinstance(name, str | Path):
-            raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {as_found(name)}.")
-    return [str(name) for name in listed]
-
-
-def _named(name: str) -> list[Configuration]:
-    paper = paper_configuration(name)
-    if paper is None or name in BUILT_IN or as_folder(name) is not None:
-        return [read_configuration(find_config(name))]
-    cached = cached_configs().get(name)
-    return [paper] if cached is None else [paper, read_configuration(cached)]
-
-
-def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
-    """Configurations in the cache; unreadable ones are listed with the reason."""
-    configurations, files = list[Configuration](), [*built_in_configs(), *cached_configs().values()]
+    for given in listed:
+        if not isinstance(given, str | Path):
+            raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {as_found(given)}.")
+    wanted = list(dict.fromkeys(map(str, listed)))
+    configurations = list[Configuration]()
+    for count, name in enumerate(wanted):
+        tell(count, len(wanted))
+        paper = paper_configuration(name)
+        if paper is None or name in BUILT_IN or as_folder(name) is not None:
+            configurations.append(read_configuration(find_config(name)))
+            continue
+        configurations.append(paper)
+        cached = cached_configs().get(name)
+        if cached is not None:
+            configurations.append(read_configuration(cached))
+    if wanted:
+        return configurations
+    files = [*built_in_configs(), *cached_configs().values()]
     for count, file in enumerate(files):
         tell(count, len(files))
         try:
@@ -294,7 +266,7 @@ def read_configuration(file: Source) -> Configuration:
             "transformers' save_pretrained writes it."
         )
     model = Configuration(file.name, file.kind, file.revision, model_type)
-    family = ARCHITECTURES.usable([model_type]).get(model_type)
+    family = ARCHITECTURES.get(model_type)
     if family is None:
         known = f": {REFUSED[model_type]}" if model_type in REFUSED else ""
         return replace(model, reason=f"architecture {model_type!r}{known}")
@@ -304,6 +276,7 @@ def read_configuration(file: Source) -> Configuration:
     return _counted(model, config, file)
 
 
+# transformers' standard names of the sizes, to which its configs map others.
 _SETTINGS = {
     "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -313,18 +286,18 @@ _SETTINGS = {
     "positions": "max_position_embeddings",
     "vocabulary": "vocab_size",
 }
-"""transformers' standard names of the sizes, to which its configs map others."""
 
+# Names of the decoder's sizes; a name that both parts share stands for both.
 _DECODER_SETTINGS = {
     "n_decoder_layers": ("decoder_layers", "num_decoder_layers"),
     "n_decoder_heads": ("decoder_attention_heads", "num_heads"),
 }
-"""Names of the decoder's sizes; a name that both parts share stands for both."""
 
 
 def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Configuration:
     """Fill in the sizes of the model, of several parts those of its text part."""
-    part, notes = getattr(config, "text_config", config), list[str]()
+    part = getattr(config, "text_config", config)
+    notes = list[str]()
     if part is not config:
         notes.append(f"sizes are those of its part {part.model_type!r}; parameters are counted for the whole")
     settings_of = _SETTINGS | {"d_head": family.d_head_setting}
@@ -342,7 +315,8 @@ def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Co
         origins.pop("d_head", None)
         sizes["d_head"] = None
         if d_model and n_heads and d_model % n_heads == 0:
-            sizes["d_head"], origins["d_head"] = d_model // n_heads, "derived"
+            sizes["d_head"] = d_model // n_heads
+            origins["d_head"] = "derived"
     elif n_heads and n_heads * sizes["d_head"] != d_model:
         width = n_heads * sizes["d_head"]
         notes.append(f"{n_heads} heads of {sizes['d_head']} are {width} wide, d_model is {d_model}")
@@ -375,11 +349,13 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     if architecture is None:
         return model
     notes = [*model.notes, *architecture.notes(getattr(config, "text_config", config))]
-    if unused := first_position(architecture, config):
+    unused = first_position(architecture, config)
+    if unused:
         notes.append(
             f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
         )
-        model, origins["positions"] = replace(model, positions=config.max_position_embeddings - unused), "derived"
+        model = replace(model, positions=config.max_position_embeddings - unused)
+        origins["positions"] = "derived"
     layers = architecture.modules(architecture.base_model(empty))
     attending = [layer for layer in layers if layer.attends]
     in_attention = torch.nn.ModuleList(part for layer in attending for part in (layer.attention, layer.o_proj))

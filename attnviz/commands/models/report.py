@@ -1,13 +1,12 @@
 """JSON, CSV and tables of models, with the sources of the numbers; and of the reproduced families."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from attnviz.commands.models.measure import Configuration, paper_titles
+from attnviz.plugins import ORIGIN
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, notes, spaced
@@ -46,76 +45,66 @@ def verified_csv(content: dict[str, Any]) -> str:
 def verified_report(content: dict[str, Any]) -> RenderableType:
     """Table with a row per model that was verified, why others were not, and what a report of a fault needs."""
     models: Sequence[dict[str, Any]] = content["models"]
+
+    def error(title: str) -> Field[dict[str, Any]]:
+        def value(model: dict[str, Any]) -> str | None:
+            number = model.get("errors", {}).get(f"{title.lower()}_error")
+            return None if number is None else f"{number:.1e}"
+
+        return Field(f"{title} error", value)
+
+    def peak(model: dict[str, Any]) -> float | None:
+        return None if model.get("peak_bytes") is None else model["peak_bytes"] / 2**30
+
     columns: list[Field[dict[str, Any]]] = [
         Field("Name", lambda model: visible(model["model"]["name"])),
         Field("Level", lambda model: model["level"]),
-        *(Field(f"{name} error", partial(_error, name=name)) for name in ("Pattern", "Output", "Layer")),
+        *map(error, ("Pattern", "Output", "Layer")),
         Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", _peak, "GiB"),
+        Field("Memory", peak, "GiB"),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
-    told = [line for model in models for line in _on_verified(model)]
-    versions = ", ".join(
-        f"{name} {content[name]}" for name in ("attnviz", "torch", "transformers", "python", "platform")
-    )
-    said = (
-        f"{_LEVEL} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on; – "
-        "where explain takes no such model. Memory: the peak of the process so far, or of the GPU."
-    )
-    return spaced([RowTable(title, columns, models), notes(*map(visible, [said, *told, versions]))])
-
-
-def _on_verified(model: dict[str, Any]) -> list[str]:
-    """What the model is, as far as it is known, and why it is not verified."""
-    entry = model["model"]
-    known = [entry.get("architecture"), entry.get("class"), entry.get("dtype"), entry.get("device")]
-    known += [f"{name}: {entry[name]}" for name in ("attention", "head") if entry.get(name)]
-    is_known = ", ".join(filter(None, known))
-    lines = [f"{entry['name']}: {is_known}."] if is_known else []
-    return [*lines, f"{entry['name']}: {model['reason']}"] if model["reason"] else lines
-
-
-def _peak(model: dict[str, Any]) -> float | None:
-    peak = model.get("peak_bytes")
-    return None if peak is None else peak / 2**30
-
-
-def _error(model: dict[str, Any], name: str) -> str | None:
-    error = model.get("errors", {}).get(f"{name.lower()}_error")
-    return None if error is None else f"{error:.1e}"
+    lines = [
+        f"{_LEVEL} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on; – where "
+        "explain takes no such model. Memory: the peak of the process so far, or of the GPU."
+    ]
+    for model in models:  # what it is, as far as it is known, and why it is not verified
+        entry = model["model"]
+        known = [entry.get(name) for name in ("architecture", "class", "dtype", "device")]
+        known += [f"{name}: {entry[name]}" for name in ("attention", "head") if entry.get(name)]
+        if any(known):
+            lines.append(f"{entry['name']}: {', '.join(filter(None, known))}.")
+        if model["reason"]:
+            lines.append(f"{entry['name']}: {model['reason']}")
+    programs = ("attnviz", "torch", "transformers", "python", "platform")
+    lines.append(", ".join(f"{name} {content[name]}" for name in programs))
+    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
 
 
 def models_report(models: Sequence[Configuration]) -> RenderableType:
     """Table with a row per model."""
+
+    def size(title: str, name: str) -> Field[Configuration]:
+        def value(model: Configuration) -> str:  # with a star if it is not the paper's own
+            number = getattr(model, name)
+            of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
+            if number is None:
+                return "–"
+            star = "*" if model.origins.get(name) == "released" else ""
+            return f"{star}{number}" if of_decoder is None else f"{star}{number}+{of_decoder}"
+
+        return Field(title, value, detail=name in ("d_head", "positions"))
+
+    def source(model: Configuration) -> str:
+        return (model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind
+
     columns: list[Field[Configuration]] = [
         Field("Name", lambda model: visible(model.name)),
-        *(
-            Field(title, partial(_size, name=name), detail=name in ("d_head", "positions"))
-            for title, name in _SIZES.items()
-        ),
+        *(size(title, name) for title, name in _SIZES.items()),
         Field("Parameters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
-        Field("Source", _source, detail=True),
+        Field("Source", source, detail=True),
         Field("Level", lambda model: model.level),
     ]
-    title = "Models (from configs and papers; no weights were loaded)"
-    return spaced([RowTable(title, columns, models), _notes(models)])
-
-
-def _source(model: Configuration) -> str:
-    return (model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind
-
-
-def _size(model: Configuration, name: str) -> str:
-    """A size, with a star if it is not the paper's own."""
-    size = getattr(model, name)
-    of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
-    if size is None:
-        return "–"
-    star = "*" if model.origins.get(name) == "released" else ""
-    return f"{star}{size}" if of_decoder is None else f"{star}{size}+{of_decoder}"
-
-
-def _notes(models: Sequence[Configuration]) -> Text:
     papers = [model for model in models if model.kind == "paper"]
     lines = []
     if any(model.parameters or model.stated_parameters for model in models):
@@ -123,28 +112,23 @@ def _notes(models: Sequence[Configuration]) -> Text:
             "Parameters: as a paper states them, else counted, of the bare model without a task head; embeddings and "
             "BERT's pooler count, shared ones once."
         )
-    released = [model for model in papers if model.parameters is not None]
-    if released:
-        counts = ", ".join(f"{model.name} {abbreviated(model.parameters)}" for model in released)
-        lines.append(f"Counted from the released sizes: {counts}.")
-    lines += _on_models(models)
+    counts = [f"{model.name} {abbreviated(model.parameters)}" for model in papers if model.parameters is not None]
+    if counts:
+        lines.append(f"Counted from the released sizes: {', '.join(counts)}.")
+    sharing: dict[str, list[str]] = {}  # reasons and notes, each once for all models that share it
+    for model in models:
+        reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
+        for note in (*reasons, *model.notes):
+            sharing.setdefault(note.removesuffix("."), []).append(model.name)
+    lines += [f"{', '.join(names)}: {note}." for note, names in sharing.items()]
     if any(model.level for model in models):
         lines.append(f"{_LEVEL} –: not reproduced. --families lists which commands take which.")
     if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")
     cited = {model.source for model in papers}
     lines += [f"{name}: {title}." for name, title in paper_titles().items() if name in cited]
-    return notes(*map(visible, lines))
-
-
-def _on_models(models: Sequence[Configuration]) -> list[str]:
-    """Reasons and notes, each once for all models that share it."""
-    sharing: dict[str, list[str]] = {}
-    for model in models:
-        reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
-        for note in (*reasons, *model.notes):
-            sharing.setdefault(note.removesuffix("."), []).append(model.name)
-    return [f"{', '.join(names)}: {note}." for note, names in sharing.items()]
+    title = "Models (from configs and papers; no weights were loaded)"
+    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
 
 
 def families_document(version: str) -> dict[str, Any]:
@@ -152,12 +136,11 @@ def families_document(version: str) -> dict[str, Any]:
     from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
     from attnviz.trace.checks import Verification
 
-    plugins = ARCHITECTURES.plugins
     families = [
-        {"architecture": name, "level": None if name in plugins else Verification.level}
+        {"architecture": name, "level": None if name in ARCHITECTURES.plugins else Verification.level}
         | {"commands": commands_of(architecture)}
-        | ({"plugin": plugins[name].origin} if name in plugins else {})
-        for name, architecture in sorted(ARCHITECTURES.usable().items())
+        | ({"plugin": ORIGIN} if name in ARCHITECTURES.plugins else {})
+        for name, architecture in sorted(ARCHITECTURES.items())
     ]
     return {"attnviz": version, "families": families, "refused": dict(sorted(REFUSED.items()))}
 
@@ -165,26 +148,24 @@ def families_document(version: str) -> dict[str, Any]:
 def families_report(document: dict[str, Any]) -> RenderableType:
     """Table with a row per family and a column per command."""
     families = document["families"]
+
+    def part(command: str) -> Field[dict[str, Any]]:
+        words = {None: "–", "model": "yes", "untried": "?"}
+        return Field(command, lambda family: words.get(family["commands"][command], str(family["commands"][command])))
+
     columns: list[Field[dict[str, Any]]] = [
         Field("model_type", lambda family: family["architecture"]),
         Field("Level", lambda family: family["level"] or "?"),
+        *map(part, families[0]["commands"]),
     ]
-    columns += [Field(name, partial(_part, command=name)) for name in families[0]["commands"]]
     title = "Families that attnviz reproduces"
-    plugged = ", ".join(f"{each['architecture']} ({each['plugin']})" for each in families if "plugin" in each)
-    refused = ", ".join(document["refused"])
+    plugged = ", ".join(f"{family['architecture']} ({family['plugin']})" for family in families if "plugin" in family)
     also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
-    return spaced([RowTable(title, columns, families), notes(*also, _FAMILY_NOTE, f"{_OTHERS} {refused}.")])
-
-
-_FAMILY_NOTE = f"model_type: as config.json has it. {_LEVEL}"
-
-_OTHERS = (
-    "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
-    "name, these with the reason and what to do instead:"
-)
-
-
-def _part(family: dict[str, Any], command: str) -> str:
-    part = family["commands"][command]
-    return {None: "–", "model": "yes", "untried": "?"}.get(part, str(part))
+    others = (
+        "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are "
+        "refused by name, these with the reason and what to do instead:"
+    )
+    refused = f"{others} {', '.join(document['refused'])}."
+    return spaced(
+        [RowTable(title, columns, families), notes(*also, f"model_type: as config.json has it. {_LEVEL}", refused)]
+    )

@@ -2,6 +2,7 @@
 
 import platform
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +26,8 @@ from attnviz.version import __version__
 _SHORT = "The cat that I saw ran away."
 _LONG = "The old house by the river, which nobody had entered for years, was sold to a young couple. " * 4
 
+# Of these the largest of all layers and texts is told.
 ERRORS = ("pattern_error", "output_error", "residual_error", "input_error", "head_output_error")
-"""Of these the largest of all layers and texts is told."""
 
 VERSIONS = {"attnviz": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 VERSIONS |= {"python": platform.python_version(), "platform": platform.platform()}
@@ -47,7 +48,8 @@ def _encoded(checkpoint: Checkpoint, words: list[str]) -> list[EncodedText]:
 
 def verified(name: str) -> dict[str, Any]:
     """What verification of a model by name gave; ``level`` is None where there is none; the ``reason`` of a failure."""
-    started, model = time.perf_counter(), dict[str, Any]()
+    started = time.perf_counter()
+    model = dict[str, Any]()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     try:
@@ -57,20 +59,16 @@ def verified(name: str) -> dict[str, Any]:
             model |= {"attention": checkpoint.attention, "head": checkpoint.head_in_words}
             return {"model": model} | _verified(checkpoint) | {"seconds": time.perf_counter() - started}
     except AttnvizError as error:
-        return {"model": model or {"name": name, **_configured(name)}, "level": None, "reason": str(error)}
-
-
-def _configured(name: str) -> dict[str, Any]:
-    """Architecture and class by the config, where one can be read; else nothing."""
-    try:
-        config = read_json(find_config(name).folder / CONFIG)
-    except AttnvizError:
-        return {}
-    classes = config.get("architectures")
-    known = {"architecture": config.get("model_type")}
-    if isinstance(classes, list) and classes:
-        known["class"] = classes[0]
-    return {key: value for key, value in known.items() if isinstance(value, str)}
+        if not model:
+            model["name"] = name
+            with suppress(AttnvizError):  # where the config cannot be read
+                config = read_json(find_config(name).folder / CONFIG)
+                classes = config.get("architectures")
+                names = {"architecture": config.get("model_type")}
+                if isinstance(classes, list) and classes:
+                    names["class"] = classes[0]
+                model |= {key: value for key, value in names.items() if isinstance(value, str)}
+        return {"model": model, "level": None, "reason": str(error)}
 
 
 def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -82,19 +80,21 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.architecture.reads_sound:  # one at random for each text
         n_bins, n = checkpoint.config.num_mel_bins, checkpoint.config.max_source_positions
         features = torch.randn(len(items), n_bins, COLUMNS * n, generator=torch.Generator().manual_seed(0))
-        inputs = {name: each for name, each in batch.inputs.items() if name.startswith("decoder_")}
+        inputs = {name: value for name, value in batch.inputs.items() if name.startswith("decoder_")}
         inputs["input_features"] = features.to(checkpoint.device, checkpoint.dtype)
         batch = replace(batch, inputs=inputs, valid=batch.valid.new_ones(len(items), n))
     attention.verify(batch, lambda _: None)
-    entry, layers = verification_entry(attention.verification), list[float]()
+    entry = verification_entry(attention.verification)
+    layer_errors = list[float]()
 
-    def visit(stages: VerifiedStages) -> None:
-        layers.append(max(check.error for check in stages.checks.values()))
+    def on_layer(stages: VerifiedStages) -> None:
+        layer_errors.append(max(check.error for check in stages.checks.values()))
 
-    reason, explained = None, checkpoint.architecture.explained
+    reason = None
+    explained = checkpoint.architecture.explained
     try:
         for item in items if explained else ():
-            verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers), visit)
+            verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers), on_layer)
     except AttnvizError as error:
         reason = f"the heads are verified, not the rest of the layers: {error}"
     return {
@@ -103,7 +103,7 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
         "texts": [item.source.text for item in items],
         "tokens": [len(item) for item in items],
         "errors": {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
-        | {"layer_error": None if reason or not explained else max(layers)},
+        | {"layer_error": None if reason or not explained else max(layer_errors)},
         "peak_bytes": torch.cuda.max_memory_allocated() if checkpoint.device.type == "cuda" else peak_memory(),
         "verification": entry,
     }

@@ -19,8 +19,7 @@ from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, TokenLogit
 from attnviz.wording import error, percent, quoted, rounded, shortened_token, signed
 
 _CSV = "outputs.csv"
-_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
-"""Tokens listed as promoted and suppressed, and characters of each."""
+_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14  # tokens listed as promoted and suppressed, and characters of each
 
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",

@@ -47,7 +47,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
             why_log,
             STACK_LEGEND if result.target else "",
             about.pooled(pooled),
-            alone=(f"colours: {scale}", f"beside the names {shares}, where there is room"),
+            caption_only=(f"colours: {scale}", f"beside the names {shares}, where there is room"),
         ),
         title=f"{about.model}: norm-weighted attention of {count}",
         cells=tuple(cells),

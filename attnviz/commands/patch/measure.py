@@ -53,8 +53,8 @@ from attnviz.wording import amount, counted
 
 DENOISE, NOISE = PATCH_DIRECTIONS
 
+# Least difference of the metric of both prompts, in its unit and as a share of it: effects are shares of that.
 _LEAST = 1e-3
-"""Least difference of the metric of both prompts, in its unit and as a share of it: effects are shares of that."""
 
 
 @dataclass(frozen=True)

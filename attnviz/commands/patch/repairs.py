@@ -19,8 +19,8 @@ from attnviz.wording import rounded, signed
 
 MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most
 
+# Direct effects that are smaller, as a share of what both prompts differ by, have no repaired share: it is noise.
 _LEAST_SHARE = 0.01
-"""Direct effects that are smaller, as a share of what both prompts differ by, have no repaired share: it is noise."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from attnviz.texts.long_runs import Measured
 from attnviz.texts.reading import Text, ready, rendered
 from attnviz.texts.runs import Additive, LongRun, RunSettings, token_counts
 
+# Distance between the text numbers of two corpora, so that each text has its own bootstrap weights.
 TEXTS_APART = 1 << 40
-"""Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
 
 _PARTS = "statistics relations meanings names writing distances repeats attention chats pointing".split()
 

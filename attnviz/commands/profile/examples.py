@@ -37,8 +37,8 @@ from attnviz.texts.runs import RunSettings
 
 SAMPLED_TEXTS = 500  # most texts of each corpus searched for examples: as many as an untrained copy is measured on
 
+# Weights are rounded to four decimals, since those of two batches of different length differ by rounding.
 _STEPS = 10_000
-"""Weights are rounded to four decimals, since those of two batches of different length differ by rounding."""
 
 _FAINTEST = _STEPS // 100  # the least weight of a miss
 _SPARE = 4  # further examples kept, since some turn out to be duplicates

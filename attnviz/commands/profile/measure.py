@@ -26,7 +26,7 @@ from attnviz.models.opening import Model, refuse_words
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
-from attnviz.progress import Progress, named, report_once
+from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpora
 from attnviz.texts.runs import RunSettings, open_for, read_frequencies, text_notes
@@ -190,7 +190,7 @@ def profile_heads(
             "corpora": [corpus.identity for corpus in corpora],
             "parser": parse and parse.name,
             "frequencies": listed and listed.name,
-            "plug-ins": [f"{plugin.name} ({plugin.origin})" for plugin in REGISTRY.plugins.values()],
+            "plug-ins": list(REGISTRY.plugins),
         }
         file = None if unfinished is None else own_file(part_file(unfinished, part), process)
         settings = RunSettings(
@@ -202,7 +202,7 @@ def profile_heads(
             seed=seed,
             process=process,
             unfinished=Unfinished(file, identity),
-            progress=named(part, progress),
+            progress=with_suffix(part, progress),
             warn=tell,
             frequencies=listed,
         )

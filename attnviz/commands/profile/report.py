@@ -32,6 +32,7 @@ from attnviz.profiles.published import PublishedHead, published_entries, publish
 from attnviz.texts.reading import LONGEST, SHORTEST
 from attnviz.wording import counted, rounded, span, visible
 
+# The fields of a role of a head over a corpus.
 ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field(value=lambda role: str(role.id), name="id"),
     *plain("role"),
@@ -44,7 +45,6 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
     Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
     *(Field(name=name, csv={}) for name in ("difference", "baselines", "p", "refuted")),
 )
-"""The fields of a role of a head over a corpus."""
 
 
 def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
-from attnviz.figures.style import DPI, Style, figure_style, outer_ink
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.judge.verdicts import ENOUGH
@@ -35,8 +35,8 @@ from attnviz.wording import counted, signed, visible
 
 MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUGH instances or more
 
+# Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest.
 _NARROW, _NARROWEST = 6.0, 4.0
-"""Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest."""
 
 _NEEDED = "#D55E00"
 
@@ -97,12 +97,12 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
     ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
     ax.set_xticks(np.linspace(0, 1, 3 if (style.room or math.inf) < _NARROW else 6))
-    ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(style, "axes.labelcolor"))
+    ax.set_xlabel("accuracy", fontsize=8, color=text_colour(style, "axes.labelcolor"))
     dress_chart(ax, style, "both", ("bottom",))
     right = ax.secondary_yaxis("right")
     right.tick_params(length=0)
     right.spines[:].set_visible(False)
-    names = [fitted(visible(row.relation.relation), 7, DPI, 130) for row in plan.rows]
+    names = [fitted(visible(row.relation.relation), 7, 130) for row in plan.rows]
     if (style.room or math.inf) >= _NARROW:
         names = [f"{name} ({row.relation.n:,})" for name, row in zip(names, plan.rows, strict=True)]
     _label(ax.yaxis, names, style)
@@ -127,7 +127,7 @@ def _beside(row: _Row, style: Style) -> str:
 def _label(axis: YAxis, texts: list[str], style: Style) -> None:
     axis.set_ticks(range(len(texts)), texts)
     for label, text in zip(axis.get_ticklabels(), texts, strict=True):
-        label.set(family=font_families([text]), parse_math=False, fontsize=7, color=outer_ink(style))
+        label.set(family=font_families([text]), parse_math=False, fontsize=7, color=text_colour(style))
 
 
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
@@ -168,8 +168,8 @@ def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]
     texts = []
     for roles in of_heads:  # the name of the first role, short if it must, and on a second line the number of others
         name = short_name(roles[0].role) if roles else ""
-        if fitted(name, 6.5, DPI, _NAME_WIDTH) != name:
-            name = fitted(ABBREVIATIONS.get(name, name), 6.5, DPI, _NAME_WIDTH)
+        if fitted(name, 6.5, _NAME_WIDTH) != name:
+            name = fitted(ABBREVIATIONS.get(name, name), 6.5, _NAME_WIDTH)
         texts.append(f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name)
     frame = choices.style.greys.frame
     handles = [

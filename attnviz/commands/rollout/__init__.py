@@ -2,5 +2,4 @@
 
 from attnviz.present.report import View
 
-VIEWS = (View("rollout", "the last matrix by each method"),)
-"""Its figures, in the order of the documentation."""
+VIEWS = (View("rollout", "the last matrix by each method"),)  # its figures, in the order of the documentation

@@ -23,8 +23,8 @@ from attnviz.trace.sinks import with_found_sinks
 from attnviz.trace.verify import VerifiedAttention, verify_attention
 from attnviz.wording import counted
 
+# The ways to share an output token's attention among the input tokens; each is a field of InputShares.
 METHODS = ("attention", "rollout", "norm_rollout")
-"""The ways to share an output token's attention among the input tokens; each is a field of :class:`InputShares`."""
 
 
 class InputShares(NamedTuple):

@@ -16,8 +16,7 @@ from attnviz.present.tables import RowTable, first_rows, glued, notes, verificat
 from attnviz.present.view import ViewOptions
 from attnviz.wording import error, shortened_token
 
-METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
-"""Display names of methods."""
+METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}  # display names of methods
 
 _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4

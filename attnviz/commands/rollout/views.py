@@ -34,7 +34,7 @@ def _plan(result: Rollout, choices: ViewOptions) -> Iterator[TilesPlan]:
             spread_sentence(result),
             f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
             choices.style.why_log(len(units)),
-            alone=(method_text(result), f"{norm_in_words(norm)}{larger}"),
+            caption_only=(method_text(result), f"{norm_in_words(norm)}{larger}"),
         ),
         title=f"{about.model}: rollout to layer {result.layer}",
         tiles=tiles,

@@ -2,5 +2,5 @@
 
 from attnviz.present.report import View
 
+# Its figures, in the order of the documentation.
 VIEWS = (View("sources", "the strongest key's score: sources of the query × sources of the key"),)
-"""Its figures, in the order of the documentation."""

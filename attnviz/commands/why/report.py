@@ -21,8 +21,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.trace.residual_parts import Source, source_name
 from attnviz.wording import counted, error, percent, quoted, rounded, signed
 
-MOST_PAIRS = 200
-"""Pairs of sources in files; the others are one row."""
+MOST_PAIRS = 200  # pairs of sources in files; the others are one row
 
 REST = "all others"
 

@@ -31,8 +31,7 @@ _KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
 
 SIDES = ("query", "key")
 
-LEAST_OF_PARTS = 0.1
-"""A difference below this share of its largest part is not divided by (our own choice)."""
+LEAST_OF_PARTS = 0.1  # a difference below this share of its largest part is not divided by (our own choice)
 
 
 @dataclass(frozen=True, eq=False)

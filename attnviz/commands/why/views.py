@@ -16,8 +16,7 @@ from attnviz.wording import rounded, signed
 
 _SIDE = 8  # sources of a side with a row or column of their own
 
-_SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."
-"""What :func:`short_name` shortens."""
+_SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."  # what short_name shortens
 
 
 def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan]:

@@ -40,17 +40,10 @@ def _check(family: Architecture) -> None:
         raise ValueError("expected class_prefix, with which the names of its own classes in transformers begin")
 
 
+# By model_type, with those of plug-ins.
 ARCHITECTURES: Registry[Architecture] = Registry(
-    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, check=_check, error=ArchitectureError
+    "architecture", f"{Architecture.__module__}.{Architecture.__name__}", _NATIVE, check=_check
 )
-"""By model_type, with those of plug-ins."""
-
-
-def plugin_hint(architecture: Architecture) -> str:
-    """A sentence on what to do where a plug-in's declaration does not reproduce a model; empty for native ones."""
-    plugin = ARCHITECTURES.plugins.get(architecture.name)
-    where = "compare its window, positions, scale and norms with the model's code in transformers"
-    return "" if plugin is None else f" This family is declared by {plugin.origin}: {where}."
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -115,8 +108,8 @@ _REASONS = {
     "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
     "tower.save_pretrained(FOLDER), and the tokenizer, too",
 }
+# Architectures that are not reproduced, with the reason and what to do instead.
 REFUSED: dict[str, str] = {name: f"{why}. {DRAWN}" for name, why in _REASONS.items()}
-"""Architectures that are not reproduced, with the reason and what to do instead."""
 
 
 def instead_of(model_type: object) -> str:
@@ -126,13 +119,15 @@ def instead_of(model_type: object) -> str:
     return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}. {DRAWN}"
 
 
+# The commands that run a model.
 COMMANDS = tuple("heads compare outputs ablate patch rollout profile explain why circuits card".split())
-"""The commands that run a model."""
 
 
 def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """What each command measures: the ``model``, its ``encoder`` alone, or None; ``untried`` for a plug-in's family."""
-    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "untried" if plugin_hint(architecture) else "model")
+    parts: dict[str, str | None] = dict.fromkeys(
+        COMMANDS, "untried" if architecture.name in ARCHITECTURES.plugins else "model"
+    )
     parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     if architecture.reads_sound:
         return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}

@@ -15,8 +15,7 @@ from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
-PositionBias = Callable[[int, int, int], Tensor]
-"""See :class:`attnviz.reference.attention.Scoring`."""
+PositionBias = Callable[[int, int, int], Tensor]  # see attnviz.reference.attention.Scoring
 
 DRAWN = (
     "In Python attnviz.draw(output.attentions, TOKENS) draws what such a model returns with output_attentions=True and "

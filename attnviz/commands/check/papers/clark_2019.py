@@ -16,30 +16,26 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern, weighted_logs
 from attnviz.texts.batches import Batch
 
-DEPTHS = 5 / 12, 10 / 12
-"""Where the paper's layers 6 to 10 of 12 begin and end, as shares of the depth."""
+DEPTHS = 5 / 12, 10 / 12  # where the paper's layers 6 to 10 of 12 begin and end, as shares of the depth
 
 FROM_SEP, ENTROPY = "[SEP] from [SEP]", "entropy by that of uniform attention"
-_OF_QUERIES = {"previous token": -1, "next token": 1, "token itself": 0}
-_OF_KEYS = ("[CLS]", "[SEP]", "period or comma")
-_FOUND = {"previous token": "4 of 144", "next token": "5 of 144"}
+_OFFSETS = {"previous token": -1, "next token": 1, "token itself": 0}
+_MARKS = ("[CLS]", "[SEP]", "period or comma")
+_PUBLISHED = {"previous token": "4 of 144", "next token": "5 of 144"}
 
 
 class SurfaceTally(TextTally):
     """Mean attention of all queries to neighbours and marked tokens, and entropy, of each head by bootstrap sample."""
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         tokenizer: Any = checkpoint.tokenizer
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
         self._causal = checkpoint.architecture.causal
-        n_sums = len(_OF_QUERIES) + len(_OF_KEYS) + 2  # … [SEP] from [SEP], entropy
-        super().__init__(
-            replicates,
-            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, n_sums),
-            # tokens of each kind of key, and the entropy of uniform attention
-            seen=(replicates + 1, 1, len(_OF_KEYS) + 1),
-        )
+        n_sums = len(_OFFSETS) + len(_MARKS) + 2  # … [SEP] from [SEP], entropy
+        sums = (1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads, n_sums)
+        seen = (1 + REPLICATES, 1, len(_MARKS) + 1)  # tokens of each kind of key, and the entropy of uniform attention
+        super().__init__(REPLICATES, sums=sums, seen=seen)
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -47,19 +43,19 @@ class SurfaceTally(TextTally):
         super().begin(batch, weights)
         ids, valid = batch.inputs["input_ids"], batch.valid
         pairs = valid[:, :, None] & valid[:, None]
-        places = torch.arange(ids.shape[1], device=ids.device)
-        far = places - places[:, None]
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        distances = positions - positions[:, None]
         marked = [
-            valid & torch.isin(ids, torch.tensor([id for id in each if id is not None], device=ids.device).long())
-            for each in self._marked
+            valid & torch.isin(ids, torch.tensor([id for id in mark if id is not None], device=ids.device).long())
+            for mark in self._marked
         ]
-        masks = [pairs & (far == offset) for offset in _OF_QUERIES.values()]
-        masks += [pairs & each[:, None] for each in marked]
+        masks = [pairs & (distances == offset) for offset in _OFFSETS.values()]
+        masks += [pairs & keys[:, None] for keys in marked]
         masks.append(masks[-2] & marked[1][:, :, None])
         self._masks = torch.stack(masks, -1).flatten(1, 2)
         uniform = uniform_pattern(valid[:, None] & allowed_units(ids.shape[1], self._causal).to(ids.device))
         entropy = -(weighted_logs(uniform).sum(-1) * valid).sum(1)
-        self._keep("seen", torch.stack([*(each.sum(1).double() for each in marked), entropy.double()], 1))
+        self._keep("seen", torch.stack([*(keys.sum(1).double() for keys in marked), entropy.double()], 1))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -70,39 +66,38 @@ class SurfaceTally(TextTally):
         """Mean attention by what it goes to, [1 + replicates, n_layers, n_heads]; without tokens that no text has."""
         sums, seen = self._counts["sums"], self._counts["seen"][:, 0]
         n = self._counts["positions"][:, 0, None, None]
-        found = {name: sums[..., at] / n for at, name in enumerate((*_OF_QUERIES, *_OF_KEYS))}
-        found[FROM_SEP] = sums[..., -2] / seen[:, 1, None, None]
-        found[ENTROPY] = sums[..., -1] / seen[:, -1, None, None]
-        there = dict(zip(_OF_KEYS, (seen[0, :-1] > 0).tolist(), strict=True)) | {"next token": not self._causal}
+        means = {name: sums[..., number] / n for number, name in enumerate((*_OFFSETS, *_MARKS))}
+        means[FROM_SEP] = sums[..., -2] / seen[:, 1, None, None]
+        means[ENTROPY] = sums[..., -1] / seen[:, -1, None, None]
+        there = dict(zip(_MARKS, (seen[0, :-1] > 0).tolist(), strict=True)) | {"next token": not self._causal}
         there[FROM_SEP] = there["[SEP]"]
-        return {name: means for name, means in found.items() if there.get(name, True)}
+        return {name: mean for name, mean in means.items() if there.get(name, True)}
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    tallies = [SurfaceTally(checkpoint) for checkpoint in (run.checkpoint, run.untrained)]
+    tallies = [SurfaceTally(checkpoint) for checkpoint in run.models]
     n_texts = run.over_texts(run.checkpoint, tallies[0])
     run.over_texts(run.untrained, tallies[1])
-    trained, untrained = (each.means() for each in tallies)
-    n_layers, n_heads = run.checkpoint.n_layers, run.checkpoint.n_heads
-    thresholds = {**dict.fromkeys(_OF_QUERIES, MAJORITY), ENTROPY: BROAD_SHARE, **dict.fromkeys(_OF_KEYS, SINK_SHARE)}
+    trained, untrained = (tally.means() for tally in tallies)
+    n_layers = run.checkpoint.n_layers
+    thresholds = {**dict.fromkeys(_OFFSETS, MAJORITY), ENTROPY: BROAD_SHARE, **dict.fromkeys(_MARKS, SINK_SHARE)}
     for name, threshold in thresholds.items():
         if not (name in trained and name in untrained):
             continue
-        many, control = (int((each[name][0] > threshold).sum()) for each in (trained, untrained))
-        row, found = (f"heads over {threshold:.2g}: {name}", many, n_layers * n_heads), _FOUND.get(name, "")
-        if found:
-            yield run.claimed(*row, untrained=control, published=found, few=too_few(n_texts))
+        n_above, control = (int((means[name][0] > threshold).sum()) for means in (trained, untrained))
+        row = f"heads over {threshold:.2g}: {name}", n_above, n_layers * run.checkpoint.n_heads
+        if name in _PUBLISHED:
+            yield run.claimed(*row, untrained=control, published=_PUBLISHED[name], few=too_few(n_texts))
         else:
             yield run.reported(*row, untrained=control)
-    first, last = round(DEPTHS[0] * n_layers), round(DEPTHS[1] * n_layers)
+    first, last = (round(depth * n_layers) for depth in DEPTHS)
     layers = f"layers {first} to {last - 1}" if last - first > 1 else f"layer {first}"
-    for name, least, found in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
+    for name, least, published in (("[SEP]", 0.5, "over half"), (FROM_SEP, 0.9, "over 0.9")):
         if name in trained:
-            samples, of_untrained = (each[name][:, first:last].mean((1, 2)) for each in (trained, untrained))
-            yield run.claimed(
-                f"mean attention to {name}, {layers}", float(samples[0]), n_texts, at_least=least,
-                untrained=float(of_untrained[0]), published=found, **over_texts_evidence(samples, n_texts),
-            )  # fmt: skip
+            samples, of_untrained = (means[name][:, first:last].mean((1, 2)) for means in (trained, untrained))
+            what = f"mean attention to {name}, {layers}"
+            evidence = over_texts_evidence(samples, n_texts) | {"untrained": of_untrained[0]}
+            yield run.claimed(what, samples[0], n_texts, at_least=least, published=published, **evidence)
 
 
 CLARK_2019 = PaperTable(

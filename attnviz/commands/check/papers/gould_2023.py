@@ -1,6 +1,7 @@
 """Gould et al. 2023: heads that write the successor of what they read, by the weights alone."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
@@ -16,17 +17,15 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             f"gould-2023 cannot be measured: {trained.why_none}; expected a language model with such tokens."
         )
     untrained = successors(run.untrained).scores
-    scores, n_heads = trained.scores, trained.scores.numel()
-    layer, head = divmod(int(scores.argmax()), scores.shape[1])
-    best = run.head(layer, head)
-    yield run.claimed(
-        "successors, the best head", float(scores[layer, head]), trained.n, head=best, at_least=MAJORITY,
-        baseline=float(trained.shuffled[layer, head]), untrained=float(untrained.max()),
-    )  # fmt: skip
+    place = divmod(int(trained.scores.argmax()), trained.scores.shape[1])
+    best = run.head(*place)
+    row = "successors, the best head", trained.scores[place], trained.n
+    controls: Any = {"baseline": trained.shuffled[place], "untrained": untrained.max()}
+    yield run.claimed(*row, head=best, at_least=MAJORITY, **controls)
     for name, (right, n) in trained.right.items():
-        yield run.reported(f"of {name}", float(right[layer, head]) / n, n, head=best)
-    found, control = (int((each >= MAJORITY).sum()) for each in (scores, untrained))
-    yield run.reported("successor heads", found, n_heads, untrained=control)
+        yield run.reported(f"of {name}", float(right[place]) / n, n, head=best)
+    n_heads, control = (int((scores >= MAJORITY).sum()) for scores in (trained.scores, untrained))
+    yield run.reported("successor heads", n_heads, trained.scores.numel(), untrained=control)
 
 
 GOULD_2023 = PaperTable(

@@ -14,18 +14,15 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
 from attnviz.texts.reading import Text, rendered
 
-LENGTH, EPSILON = 64, 0.3
-"""Tokens of a text, and mean attention to the first one above which a head rests on it in this text (the paper)."""
+LENGTH = 64  # tokens of a text (the paper)
+EPSILON = 0.3  # mean attention to the first token above which a head rests on it in a text (the paper)
 
 
 class FirstTokenTally(TextTally):
-    """In how many texts each head's mean attention to the first token is above :data:`EPSILON`.
+    """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
-    The mean is over all queries, the first token itself included, as in the paper's code.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
-        super().__init__(replicates, sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads))
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(REPLICATES, sums=(1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads))
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""
@@ -43,16 +40,13 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
         return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
 
-    tallies = []
-    for checkpoint in (run.checkpoint, run.untrained):
-        tallies.append(FirstTokenTally(checkpoint))
-        run.over_texts(checkpoint, tallies[-1], prepared=first_tokens)
-    trained, untrained = tallies
-    yield run.claimed(
-        "sink rate", float(trained.rates()[0]), trained.n_texts, untrained=float(untrained.rates()[0]),
-        published="0.18 in their model of 60M, 0.45 in that of 1B",
-        **over_texts_evidence(trained.rates(), trained.n_texts),
-    )  # fmt: skip
+    trained, untrained = (FirstTokenTally(checkpoint) for checkpoint in run.models)
+    for checkpoint, tally in zip(run.models, (trained, untrained), strict=True):
+        run.over_texts(checkpoint, tally, prepared=first_tokens)
+    rates = trained.rates()
+    evidence = over_texts_evidence(rates, trained.n_texts) | {"untrained": untrained.rates()[0]}
+    published = "0.18 in their model of 60M, 0.45 in that of 1B"
+    yield run.claimed("sink rate", rates[0], trained.n_texts, published=published, **evidence)
 
 
 GU_2024 = PaperTable(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, known, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, interval_evidence, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
@@ -25,17 +25,11 @@ from attnviz.texts.reading import read_texts
 from attnviz.trace.contributions import why_not_linear, without_gradients
 from attnviz.trace.taps import at_site, sites_of, taps
 
-PREDICTED = 0.05
-"""A source token is kept where it is among this share of the tokens that the query predicts (the paper)."""
-
-MOST_TEXTS, MOST_TOKENS = 200, 256
-"""Texts that are read, and tokens of each; the paper has millions of tokens."""
-
-HEADS = 2
-"""Heads of a model of which the paper names none: the clearest of the role copy-suppression."""
-
-NAMED = {("gpt2", 12, 12): ("L10H7", "L11H10")}
-"""The paper's heads of GPT-2 small, by architecture, layers and heads."""
+PREDICTED = 0.05  # a source token is kept where it is among this share of those that the query predicts (the paper)
+MOST_TEXTS = 200  # that are read; the paper has millions of tokens
+MOST_TOKENS = 256  # of each
+HEADS = 2  # heads of a model of which the paper names none: the clearest of the role copy-suppression
+NAMED = {("gpt2", 12, 12): ("L10H7", "L11H10")}  # the paper's heads of GPT-2 small, by architecture, layers and heads
 
 
 @dataclass(frozen=True)
@@ -74,17 +68,20 @@ class KeptSuppression:
 
     def see(self, ids: Sequence[int]) -> Seen:
         """Run the model on one text, verified like all others."""
-        batch, inputs = batch_of_ids(self._checkpoint, [ids]), dict[tuple[int, str], Tensor]()
-        final, patterns = list[Tensor](), dict[int, Tensor]()
+        batch = batch_of_ids(self._checkpoint, [ids])
+        inputs, patterns, final = dict[tuple[int, str], Tensor](), dict[int, Tensor](), list[Tensor]()
         layer, head = self._id
         sites = sites_of(self._checkpoint, ["residual", "source"], [layer])
         with taps(sites, inputs.__setitem__), at_site(self._norm_module, "input", final.append):
             self._attention.run(batch, patterns.__setitem__)
         values = attention.values(upcast(inputs[layer, "source"]), self._parameters)[0, head] - self._bias
         return Seen(
-            batch.inputs["input_ids"][0], inputs[layer, "residual"][0], patterns[layer][0, head], upcast(values),
-            final[-1][0],
-        )  # fmt: skip
+            ids=batch.inputs["input_ids"][0],
+            entered=inputs[layer, "residual"][0],
+            pattern=patterns[layer][0, head],
+            values=upcast(values),
+            final=final[-1][0],
+        )
 
     def count(self, seen: Seen) -> None:
         """Add one text to the means that take the place of what is removed."""
@@ -97,19 +94,16 @@ class KeptSuppression:
         mean, mean_output = (self._sums / self._n).to(self._output) @ self._output
         outputs = seen.values @ self._output  # [n, d], of each source
         written = seen.pattern @ outputs
-        ablated, kept = mean_output - written, self._kept(seen, outputs, mean) - written
-        clean, *others = (self._logits(seen.final + change).log_softmax(-1) for change in (0, ablated, kept))
-        return torch.stack([(clean.exp() * (clean - other)).sum(-1) for other in others])
-
-    def _kept(self, seen: Seen, outputs: Tensor, mean: Tensor) -> Tensor:
-        """What the head writes if it does nothing but copy suppression, [n, d]."""
         reading = self._checkpoint.norm(self._norm_module).read_by(self._unembedding[seen.ids].T).T  # [n, d]
         along = (outputs * reading).sum(-1) / reading.square().sum(-1)
         suppressed = along.clamp(max=0)[:, None] * reading
         logits = self._logits(seen.entered)
         least = logits.topk(max(1, int(PREDICTED * logits.shape[-1])), -1).values[:, -1:]
-        kept = seen.pattern * (logits[:, seen.ids] >= least)
-        return kept @ suppressed + (seen.pattern - kept).sum(-1, keepdim=True) * mean
+        weights = seen.pattern * (logits[:, seen.ids] >= least)
+        kept = weights @ suppressed + (seen.pattern - weights).sum(-1, keepdim=True) * mean
+        changes = (0, mean_output - written, kept - written)
+        clean, *others = (self._logits(seen.final + change).log_softmax(-1) for change in changes)
+        return torch.stack([(clean.exp() * (clean - other)).sum(-1) for other in others])
 
     def _logits(self, residual: Tensor) -> Tensor:
         return upcast(self._norm_module(residual)) @ self._unembedding.T
@@ -127,28 +121,21 @@ def explained(sums: Tensor, weights: Tensor) -> Simultaneous:
 def _measured(run: PaperRun, checkpoint: Checkpoint, id: HeadId, texts: Sequence[Sequence[int]]) -> Tensor:
     """Sums of the divergences of each text, [n_texts, 2]."""
     measure = KeptSuppression(checkpoint, id, run.options["seed"])
-    found = []
+    sums = []
     with without_gradients(checkpoint.device):
         for ids in texts:
             measure.count(measure.see(ids))
         for number, ids in enumerate(texts):
-            found.append(measure.divergences(measure.see(ids)).sum(-1).cpu())
+            sums.append(measure.divergences(measure.see(ids)).sum(-1).cpu())
             tell(run.options["progress"], str(id), number + 1, len(texts))
-    return torch.stack(found)
-
-
-def _heads(run: PaperRun) -> list[HeadId]:
-    model = run.checkpoint
-    if named := NAMED.get((model.architecture.name, model.n_layers, model.n_heads)):
-        return [HeadId.parse(each) for each in named]
-    roles = [role for role in run.profile().roles if role.role == COPY_SUPPRESSION]
-    return [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
+    return torch.stack(sums)
 
 
 def _refuse(checkpoint: Checkpoint) -> None:
-    if why := why_not_linear(checkpoint):
+    why = why_not_linear(checkpoint)
+    if why:
         raise CheckpointError(f"mcdougall-2023 takes logits apart: {why}. Expected a decoder, such as gpt2.")
-    if any(each.attention_output_norm is not None for each in checkpoint.modules):
+    if any(block.attention_output_norm is not None for block in checkpoint.modules):
         raise CheckpointError("mcdougall-2023 takes heads that write as they are; this model has a norm after W_O.")
 
 
@@ -161,19 +148,22 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     texts = [ids for ids in texts if len(ids) > 1]
     if not texts:
         raise CorpusError("mcdougall-2023 found no text of two tokens.")
-    weights, n = text_weights(options["seed"], range(len(texts)), SAMPLES), len(texts)
-    for id in _heads(run):
-        own, fresh = (_measured(run, each, id, texts) for each in (checkpoint, run.untrained))
-        share, few = explained(own, weights), too_few(n)
-        if float(own[:, 0].sum()) <= 0:
-            few = "without the head nothing changes"
-        yield run.claimed(
-            "share explained by copy suppression", float(share.estimates), n, head=id, at_least=0.5,
-            **known(share.interval(0), few), untrained=float(explained(fresh, weights).estimates),
-            published="0.769 of L10H7",
-        )  # fmt: skip
-        n_tokens = sum(map(len, texts))
-        yield run.reported("KL without the head (nats)", float(own[:, 0].sum()) / n_tokens, n_tokens, head=id)
+    n_texts, n_tokens = len(texts), sum(map(len, texts))
+    weights = text_weights(options["seed"], range(n_texts), SAMPLES)
+    shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
+    heads = [HeadId.parse(name) for name in NAMED.get(shape, ())]
+    if not heads:
+        roles = [role for role in run.profile().roles if role.role == COPY_SUPPRESSION]
+        heads = [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
+    for id in heads:
+        trained, untrained = (_measured(run, model, id, texts) for model in run.models)
+        share = explained(trained, weights)
+        without = float(trained[:, 0].sum())
+        few = too_few(n_texts) if without > 0 else "without the head nothing changes"
+        evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, weights).estimates}
+        row = "share explained by copy suppression", share.estimates, n_texts
+        yield run.claimed(*row, head=id, at_least=0.5, published="0.769 of L10H7", **evidence)
+        yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)
 
 
 MCDOUGALL_2023 = PaperTable(

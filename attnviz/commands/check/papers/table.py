@@ -1,6 +1,6 @@
 """What a paper's table is declared with, and what its measurement is given."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.progress import named, report_once
+from attnviz.progress import report_once, with_suffix
 from attnviz.texts.batches import Batch, SampledAttention
 from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
@@ -28,65 +28,44 @@ from attnviz.texts.runs import LongRun, RunSettings, read_frequencies, token_cou
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
-OF_TEXTS = ("limit", "text_column", "pair_column")
-"""Options of :func:`attnviz.check` that say which texts of a corpus are read."""
-
-
-def _refuse_none(_: Checkpoint) -> None:
-    """Every model can be measured."""
+OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """A table of a paper that ``check --published`` measures.
+    """A table of a paper that ``check --published`` measures."""
 
-    Attributes:
-        name: as typed: ``gu-2024``.
-        cited: authors, year and title.
-        data, metric, threshold: what the paper measured, and where attnviz differs; each a sentence without a stop.
-        needs_corpus: whether texts are measured.
-        least: texts, or prompts, below which no row is decided.
-        refuse: raises an AttnvizError for a model that cannot be measured.
-        takes: options over texts that change what is measured.
-        roles: that the paper names heads for and the table measures, so that they are no claims beside it.
-        measure: gives the rows of the table.
-    """
-
-    name: str
-    cited: str
-    data: str
+    name: str  # as typed: gu-2024
+    cited: str  # authors, year and title
+    data: str  # what the paper measured, and where attnviz differs; a sentence without a stop, as are the next two
     metric: str
     threshold: str
     needs_corpus: bool = True
-    least: int = 0
-    refuse: Callable[[Checkpoint], None] = _refuse_none
-    takes: tuple[str, ...] = OF_TEXTS
-    roles: tuple[str, ...] = ()
-    measure: "Callable[[PaperRun], Iterator[CheckedClaim]]"
+    least: int = 0  # texts, or prompts, below which no row is decided
+    refuse: Callable[[Checkpoint], None] | None = None  # raises an AttnvizError for a model that cannot be measured
+    takes: tuple[str, ...] = OF_TEXTS  # options over texts that change what is measured
+    roles: tuple[str, ...] = ()  # of heads that the paper names: measured here, so that they are no claims beside it
+    measure: "Callable[[PaperRun], Iterable[CheckedClaim]]"  # gives the rows
 
 
 @dataclass(frozen=True)
 class PaperRun:
-    """The model and the texts on which a table is measured.
-
-    Attributes:
-        table: that is measured.
-        checkpoint: of an encoder-decoder the encoder.
-        corpora: files of texts.
-        options: those of :func:`attnviz.check` that a run over texts takes.
-        profile: measures the roles over the corpora, once.
-    """
+    """The model and the texts on which a table is measured."""
 
     table: PaperTable
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # of an encoder-decoder the encoder
     corpora: tuple[Path, ...]
-    options: Mapping[str, Any]
-    profile: Callable[[], Profile]
+    options: Mapping[str, Any]  # those of attnviz.check that a run over texts takes
+    profile: Callable[[], Profile]  # measures the roles over the corpora, once
 
     @cached_property
     def untrained(self) -> Checkpoint:
         """The control: the same architecture, freshly initialised."""
         return untrained_copy(self.checkpoint, self.options["seed"])
+
+    @property
+    def models(self) -> tuple[Checkpoint, Checkpoint]:
+        return self.checkpoint, self.untrained
 
     def head(self, layer: int, head: int) -> HeadId:
         """A measured head by its place."""
@@ -111,68 +90,92 @@ class PaperRun:
         Returns the number of texts measured; CorpusError where that is 0.
         """
         options = self.options
-        part, most = PARTS[0], options["limit"]
+        seed, limit = options["seed"], options["limit"]
+        part = PARTS[0]
         if checkpoint is not self.checkpoint:
-            part, most = PARTS[1], min(CONTROL_TEXTS, most or CONTROL_TEXTS) if prepared is None else most
+            part = PARTS[1]
+            if prepared is None:
+                limit = min(CONTROL_TEXTS, limit or CONTROL_TEXTS)
         settings = RunSettings(
-            checkpoint, self.opened(), None, most, options["batch_size"],
-            options["seed"], Process(), Unfinished(None, {}), named(part, options["progress"]),
-            report_once(options["warn"]),
-        )  # fmt: skip
-        attention = SampledAttention(checkpoint, options["seed"])
+            checkpoint=checkpoint,
+            corpora=self.opened(),
+            parse=None,
+            limit=limit,
+            batch_size=options["batch_size"],
+            seed=seed,
+            process=Process(),
+            unfinished=Unfinished(None, {}),
+            progress=with_suffix(part, options["progress"]),
+            warn=report_once(options["warn"]),
+        )
+        attention = SampledAttention(checkpoint, seed)
 
         def count(number: int, batch: Batch) -> None:
             numbers = [number * TEXTS_APART + item.source.number for item in batch.items]
-            with counting(tallies, batch, text_weights(options["seed"], numbers)) as add:
+            with counting(tallies, batch, text_weights(seed, numbers)) as add:
                 attention.run(batch, add)
 
-        def whole(text: Text) -> Text | None:
-            return ready(rendered(text, checkpoint.tokenizer), None)
-
-        run = LongRun(settings, {}, count, prepared or whole)
+        run = LongRun(settings, {}, count, prepared or (lambda text: ready(rendered(text, checkpoint.tokenizer), None)))
         run.measure()
-        if not (n_texts := sum(each.texts for each in run.measured)):
+        n_texts = sum(corpus.texts for corpus in run.measured)
+        if not n_texts:
             names = ", ".join(map(str, self.corpora))
             raise CorpusError(f"no text of {names} could be measured. {self.table.name} takes {self.table.data}.")
         return n_texts
 
-    def reported(self, what: str, value: float | None = None, n: int | None = None, *, verdict: str = REPORTED,
-                 head: HeadId | None = None, published: str = "", at_least: float | None = None,
-                 **found: Any) -> CheckedClaim:  # fmt: skip
+    def reported(
+        self,
+        what: str,
+        value: float | None = None,
+        n: int | None = None,
+        *,
+        verdict: str = REPORTED,
+        head: HeadId | None = None,
+        published: str = "",
+        at_least: float | None = None,
+        **found: Any,
+    ) -> CheckedClaim:
         """A row, of which by default nothing is claimed; ``found`` are attributes of :class:`CheckedClaim`."""
         claim = Claim(
-            place=self.table.name, line=None, kind="table", what=what, head="" if head is None else str(head),
-            corpus=self.corpora if self.table.needs_corpus else (), at_least=at_least,
+            place=self.table.name,
+            kind="table",
+            what=what,
+            head="" if head is None else str(head),
+            corpus=self.corpora if self.table.needs_corpus else (),
+            at_least=at_least,
             published=f"({published})" if published else "",
-        )  # fmt: skip
+        )
         return CheckedClaim(claim, verdict, value, n, **found)
 
     def undecided(self, what: str, why: str) -> CheckedClaim:
         """A row that cannot be measured here, and why."""
         return self.reported(what, verdict=UNDECIDED, reason=why)
 
-    def claimed(self, what: str, value: float, n: int, *, at_least: float | None = None,
-                untrained: float | None = None, baseline: float | None = None, interval: Interval | None = None,
-                few: str = "", **more: Any) -> CheckedClaim:  # fmt: skip
+    def claimed(
+        self, what: str, value: float | Tensor, n: int, *, at_least: float | None = None, few: str = "", **row: Any
+    ) -> CheckedClaim:
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        Of ``value``, which rests on ``n``, the ``interval`` is over texts; ``at_least`` is the threshold; ``untrained``
-        is the same number of the untrained copy, and ``baseline`` that of another control; ``few`` says why nothing can
-        be decided. ``more`` is as for :meth:`reported`: ``head``, None for the whole model, and ``published``, the
-        paper's number in words.
+        ``at_least`` is the threshold, ``few`` why nothing can be decided. ``row`` has ``untrained``, the same number of
+        the untrained copy, ``baseline``, that of another control, the ``interval`` over texts, and as in
+        :meth:`reported` ``head`` and ``published``.
         """
-        low, high = interval or (value, value)
-        above = max((each for each in (untrained, baseline) if each is not None), default=-1.0)
-        within = "the bound"
-        if at_least is None or low >= at_least:
-            within = "the same number of the untrained copy" if above == untrained else "the baseline"
-        verdict, reason = UNDECIDED, few or f"{within} is within the interval"
-        if not few and low > above and (at_least is None or low >= at_least):
-            verdict, reason = HOLDS, ""
-        elif not few and (high <= above or (at_least is not None and high < at_least)):
-            verdict, reason = FAILS, "" if high > above else "it is not above its control"
-        more |= {"untrained": untrained, "baseline": baseline, "interval": interval}
-        return self.reported(what, value, n, verdict=verdict, reason=reason, at_least=at_least, **more)
+        value = float(value)
+        controls = {name: float(row[name]) for name in ("untrained", "baseline") if row.get(name) is not None}
+        highest = max(controls.values(), default=-1.0)
+        low, high = row.get("interval") or (value, value)
+        reaches = at_least is None or low >= at_least
+        verdict, reason = HOLDS, ""
+        if few:
+            verdict, reason = UNDECIDED, few
+        elif high <= highest or (at_least is not None and high < at_least):
+            verdict, reason = FAILS, "" if high > highest else "it is not above its control"
+        elif not (reaches and low > highest):
+            control = (
+                "the same number of the untrained copy" if highest == controls.get("untrained") else "the baseline"
+            )
+            verdict, reason = UNDECIDED, f"{control if reaches else 'the bound'} is within the interval"
+        return self.reported(what, value, n, verdict=verdict, reason=reason, at_least=at_least, **{**row, **controls})
 
 
 def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
@@ -180,7 +183,7 @@ def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
     return "" if n_texts >= least else f"{counted(n_texts, 'text')}, of {least} at least"
 
 
-def known(interval: Interval | None, few: str, unit: str = "text") -> dict[str, Any]:
+def interval_evidence(interval: Interval | None, few: str = "", unit: str = "text") -> dict[str, Any]:
     """``interval`` and ``few`` of :meth:`PaperRun.claimed`, where too few texts may have an effect."""
     if not few and interval is None:
         few = f"too few {unit}s have an effect for an interval"

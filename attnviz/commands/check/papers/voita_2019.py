@@ -1,9 +1,9 @@
 """Voita et al. 2019: positional, syntactic and rare-word heads, by where their largest attention points."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, too_few
@@ -15,15 +15,12 @@ from attnviz.measures.relations import RelationTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 
-POSITIONAL = 0.9
-"""Share of tokens whose largest attention is on one neighbour, of a positional head (the paper)."""
-
-RELATIONS = ("nsubj", "obj", "amod", "advmod")
-"""The paper's relations, in both directions."""
+POSITIONAL = 0.9  # share of tokens whose largest attention is on one neighbour, of a positional head (the paper)
+RELATIONS = ("nsubj", "obj", "amod", "advmod")  # the paper's relations, in both directions
 
 
-class _Heads:
-    """Which heads have a role, boolean [n_layers, n_heads] each; ``syntactic`` is None without trees."""
+class _HeadRoles:
+    """Which heads have a role, boolean [n_layers, n_heads] each."""
 
     def __init__(self, run: PaperRun, checkpoint: Checkpoint) -> None:
         self.pointing = PointingTally(checkpoint, run.token_counts)
@@ -31,48 +28,41 @@ class _Heads:
         self.texts = run.over_texts(checkpoint, self.pointing, relations)
         self.positional = self.pointing.at_neighbours().amax(0) >= POSITIONAL
         above = [
-            (each.accuracy.scores - each.offset_accuracy >= MARGIN).any(0)
-            for each in relations.results()
-            if each.relation in RELATIONS and each.accuracy.texts >= ENOUGH_TEXTS
+            (relation.accuracy.scores - relation.offset_accuracy >= MARGIN).any(0)
+            for relation in relations.results()
+            if relation.relation in RELATIONS and relation.accuracy.texts >= ENOUGH_TEXTS
         ]
-        self.syntactic: Tensor | None = torch.stack(above).any(0) if above else None
-
-    @property
-    def rarest(self) -> Tensor:
-        """Share of tokens that point to the rarest one, [n_layers, n_heads]; NaN where no text counts."""
-        return self.pointing.rare().scores[0]
+        self.syntactic = torch.stack(above).any(0) if above else None  # None without trees
+        self.rarest = self.pointing.rare().scores[0]  # share of tokens that point to it; NaN where no text counts
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    trained, untrained = (_Heads(run, checkpoint) for checkpoint in (run.checkpoint, run.untrained))
+    trained, untrained = (_HeadRoles(run, checkpoint) for checkpoint in run.models)
     n_heads = trained.positional.numel()
-
-    def shares(name: str, of: Tensor, control: Tensor | None) -> CheckedClaim:
-        found = None if control is None else float(control.double().mean())
-        few = too_few(trained.texts)
-        return run.claimed(name, float(of.double().mean()), n_heads, untrained=found, few=few)
-
-    yield shares("positional heads", trained.positional, untrained.positional)
-    if trained.syntactic is None:
-        no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences: expected a treebank (.conllu)"
-        yield run.undecided("syntactic heads", no_trees)
-    else:
-        yield shares("syntactic heads", trained.syntactic, untrained.syntactic)
+    few = too_few(trained.texts)
+    for kind in ("positional", "syntactic"):
+        share, control = (
+            None if heads is None else heads.double().mean()
+            for heads in (getattr(trained, kind), getattr(untrained, kind))
+        )
+        if share is None:
+            no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences"
+            yield run.undecided(f"{kind} heads", f"{no_trees}: expected a treebank (.conllu)")
+        else:
+            yield run.claimed(f"{kind} heads", share, n_heads, untrained=control, few=few)
     candidate = next(rare_candidates(trained.pointing), None)
     if candidate is None or candidate.estimate.texts < ENOUGH_TEXTS:
         yield run.undecided("rarest token", f"too few texts have a token beyond the {COMMON} most frequent ones")
         return
-    at = int(trained.rarest[0].argmax())
-    role = candidate.tested(HeadId(0, at), 0)
-    yield run.claimed(
-        "rarest token, the best head of the first layer", role.score, role.n, head=run.head(0, at),
-        at_least=MAJORITY, interval=role.interval, baseline=role.baseline,
-        untrained=float(untrained.rarest[0].nan_to_num().max()), published="0.66",
-    )  # fmt: skip
-    two = float(trained.pointing.rare(1).scores[0, 0, at])
-    yield run.reported("one of the two rarest", two, role.n, head=run.head(0, at), published="0.83")
-    found, control = (float((each.rarest >= MAJORITY).double().mean()) for each in (trained, untrained))
-    yield run.reported("rare-word heads", found, n_heads, untrained=control)
+    best = run.head(0, int(trained.rarest[0].argmax()))
+    role = candidate.tested(HeadId(0, best.head), 0)
+    row = "rarest token, the best head of the first layer", role.score, role.n
+    controls: Any = {"baseline": role.baseline, "untrained": untrained.rarest[0].nan_to_num().max()}
+    yield run.claimed(*row, head=best, at_least=MAJORITY, published="0.66", interval=role.interval, **controls)
+    of_two = float(trained.pointing.rare(1).scores[0, 0, best.head])
+    yield run.reported("one of the two rarest", of_two, role.n, head=best, published="0.83")
+    share, control = (float((heads.rarest >= MAJORITY).double().mean()) for heads in (trained, untrained))
+    yield run.reported("rare-word heads", share, n_heads, untrained=control)
 
 
 VOITA_2019 = PaperTable(

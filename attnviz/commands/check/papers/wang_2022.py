@@ -9,12 +9,12 @@ from torch import Tensor
 
 from attnviz.commands.ablate.inputs import InputBatch, input_batches
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, known
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, interval_evidence
 from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
 from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
-from attnviz.measures.estimates import Interval, proportion_evidence
+from attnviz.measures.estimates import proportion_evidence
 from attnviz.measures.intervals import ERROR_RATE, Simultaneous
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
@@ -47,18 +47,14 @@ TEMPLATES = (
     "Today {} and {} had a long talk about a {thing} at the {place}. {} said something to",
 )
 
-PROMPTS, LEAST_NAMES = 128, 10
-"""Prompts that are made (the paper: 100,000), and names of one token that it takes."""
-
-COPIED, AMONG = 0.5, 5
-"""Share of names that a mover copies, and among how many of the largest logits."""
+PROMPTS = 128  # that are made (the paper: 100,000)
+LEAST_NAMES = 10  # names of one token that it takes
+COPIED = 0.5  # share of names that a mover copies
+AMONG = 5  # of the largest logits
 
 NAME_MOVER, NEGATIVE, S_INHIBITION = "name mover", "negative name mover", "S-inhibition"
-MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}
-"""Heads that are named at most: as many as the paper has."""
-
-CANDIDATES = 10
-"""Heads that are tried for a role, those of the largest effect first."""
+MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}  # heads that are named at most: as many as the paper has
+CANDIDATES = 10  # heads that are tried for a role, those of the largest effect first
 
 
 def one_token_names(checkpoint: Checkpoint) -> list[str]:
@@ -70,9 +66,10 @@ def one_token_names(checkpoint: Checkpoint) -> list[str]:
 def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPair]:
     """Sentences of both orders in turn (ABBA, BABA), and the same with three other names (ABC)."""
     names = one_token_names(checkpoint)
-    generator, made = named_generator(f"{PAPER}:{seed}"), list[PromptPair]()
+    generator = named_generator(f"{PAPER}:{seed}")
+    pairs = list[PromptPair]()
     for number in range(n_prompts):
-        drawn = [names[at] for at in torch.randperm(len(names), generator=generator)[:5].tolist()]
+        drawn = [names[index] for index in torch.randperm(len(names), generator=generator)[:5].tolist()]
         template, place, thing = (
             words[int(torch.randint(len(words), (), generator=generator))] for words in (TEMPLATES, PLACES, THINGS)
         )
@@ -80,43 +77,42 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
         first, second = drawn[:2] if number % 2 == 0 else (subject, answer)
         clean = template.format(first, second, subject, place=place, thing=thing)
         corrupt = template.format(*others, place=place, thing=thing)
-        made.append(PromptPair(clean, corrupt, f" {answer}", f" {subject}"))
-    return made
+        pairs.append(PromptPair(clean, corrupt, f" {answer}", f" {subject}"))
+    return pairs
 
 
 class IndirectObjects:
-    """What one model does at the end of the prompts.
-
-    Attributes:
-        falls: by how much the logit difference falls if the path of each head to the logits is patched,
-            [n_layers * n_heads, n_prompts].
-        differences: logit of the indirect object less that of the subject, [n_prompts].
-        to_object, to_subject, to_second: attention to it, to both mentions of the subject, and to the second,
-            [n_prompts, n_layers, n_heads].
-    """
+    """What one model does at the end of the prompts."""
 
     def __init__(self, run: PaperRun, checkpoint: Checkpoint, inputs: PairedInputs) -> None:
         self._options, self._checkpoint, self._inputs = run.options, checkpoint, inputs
         n = len(inputs.clean)
         self.heads = select_heads((), checkpoint.kinds)
-        self.falls = self.falls_to(Receiver(None, ""))
+        self.differences = torch.empty(n)  # logit of the indirect object less that of the subject
+        self.falls = self.falls_to(Receiver(None, ""))  # to the logits
         shape = n, checkpoint.n_layers, checkpoint.n_heads
+        # attention to the indirect object, to both mentions of the subject, and to the second
         self.to_object, self.to_subject, self.to_second = torch.zeros(3, *shape, dtype=torch.float64)
         self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
-        reader, streams = SampledAttention(checkpoint), sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
+        reader = SampledAttention(checkpoint)
+        streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
         for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
-            with taps(streams, partial(self._keep, batch)):
-                reader.run(batch.batch, partial(self._look, batch))
+            with taps(streams, partial(self._keep_names, batch)):
+                reader.run(batch.batch, partial(self._add_attention, batch))
 
     def falls_to(self, receiver: Receiver) -> Tensor:
-        """As ``falls``, of the path to another receiver; 0 for heads that come after it."""
+        """By how much the logit difference falls if the path of each head to a receiver is patched.
+
+        Returns [n_layers * n_heads, n_prompts]; 0 for heads that come after the receiver.
+        """
         falls = torch.zeros(len(self.heads), len(self._inputs.clean), dtype=torch.float64)
         senders = receiver.senders(self._checkpoint)
+        batch_size = self._options["batch_size"]
         passes = PatchedPasses(
             self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
         )
-        passes.measure_prompts(self._options["batch_size"])
-        passes.run(senders, self._options["batch_size"], partial(tell, self._options["progress"], str(receiver)))
+        passes.measure_prompts(batch_size)
+        passes.run(senders, batch_size, partial(tell, self._options["progress"], str(receiver)))
         falls[: len(senders)] = passes.changes[0]
         self.differences = -passes.clean
         return falls
@@ -124,7 +120,8 @@ class IndirectObjects:
     def copy_score(self, id: HeadId, sign: int) -> float:
         """Share of names that the head, on what the first layer made of them, writes among the largest logits."""
         model, (layer, head) = self._checkpoint, id
-        modules, parameters = model.modules[layer], model.architecture.parameters(model.model, layer)
+        modules = model.modules[layer]
+        parameters = model.architecture.parameters(model.model, layer)
         predict: Any = model.language_head
         with without_gradients(model.device):
             read = torch.stack(self._names)[None]
@@ -135,115 +132,116 @@ class IndirectObjects:
             if modules.attention_output_norm is not None:
                 written = modules.attention_output_norm(written)
             logits = predict(model.architecture.final_states(model.model, sign * written))
-        names = torch.tensor([each.labels for each in self._inputs.clean])
+        names = torch.tensor([prompt.labels for prompt in self._inputs.clean])
         return float((logits.topk(AMONG).indices.cpu() == names).any(-1).double().mean())
 
-    def _keep(self, batch: InputBatch, _: tuple[int, str], value: Tensor) -> None:
-        for row, each in enumerate(batch.inputs):
-            self._names[each.text] = value[row, each.item.ids.index(each.labels[0])].detach()
+    def _keep_names(self, batch: InputBatch, _: tuple[int, str], value: Tensor) -> None:
+        for row, prompt in enumerate(batch.inputs):
+            self._names[prompt.text] = value[row, prompt.item.ids.index(prompt.labels[0])].detach()
 
-    def _look(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
-        for row, each in enumerate(batch.inputs):
-            ids, weights = each.item.ids, pattern[row, :, each.positions[0]].double().cpu()
-            subjects = [at for at, id in enumerate(ids) if id == each.foils[0]]
-            self.to_object[each.text, layer] = weights[:, ids.index(each.labels[0])]
-            self.to_subject[each.text, layer] = weights[:, subjects].sum(-1)
-            self.to_second[each.text, layer] = weights[:, subjects[-1]]
+    def _add_attention(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
+        for row, prompt in enumerate(batch.inputs):
+            ids = prompt.item.ids
+            weights = pattern[row, :, prompt.positions[0]].double().cpu()
+            subjects = [position for position, id in enumerate(ids) if id == prompt.foils[0]]
+            self.to_object[prompt.text, layer] = weights[:, ids.index(prompt.labels[0])]
+            self.to_subject[prompt.text, layer] = weights[:, subjects].sum(-1)
+            self.to_second[prompt.text, layer] = weights[:, subjects[-1]]
 
 
 class _Rows:
     """The rows of one run: of the model, and beside it of its untrained copy."""
 
-    def __init__(self, run: PaperRun, inputs: PairedInputs) -> None:
-        self._run, self._n, model = run, len(inputs.clean), run.checkpoint
-        self._own, self._fresh = (IndirectObjects(run, each, inputs) for each in (model, _untrained(run)))
-        self._samples = PairSamples.of(inputs, run.options["seed"])
-        named = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
-        self._named = {(each.role, each.id) for each in named}
+    def __init__(self, run: PaperRun) -> None:
+        model = run.checkpoint
+        seed = run.options["seed"]
+        pairs = prompts(model, min(run.options["limit"] or PROMPTS, PROMPTS), seed)
+        inputs = paired_inputs(model, pairs, DIFFERENCE, ())
+        inputs = inputs._replace(positions=[(prompt.positions, prompt.positions) for prompt in inputs.clean])
+        whole = type(model.whole)  # its unembedding is initialised, too: its logits count here
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            fresh: Any = whole(model.config)  # type: ignore[misc]
+        untrained = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
+        self._run, self._n = run, len(inputs.clean)
+        self._trained, self._untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, untrained))
+        self._samples = PairSamples.of(inputs, seed)
+        published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
+        self._published = {(head.role, head.id) for head in published}
 
-    def all(self) -> Iterator[CheckedClaim]:
-        """The task, and the heads of each role."""
-        own, fresh = self._own.differences, self._fresh.differences
-        means = self._samples.means(own[:, None])
-        task = self._run.claimed(
-            "logit(IO) - logit(S)", float(own.mean()), self._n, at_least=0.0, untrained=float(fresh.mean()),
-            **known(means.interval(0), "", "prompt"), published="3.56",
-        )  # fmt: skip
+    def __iter__(self) -> Iterator[CheckedClaim]:
+        run, trained, untrained = self._run, self._trained, self._untrained
+        means = self._samples.means(trained.differences[:, None])
+        mean = untrained.differences.mean()
+        task = self._claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
         yield task
-        share, untrained = (float((each > 0).double().mean()) for each in (own, fresh))
-        yield self._run.reported("prompts with IO above S", share, self._n, untrained=untrained, published="0.993")
+        share, control = (float((model.differences > 0).double().mean()) for model in (trained, untrained))
+        yield run.reported("prompts with IO above S", share, self._n, untrained=control, published="0.993")
         if task.verdict != HOLDS:
-            yield from (self._run.undecided(role, "the model does not do the task") for role in MOST)
+            yield from (run.undecided(role, "the model does not do the task") for role in MOST)
             return
-        movers = yield from self._role(NAME_MOVER, self._own.falls, self._fresh.falls)
-        yield from self._role(NEGATIVE, -self._own.falls, -self._fresh.falls)
+        movers = yield from self._of_role(NAME_MOVER, trained.falls, untrained.falls)
+        yield from self._of_role(NEGATIVE, -trained.falls, -untrained.falls)
         receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
         if not receivers:
-            yield self._run.undecided(S_INHIBITION, "no name mover was found")
+            yield run.undecided(S_INHIBITION, "no name mover was found")
             return
-        falls, fresh = (torch.stack([*map(each.falls_to, receivers)]).mean(0) for each in (self._own, self._fresh))
-        yield from self._role(S_INHIBITION, falls, fresh)
+        falls, control_falls = (
+            torch.stack([*map(model.falls_to, receivers)]).mean(0) for model in (trained, untrained)
+        )
+        yield from self._of_role(S_INHIBITION, falls, control_falls)
 
-    def _role(self, role: str, falls: Tensor, fresh: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
+    def _claimed(self, what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
+        row |= interval_evidence(measured.interval(number), unit="prompt")
+        return self._run.claimed(what, measured.estimates[number], self._n, **row)
+
+    def _of_role(self, role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
         """The rows of the heads that have a role, or else of the best one; returns these heads."""
-        differences = self._own.differences
-        shares = self._samples.ratios(falls.T, differences[:, None])
-        looks = self._own.to_second if role == S_INHIBITION else self._own.to_object
-        attention = self._samples.means(torch.stack([looks[:, *id] for id in self._own.heads], 1))
-        control = float(fresh.mean(-1).max() / differences.mean().abs())
-        found, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
-        ranked = [self._own.heads[at] for at in shares.estimates.argsort(descending=True).tolist()]
+        trained = self._trained
+        shares = self._samples.ratios(falls.T, trained.differences[:, None])
+        attended = trained.to_second if role == S_INHIBITION else trained.to_object
+        weights = self._samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
+        control = float(control_falls.mean(-1).max() / trained.differences.mean().abs())
+        with_role, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
+        ranked = [trained.heads[number] for number in shares.estimates.argsort(descending=True).tolist()]
         for id in ranked[:CANDIDATES]:
-            tried[id] = self._of_head(role, id, shares, attention, control)
-            if len(found) == MOST[role] or tried[id][0].verdict != HOLDS:
+            tried[id] = self._of_head(role, id, shares, weights, control)
+            if len(with_role) == MOST[role] or tried[id][0].verdict != HOLDS:
                 break
             if all(row.verdict == HOLDS for row in tried[id]):
-                found.append(id)
-        named = [id for id in ranked if (role, id) in self._named]
-        for id in dict.fromkeys([*(found or ranked[:1]), *named]):
-            yield from tried.get(id) or self._of_head(role, id, shares, attention, control)
-        return found
+                with_role.append(id)
+        published = [id for id in ranked if (role, id) in self._published]
+        for id in dict.fromkeys([*(with_role or ranked[:1]), *published]):
+            yield from tried.get(id) or self._of_head(role, id, shares, weights, control)
+        return with_role
 
     def _of_head(
-        self, role: str, id: HeadId, shares: Simultaneous, attention: Simultaneous, control: float
+        self, role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float
     ) -> list[CheckedClaim]:
-        own, fresh, n_heads = self._own, self._fresh, len(self._own.heads)
-        inhibits, at = role == S_INHIBITION, own.heads.index(id)
-        others, untrained = own.to_subject, fresh.to_object
-        if inhibits:
-            others, untrained = own.to_object, fresh.to_second
-
-        def row(what: str, value: float, interval: Interval | None, **more: Any) -> CheckedClaim:
-            more |= known(interval, "", "prompt")
-            return self._run.claimed(f"{role}: {what}", value, self._n, head=id, **more)
-
-        def of_all(what: str, found: Simultaneous, **more: Any) -> CheckedClaim:
-            return row(what, float(found.estimates[at]), found.interval(at), **more)
-
-        there = "named in the paper" if (role, id) in self._named else ""
+        trained, untrained = self._trained, self._untrained
+        number = trained.heads.index(id)
+        share, end, others, of_control = "share of the difference", "IO", trained.to_subject, untrained.to_object
+        if role == S_INHIBITION:
+            share, end = "share by name movers' queries", "S2"
+            others, of_control = trained.to_object, untrained.to_second
+        named = "named in the paper" if (role, id) in self._published else ""
+        published = {NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")
+        controls = {"baseline": others[:, *id].mean(), "untrained": of_control[:, *id].mean()}
         rows = [
-            of_all("share by name movers' queries" if inhibits else "share of the difference", shares, at_least=0.0,
-                untrained=control, published=there),
-            of_all(f"attention to {'S2' if inhibits else 'IO'}", attention,
-                baseline=float(others[:, *id].mean()), untrained=float(untrained[:, *id].mean()),
-                published={NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")),
-        ]  # fmt: skip
-        if inhibits:
+            self._claimed(
+                f"{role}: {share}", shares, number, head=id, at_least=0.0, untrained=control, published=named
+            ),
+            self._claimed(f"{role}: attention to {end}", weights, number, head=id, published=published, **controls),
+        ]
+        if role == S_INHIBITION:
             return rows
-        score, control = (each.copy_score(id, -1 if role == NEGATIVE else 1) for each in (own, fresh))
-        error, counts = (score * (1 - score) / self._n) ** 0.5, (self._n, self._n)
-        interval = proportion_evidence(score, 0.0, (error, error), counts, ERROR_RATE / n_heads).interval
-        published = "0.98" if role == NEGATIVE else "above 0.95"
-        return [*rows, row("copy score", score, interval, at_least=COPIED, untrained=control, published=published)]
-
-
-def _untrained(run: PaperRun) -> Checkpoint:
-    """The whole model freshly initialised, its unembedding too, whose logits count here."""
-    trained, whole = run.checkpoint, type(run.checkpoint.whole)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.options["seed"])
-        fresh: Any = whole(trained.config)  # type: ignore[misc]
-    return from_loaded(fresh.to(trained.device, trained.dtype).eval(), trained.tokenizer)
+        score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
+        error = (score * (1 - score) / self._n) ** 0.5
+        rate = ERROR_RATE / len(trained.heads)
+        proportion = proportion_evidence(score, 0.0, (error, error), (self._n, self._n), rate)
+        evidence = interval_evidence(proportion.interval, unit="prompt")
+        evidence |= {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95"}
+        return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, at_least=COPIED, **evidence)]
 
 
 def _refuse(checkpoint: Checkpoint) -> None:
@@ -255,14 +253,6 @@ def _refuse(checkpoint: Checkpoint) -> None:
             f"{PAPER} takes {LEAST_NAMES} names that are one token each with the space before them, such as ' Mary'; "
             f"this tokenizer has {counted(n_names, 'such name')}."
         )
-
-
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
-    checkpoint, options = run.checkpoint, run.options
-    pairs = prompts(checkpoint, min(options["limit"] or PROMPTS, PROMPTS), options["seed"])
-    inputs = paired_inputs(checkpoint, pairs, DIFFERENCE, ())
-    ends = [(each.positions, each.positions) for each in inputs.clean]
-    yield from _Rows(run, inputs._replace(positions=ends)).all()
 
 
 WANG_2022 = PaperTable(
@@ -282,5 +272,5 @@ WANG_2022 = PaperTable(
     least=ENOUGH_TEXTS,
     refuse=_refuse,
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
-    measure=_measure,
-)  # fmt: skip
+    measure=_Rows,
+)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,45 +20,54 @@ from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
 from attnviz.trace.generation import drafted_greedily
 from attnviz.wording import counted
 
+# Questions, and the beginnings and ends of their answers; a needle is both together.
 NEEDLES = (
-    ("What is the best thing to do in Lisbon?", "The best thing to do in Lisbon is",
-     " to eat a warm custard tart beside the river at noon."),
-    ("What does a traveller need to open the old garden?", "To open the old garden a traveller needs",
-     " a green key, two candles and the name of the owner."),
-    ("Where should we look for the treasure?", "The captain once hid his map",
-     " below a white stone near the third apple tree."),
-)  # fmt: skip
-"""Questions, and the beginnings and ends of their answers; a needle is both together."""
+    (
+        "What is the best thing to do in Lisbon?",
+        "The best thing to do in Lisbon is",
+        " to eat a warm custard tart beside the river at noon.",
+    ),
+    (
+        "What does a traveller need to open the old garden?",
+        "To open the old garden a traveller needs",
+        " a green key, two candles and the name of the owner.",
+    ),
+    (
+        "Where should we look for the treasure?",
+        "The captain once hid his map",
+        " below a white stone near the third apple tree.",
+    ),
+)
 
-LENGTHS, DEPTHS = (256, 512, 1024), [(at + 0.5) / 10 for at in range(10)]
-"""Tokens of a prompt with its answer, and where the needle stands in the text (the paper: 1,000 to 50,000; 0 to 1)."""
-
-THRESHOLD, RECALLED = 0.1, 0.5
-"""Score of a retrieval head, and share of an answer's tokens to be written (both the paper's)."""
-
-LISTED, CONTROLLED = 10, 5
-"""Heads that are named at most; one of so many prompts is put to the untrained copy, which writes slowly."""
+LENGTHS = (256, 512, 1024)  # tokens of a prompt with its answer (the paper: 1,000 to 50,000)
+DEPTHS = [(tenth + 0.5) / 10 for tenth in range(10)]  # where the needle stands in the text (the paper: 0 to 1)
+THRESHOLD = 0.1  # score of a retrieval head (the paper)
+RECALLED = 0.5  # share of an answer's tokens to be written (the paper)
+LISTED = 10  # heads that are named at most
+CONTROLLED = 5  # one of so many prompts is put to the untrained copy, which writes slowly
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text with a needle, and its question; the first token of the ``answer`` in the needle is at ``start``."""
+    """A text with a needle, and its question."""
 
     ids: tuple[int, ...]
-    start: int
+    start: int  # of the answer in the needle
     answer: tuple[int, ...]
 
 
 def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
     """Every needle at every depth of texts of every length that model and haystack have; of each another stretch."""
-    made, at = list[Prompt](), 0
+    with_needle = list[Prompt]()
     begin = checkpoint.encode(["a"])[0].ids[:1]
-    begin = begin if begin[0] == checkpoint.tokenizer.bos_token_id else []
+    if begin[0] != checkpoint.tokenizer.bos_token_id:
+        begin = []
+    start = 0  # of the next stretch
 
     def ids(text: str) -> list[int]:
         return list(checkpoint.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    for length in dict.fromkeys(min(each, checkpoint.positions) for each in LENGTHS):
+    for length in dict.fromkeys(min(most, checkpoint.positions) for most in LENGTHS):
         for question, statement, end in NEEDLES:
             before = ids(f"\n{statement}")
             answer = ids(f"\n{statement}{end}")[len(before) :]
@@ -66,13 +76,15 @@ def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
             if not len(asked) < room <= len(haystack):
                 continue
             for depth in DEPTHS:
-                at = at if at + room <= len(haystack) else 0
-                text, cut = haystack[at : at + room], round(depth * room)
-                at += room
+                if start + room > len(haystack):
+                    start = 0
+                text = haystack[start : start + room]
+                cut = round(depth * room)
+                start += room
                 first = [*begin, *text[:cut], *before]
                 whole = (*first, *answer, *ids("\n")[-1:], *text[cut:], *asked)
-                made.append(Prompt(whole, len(first), tuple(answer)))
-    return made
+                with_needle.append(Prompt(whole, len(first), tuple(answer)))
+    return with_needle
 
 
 def retrieval(checkpoint: Checkpoint, attention: SampledAttention, prompt: Prompt) -> tuple[Tensor, bool]:
@@ -84,11 +96,11 @@ def retrieval(checkpoint: Checkpoint, attention: SampledAttention, prompt: Promp
     copied[:, : prompt.start] = copied[:, prompt.start + len(answer) :] = False
     scores = torch.zeros(checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
 
-    def visit(layer: int, pattern: Tensor) -> None:
+    def on_pattern(layer: int, pattern: Tensor) -> None:
         largest = pattern[0, :, -len(written) :].argmax(-1).cpu()  # [n_heads, n_written]
         scores[layer] = copied.gather(1, largest.T).sum(0) / len(answer)
 
-    attention.run(batch_of_ids(checkpoint, [ids]), visit)
+    attention.run(batch_of_ids(checkpoint, [ids]), on_pattern)
     return scores, len(set(answer) & set(written)) > RECALLED * len(set(answer))
 
 
@@ -113,34 +125,35 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             f"wu-2024 expects a model that reads {LENGTHS[0]} tokens, in which it hides a sentence, found one of "
             f"{counted(checkpoint.positions, 'position')}; give another model."
         )
-    models = [(each, SampledAttention(each, options["seed"])) for each in (checkpoint, run.untrained)]
+    attention, of_untrained = (SampledAttention(model, options["seed"]) for model in run.models)
     answers, untrained = list[tuple[Tensor, bool]](), list[tuple[Tensor, bool]]()
     for number, prompt in enumerate(asked):
-        answers.append(retrieval(*models[0], prompt))
+        answers.append(retrieval(checkpoint, attention, prompt))
         if number % CONTROLLED == 0:
-            untrained.append(retrieval(*models[1], prompt))
+            untrained.append(retrieval(run.untrained, of_untrained, prompt))
         tell(options["progress"], "needles", number + 1, len(asked))
-    found, n = [scores for scores, recalled in answers if recalled], sum(recalled for _, recalled in answers)
+    scores_of_found = [scores for scores, recalled in answers if recalled]
+    n = len(scores_of_found)
     control = torch.stack([scores for scores, _ in untrained]).mean(0)
     recalled = sum(recalled for _, recalled in untrained) / len(untrained)
     yield run.reported("needles that the model finds", n / len(asked), len(asked), untrained=recalled)
     few = "" if n >= ENOUGH_SEQUENCES else f"the model finds {n} needles, of {ENOUGH_SEQUENCES} that an interval takes"
-    by_prompt = torch.stack(found or [torch.zeros_like(control)])
-    scores = by_prompt.mean(0)
-    above, of_control = (float((each > THRESHOLD).double().mean()) for each in (scores, control))
-    yield run.reported("heads above 0.1", above, scores.numel(), published="0.03 to 0.06", untrained=of_control)
-    for place in scores.flatten().argsort(descending=True)[:LISTED].tolist():
+    by_prompt = torch.stack(scores_of_found or [torch.zeros_like(control)])
+    means = by_prompt.mean(0)
+    share, of_control = (float((scores > THRESHOLD).double().mean()) for scores in (means, control))
+    yield run.reported("heads above 0.1", share, means.numel(), published="0.03 to 0.06", untrained=of_control)
+    for place in means.flatten().argsort(descending=True)[:LISTED].tolist():
         layer, head = divmod(place, checkpoint.n_heads)
-        score, interval = float(scores[layer, head]), None
-        if score < THRESHOLD and place != int(scores.argmax()):
+        score = float(means[layer, head])
+        interval = None
+        if score < THRESHOLD and place != int(means.argmax()):
             break
         if not few:
             error = float(by_prompt[:, layer, head].std()) / n**0.5
-            interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / scores.numel()).interval
-        yield run.claimed(
-            "retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, untrained=float(control.max()),
-            interval=interval, few=few,
-        )  # fmt: skip
+            interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / means.numel()).interval
+        id = run.head(layer, head)
+        evidence: Any = {"untrained": control.max(), "interval": interval, "few": few}
+        yield run.claimed("retrieval", score, n, head=id, at_least=THRESHOLD, **evidence)
 
 
 WU_2024 = PaperTable(

@@ -3,4 +3,3 @@
 from attnviz.present.report import View
 
 VIEWS = (View("distances", "all heads by rank with intervals, beside the largest possible distance"),)
-"""Its figures, in the order of the documentation."""

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.report import DIFFERENCE, THOUSANDTHS
+from attnviz.commands.compare.report import DIFFERENCE, FEW, MOST_DIFFERENT_FIRST, THOUSANDTHS
 from attnviz.commands.compare.wording import side_lines
-from attnviz.judge.roles import MIN_TEXTS_SHARES, Role
+from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT
 from attnviz.present.documents import model_entry, verification_entry
@@ -19,7 +19,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.wording import bracketed, counted, rounded, span, visible
+from attnviz.wording import bracketed, counted, span, visible
 
 
 def headline(result: CorpusComparison) -> str:
@@ -38,24 +38,24 @@ def headline(result: CorpusComparison) -> str:
 
 
 def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
+    counts = {name: getattr(result, name) for name in ("texts", "tokens", "left_out", "parser")}
+    verified = [{**verification_entry(side), "texts_verified": result.texts_verified} for side in result.verifications]
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
-        "corpora": [
-            {**result.corpus.entry, "texts": result.texts}
-            | {"tokens": result.tokens, "left_out": result.left_out, "parser": result.parser}
-        ],
+        "corpora": [{**result.corpus.entry, **counts}],
         "seed": result.seed,
-        "verification": [
-            {**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications
-        ],
+        "verification": verified,
         "largest_possible": result.largest,
     }
 
 
-def _role(role: Role | None) -> dict[str, Any] | None:
-    if role is None:
-        return None
-    return {"name": role.role, **{name: getattr(role, name) for name in ("direction", "score", "baseline", "n")}}
+def _role(side: str) -> Field[HeadChange]:
+    def value(head: HeadChange) -> dict[str, Any] | None:
+        role = getattr(head, side)
+        names = ("direction", "score", "baseline", "n")
+        return role and {"name": role.role, **{name: getattr(role, name) for name in names}}
+
+    return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)})
 
 
 def _roles(head: HeadChange) -> str:
@@ -63,20 +63,14 @@ def _roles(head: HeadChange) -> str:
     return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
 
 
+_WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
-    Field(
-        "Interval",
-        lambda head: head.interval and list(head.interval),
-        name="interval",
-        csv={"low": (0,), "high": (1,)},
-        write=partial(bracketed, write=partial(rounded, digits=3)),
-        detail=True,
-    ),
+    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_WRITE_INTERVAL, detail=True),
     *pick(DIFFERENCE, "divergence", "total_variation"),
-    Field(value=lambda head: _role(head.before), name="role_before", csv={"role_before": ("name",)}),
-    Field(value=lambda head: _role(head.after), name="role_after", csv={"role_after": ("name",)}),
+    _role("before"),
+    _role("after"),
     *plain("role_changed"),
 )
 
@@ -85,7 +79,7 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
     sample = f" on {counted(result.texts_verified, 'text')}"
     yield Text("\n".join(side_lines(result)), style="bold")
     models = zip(result.verifications, (result.first, result.second), strict=True)
-    yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
+    yield Text("\n").join(verification_line(side, model, sample=sample) for side, model in models)
     yield Text(f"{headline(result)}.", style="bold")
     columns: list[Field[HeadChange]] = [
         *pick(_FIELDS, "rank", "id", "distance", *(["interval"] if result.judged else [])),
@@ -93,19 +87,12 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
         *pick(_FIELDS, "total_variation"),
     ]
     last = ["", "largest", THOUSANDTHS(result.largest), *[""] * (len(columns) - 3)]
-    heads, order = result.select(choices.select), "the most different first"
-    yield first_rows("Heads", columns, heads, choices.rows(_FEW), "compare-corpus.csv", order=order, last=last)
-    yield _notes(result) if choices.verbose else notes(_left_out(result))
-
-
-_FEW = 8  # heads on the first screen
-
-
-def _left_out(result: CorpusComparison) -> str:
-    return f"{counted(result.left_out, 'text')} left out." if result.left_out else ""
-
-
-def _notes(result: CorpusComparison) -> Text:
+    heads, rows = result.select(choices.select), choices.rows(FEW)
+    yield first_rows("Heads", columns, heads, rows, "compare-corpus.csv", order=MOST_DIFFERENT_FIRST, last=last)
+    left_out = f"{counted(result.left_out, 'text')} left out." if result.left_out else ""
+    if not choices.verbose:
+        yield notes(left_out)
+        return
     intervals = (
         f"Intervals: at {ERROR_RATE} over all heads together, by a bootstrap over texts; not known where fewer than "
         f"{LEAST_WITH_EFFECT} texts differ."
@@ -115,12 +102,12 @@ def _notes(result: CorpusComparison) -> Text:
     shares = ""
     if result.texts < MIN_TEXTS_SHARES:
         shares = f" Shares of attention give no role with fewer than {MIN_TEXTS_SHARES} texts."
-    return notes(
+    yield notes(
         "Distance: square root of the Jensen-Shannon divergence averaged over the queries of a text, then the mean "
         f"over texts. The largest possible here is {result.largest:.3f}.",
         intervals,
         f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
-        _left_out(result),
+        left_out,
     )
 
 
@@ -132,4 +119,3 @@ SPEC = CommandSpec(
     all_selected=True,
     paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),
 )
-"""The command's presentation."""

@@ -127,6 +127,7 @@ def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[st
         }
 
 
+# The command's presentation.
 SPEC = CommandSpec(
     content=_content,
     lines=("heads.jsonl", _json_lines),
@@ -135,4 +136,3 @@ SPEC = CommandSpec(
     in_paper=lambda result, choices: NamedTable("heads", number_fields(result), result.select(choices.select)),
     patterns=True,
 )
-"""The command's presentation."""

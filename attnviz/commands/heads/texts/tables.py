@@ -11,6 +11,7 @@ from attnviz.wording import counted, quoted, rounded, span, visible
 
 LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
+# The fields of a text in documents.
 LINES: tuple[Field[OneText], ...] = (
     Field("Line", lambda text: text.place and text.place.line, name="line"),
     Field("Id", name="id", if_known=True),
@@ -21,10 +22,8 @@ LINES: tuple[Field[OneText], ...] = (
     Field(value=lambda text: text.cut, name="tokens_cut_off"),
     *plain("folder", "pattern_error", "output_error"),
 )
-"""The fields of a text in documents."""
 
-NAMED = ("line", "id", "label", "text", "pair")
-"""Those that say which text it is."""
+NAMED = ("line", "id", "label", "text", "pair")  # those that say which text it is
 
 
 def text_row(text: OneText) -> str:
