@@ -128,7 +128,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where numbers on repeated random tokens are not looked at: 4 sequences in place of 32."""
-    for module in ("measures.repeats", "commands.profile.corpus_run"):
+    for module in ("commands.profile.corpus_run", "measures.repeats"):
         monkeypatch.setattr(f"attnviz.{module}.SEQUENCES", 4)
 
 
@@ -169,8 +169,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Where lines are followed, all modules are imported first: a test that is not followed might be the first to."""
-    if Coverage.current() is not None and not session.config.pluginmanager.hasplugin("dsession"):
+    """All modules are imported first: not in a test that is not followed, nor in one that replaces a name of another."""
+    if not session.config.pluginmanager.hasplugin("dsession"):  # which only hands tests out
         for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
             importlib.import_module(module.name)
 

@@ -25,6 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.matrix import Labels
@@ -32,6 +33,7 @@ from attnviz.figures.style import PLAIN
 from tests.benchmarks.in_browser import MISSING, paint_and_switch
 from tests.benchmarks.lengths import growth, long_text, longest_text, peers
 from tests.benchmarks.measure import RUNS, Row, at_most, below, faster, functions, printed, processes
+from tests.support.models import gpt2_tokenizer
 
 if TYPE_CHECKING:
     import attnviz
@@ -274,12 +276,24 @@ def ablation() -> Iterator[Row]:
 
 
 def patching() -> Iterator[Row]:
-    """All heads of GPT-2 small's size on one pair of prompts, against as many plain passes, 16 at once."""
-    from tests.benchmarks.patching import BATCH, HEADS, patching_seconds
+    """All heads of GPT-2 small's size on one pair of prompts, verified on both, against as many plain passes."""
+    import attnviz
 
-    ours, theirs = patching_seconds()
-    rival = f"{HEADS} plain passes in batches of {BATCH}"
-    yield at_most(f"patch: {HEADS} heads of GPT-2 small's size", ours, rival, theirs, "s", 1.2)
+    heads, batch = 144, 16
+    clean, corrupt = (f"the cat saw the dog and {name} ran to the house of the" for name in ("it", "he"))
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(initializer_range=0.2)).eval()
+    tokenizer = gpt2_tokenizer()
+    inputs = {name: value.repeat(batch, 1) for name, value in tokenizer(corrupt, return_tensors="pt").items()}
+
+    @torch.inference_mode()
+    def plain() -> None:
+        for _ in range(heads // batch):
+            model(**inputs, use_cache=False, logits_to_keep=1)
+
+    ours, theirs = functions([lambda: attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt), plain])
+    rival = f"{heads} plain passes in batches of {batch}"
+    yield at_most(f"patch: {heads} heads of GPT-2 small's size", ours, rival, theirs, "s", 1.2)
 
 
 def circuits() -> Iterator[Row]:

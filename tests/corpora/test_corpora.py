@@ -73,9 +73,6 @@ def read_until_error(items):
     return before, str(caught.value)
 
 
-# --- which file, and of which kind
-
-
 def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
     for name, kind in (("a.conllu", "conllu"), ("a.txt", "txt"), ("A.b.TXT", "txt"), ("a.csv", "table")):
         found = corpus(name, "text\ncontent\n")
@@ -106,9 +103,6 @@ def test_a_treebank_without_conllu_is_refused_and_the_rest_reads(corpus, monkeyp
     with pytest.raises(CorpusError, match=r"attnviz\[profile\]"):
         next(read_texts(corpus("a.conllu", CAT)))
     assert [found.text for found in read_texts(corpus("a.txt", "One.\n"))] == ["One."]
-
-
-# --- every kind
 
 
 @pytest.mark.parametrize(
@@ -164,9 +158,6 @@ def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
     assert min(peaks) < 100_000 < count * len(one)
 
 
-# --- text
-
-
 def test_text_is_a_sentence_a_line_without_blank_lines_and_white_space(corpus):
     opened = corpus("a.txt", "\ufeff  The cat ran. \r\n\r\n \t \nIt\u2028fled\x0cfar.\n\nNo line end")
     found = list(read_texts(opened))
@@ -174,9 +165,6 @@ def test_text_is_a_sentence_a_line_without_blank_lines_and_white_space(corpus):
     assert [(sentence.text, sentence.place.line) for sentence in found] == lines
     assert [(sentence.spans, sentence.arcs, sentence.number) for sentence in found] == [((), (), n) for n in range(3)]
     assert str(found[0].place) == f"{opened.path}:1"
-
-
-# --- treebanks
 
 
 def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
@@ -262,9 +250,6 @@ def test_what_is_written_is_read(tmp_path_factory, made_up, start, line_end, end
         assert content.split("\n")[sentence.place.line - 1].removeprefix(start).startswith("1\t")
 
 
-# --- GAP
-
-
 def test_an_example_is_a_pronoun_and_two_names_by_their_characters(examples):
     (found,) = examples(row(a_right="FALSE"), row(), row(b_right="TRUE"))  # one right name alone
     assert found.text == TEXT
@@ -291,9 +276,6 @@ def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad
     assert said.startswith(f"{opened.path}:3: ")
     assert word in said
     assert [each.place.line for each in found] == [2]
-
-
-# --- trees and subjects by a parser
 
 
 class Pipeline(FakeParser):
@@ -361,9 +343,6 @@ def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkey
     for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
         assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
     assert asked == ["xx_fake"] * 2
-
-
-# --- the published data
 
 
 @pytest.mark.skipif(not TREEBANK.is_file(), reason="needs the treebank in ../shared/data/ud")
