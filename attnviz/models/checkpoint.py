@@ -373,11 +373,8 @@ def load_checkpoint(
     device for each part) ``device`` is ignored. Without a ``dtype`` it is the checkpoint's own. ``attention`` is the
     implementation that it runs with; None for what transformers chooses.
 
-    Raises:
-        ArchitectureError: the reference attention does not reproduce this architecture.
-        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated, corrupt, pickled or quantised;
-            or the tokenizer is missing.
-        OutOfMemoryError: the weights take more memory than is free.
+    ArchitectureError where the reference attention does not reproduce the architecture, CheckpointError where weights
+    or the tokenizer are missing, unexpected or damaged, OutOfMemoryError where they need more memory than is free.
     """
     if any("\ud800" <= character <= "\udfff" for character in str(source.folder)):
         raise CheckpointError(f"cannot read {source.folder}: give its folder a name in UTF-8.")
@@ -400,7 +397,7 @@ def load_checkpoint(
     check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
     weights = read_weights(files) if device_map is None else {}  # mapped into memory
     whole, model, head, classifier = _model_and_heads(
-        source, architecture, config, weights, dtype=dtype, device_map=device_map, attention=attention
+        source, architecture, config, weights, dtype, device_map, attention
     )
     notes += architecture.notes(bare.config)
     loaded = Checkpoint(
@@ -487,7 +484,6 @@ def _model_and_heads(
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
-    *,
     dtype: torch.dtype,
     device_map: str | dict[str, str] | None,
     attention: str | None,
@@ -539,9 +535,8 @@ def _model_and_heads(
     for kind in ("missing_keys", "unexpected_keys"):
         report[kind] = [key.removeprefix(inside) for key in report[kind]]
     # the pooler is no part of the model with this head, and may be in its checkpoint
-    report["unexpected_keys"] = [
-        key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
-    ]
+    optional = architecture.optional_weights
+    report["unexpected_keys"] = [key for key in report["unexpected_keys"] if not key.startswith(optional)]
     check_report(source.folder, architecture, report)
     head = None if task else architecture.language_head(whole)
     return whole, architecture.base_model(whole), head, classifier_of(architecture, whole)

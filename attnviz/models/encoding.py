@@ -206,10 +206,7 @@ class TextReader:
         Texts of more than ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is
         for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it. ``rendered`` are
         chats, in which a template wrote all control tokens: they are special, and no others are added.
-
-        Raises:
-            CheckpointError: the tokenizer is another one, fails on a text, or gives ids beyond the model's vocabulary.
-            TextError: it gives token types that the model has not.
+        CheckpointError where the tokenizer fails or gives ids beyond the vocabulary, TextError for types it has not.
         """
         tokenizer = self.tokenizer
         two_models = hasattr(tokenizer, "spm_target")
@@ -249,21 +246,25 @@ class TextReader:
                 )
                 results = list(map(_of_fast, batch.encodings))
         for encoding in results:
-            token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
-            if token >= self.vocabulary_size:
-                raise _beyond(token, self.vocabulary_size)
-            if self.segments and self.token_types is not None and kind >= self.token_types:
-                has = "one token type" if self.token_types == 1 else f"{self.token_types} token types"
-                raise TextError(
-                    f"this model has {has} only, but the text has tokens of type {kind}; expected one text without a "
-                    "pair, or a BERT with two token types."
-                )
+            self._check_tables(encoding)
         if not rendered:
             return [_with_doubled(encoding) for encoding in results]
         # special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)
         added = tokenizer.added_tokens_decoder.items()
         control = _special_ids(tokenizer) | {number for number, token in added if token.special}
         return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
+
+    def _check_tables(self, encoding: Encoding) -> None:
+        token = max(encoding.ids, default=0)
+        kind = max(encoding.type_ids, default=0)
+        if token >= self.vocabulary_size:
+            raise _beyond(token, self.vocabulary_size)
+        if self.segments and self.token_types is not None and kind >= self.token_types:
+            has = "one token type" if self.token_types == 1 else f"{self.token_types} token types"
+            raise TextError(
+                f"this model has {has} only, but the text has tokens of type {kind}; expected one text without a pair, "
+                "or a BERT with two token types."
+            )
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:

@@ -19,7 +19,7 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.judge.roles import Role, role_key
 from attnviz.locks import lock, unlock
 from attnviz.measures.estimates import Interval
-from attnviz.measures.patterns import SHUFFLED, describes
+from attnviz.measures.patterns import describes
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
@@ -79,17 +79,6 @@ class StoredProfile:
         if len(parts) == 1:
             return next(iter(parts))
         return "; ".join(f"{', '.join(names)}: {corpora}" for corpora, names in parts.items())
-
-    @property
-    def outdated(self) -> str:
-        """What an earlier attnviz did not measure, in a sentence; else ''."""
-        statistics = self.document.get("statistics") or {}
-        if all(name not in statistics or baseline in statistics for name, baseline in SHUFFLED.items()):
-            return ""
-        return (
-            f"the profile {self.path.name} is of an earlier attnviz, whose long-range heads were held against no "
-            "baseline; profile again to have it."
-        )
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -167,10 +156,7 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
-    profile = _search(shape, weights_sha256(source), warn)
-    if profile is not None and profile.outdated:
-        warn(profile.outdated)
-    return profile
+    return _search(shape, weights_sha256(source), warn)
 
 
 def _folders() -> list[Path]:
@@ -276,7 +262,7 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
     role = str(entry["role"])
     if "offset:" in role and role not in OFFSETS:
         raise ValueError(f"expected a role, found {role}")
-    evidence = {"interval": None} if describes(role) else entry  # which earlier versions stored of every role
+    evidence = {"interval": None} if describes(role) else entry
     untrained = evidence.get("untrained")
     return Role(
         id=id,
@@ -288,7 +274,7 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
         interval=_interval(evidence["interval"]),
         difference=_interval(evidence.get("difference")),
         threshold=str(entry.get("threshold", "")),
-        holds=bool(entry["holds" if "holds" in entry else "passed"]),
+        holds=bool(entry["holds"]),
         direction=text_or_none(entry["direction"]),
         baselines=dict(entry.get("baselines", {})),
         untrained=None if untrained is None else float(untrained),

@@ -24,11 +24,11 @@ SHAPE = "bert-2x3x12"
 SOURCE = Source("a-model", Path("/nowhere"), None, WEIGHTS)
 ROLE = {
     "id": "L0H2", "role": "previous-token", "score": 0.9, "baseline": 0.1, "n": 900, "interval": [0.8, 1],
-    "threshold": "a rule", "passed": True, "direction": None,
+    "threshold": "a rule", "holds": True, "passed": True, "direction": None,
 }  # fmt: skip
 OTHER = {
     "id": "L1H0", "role": "syntactic:nsubj", "score": 0.25, "baseline": 0.5, "n": 40, "interval": [0.1, 0.4],
-    "threshold": "a rule", "passed": False, "direction": "dependent_to_head",
+    "threshold": "a rule", "holds": False, "passed": False, "direction": "dependent_to_head",
 }  # fmt: skip
 MODEL = {
     "name": "a-model", "architecture": "bert", "n_layers": 2, "n_heads": 3, "d_model": 12, "weights_sha256": WEIGHTS
@@ -206,18 +206,6 @@ def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
     assert broad.error_reduction is None
     assert profile_of({"L0H0": [det, name]}).of(HeadId(0, 0))[0] == name
     assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)) == ()
-
-
-def test_a_profile_of_before_long_range_had_a_baseline_is_read_and_says_so_once(user_folder):
-    sink = {**ROLE, "role": "sink", "untrained": 0.4, "refuted": False, "difference": [0.1, 0.2]}
-    shares = {"long_range": [[0.2] * 3] * 2}
-    put(user_folder, changed(roles=[ROLE, sink], statistics=shares))
-    found, warnings = find()
-    assert len(warnings) == 1
-    of_sink = next(role for role in found.of(HeadId(0, 2)) if role.role == "sink")
-    assert (of_sink.holds, of_sink.interval, of_sink.difference, of_sink.untrained) == (True, None, None, None)
-    put(user_folder, changed(roles=[ROLE, sink], statistics={**shares, "long_range_baseline": shares["long_range"]}))
-    assert find()[1] == []
 
 
 def test_a_role_names_the_corpus_that_measured_it_and_no_other():

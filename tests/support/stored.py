@@ -53,7 +53,7 @@ def document_for(folder: Path, roles: list[dict[str, Any]]) -> dict[str, Any]:
     gpt2 = config["model_type"] == "gpt2"
     names = ("n_layer", "n_head", "n_embd") if gpt2 else ("num_hidden_layers", "num_attention_heads", "hidden_size")
     sizes = dict(zip(("n_layers", "n_heads", "d_model"), (config[name] for name in names), strict=True))
-    values = {"score": 0.9, "baseline": 0.2, "n": 77, "interval": [0.8, 1.0], "passed": True, "direction": None}
+    values = {"score": 0.9, "baseline": 0.2, "n": 77, "interval": [0.8, 1.0], "holds": True, "direction": None}
     return {
         "attnviz": "1.2.3",
         "model": {"architecture": config["model_type"], **sizes, "weights_sha256": weights},

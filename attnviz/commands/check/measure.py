@@ -292,20 +292,32 @@ def _held(
             return bounded(claim, effect.value, removed.n_texts, interval=effect.interval)
         return _on_text(claim, id, analysis(claim.text))
 
+    answers = _known_already(claims, checkpoint, stored, of_ablation, of_profile)
+    for (claim, id), answer in zip(claims, answers, strict=True):
+        with placed(claim.prefix):
+            checked_claim = answer or held(claim, id)
+        yield checked_claim
+
+
+def _known_already(
+    claims: Sequence[tuple[Claim, HeadId]],
+    checkpoint: Checkpoint,
+    stored: StoredProfile | None,
+    of_ablation: Mapping[str, Any],
+    of_profile: Mapping[str, Any],
+) -> list[CheckedClaim | None]:
+    """The claims that the stored profile decides, None for others; what cannot be measured is refused first."""
     same = cache(partial(_is_same, stored, checkpoint, of_profile))
     asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
     answers = list[CheckedClaim | None]()
-    for claim, id in claims:  # what is known already, and what cannot be measured: before anything is
+    for claim, id in claims:
         with placed(claim.prefix):
             other_options = asked and not all(map(is_there, claim.corpus))  # than the stored profile's, named alone
             known = claim.kind == "role" and not other_options
             answers.append(_of_stored(claim, id, stored, same) if known else None)
             if answers[-1] is None:
                 _check_measurable(claim, checkpoint, of_profile, of_ablation)
-    for (claim, id), answer in zip(claims, answers, strict=True):
-        with placed(claim.prefix):
-            checked_claim = answer or held(claim, id)
-        yield checked_claim
+    return answers
 
 
 def _check_measurable(

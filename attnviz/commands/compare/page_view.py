@@ -1,6 +1,6 @@
 """The view ``page`` of ``attnviz compare``: every head on A, on B, and their difference, in one file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnviz.commands.compare.measure import Comparison
@@ -15,10 +15,7 @@ from attnviz.wording import counted, signed
 
 
 def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str, Any]:
-    """``PageData`` as in ``attnviz/page/patterns.js``.
-
-    ``choices``: initial heads; ``end``: end of the colours of differences, for every head.
-    """
+    """``PageData`` as in ``attnviz/page/patterns.js``; ``end`` is that of the colours of differences."""
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
     first, second = sides = result.sides
@@ -42,16 +39,6 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
     if result.compared == "models":
         texts = texts[:1]
         options += second.checkpoint.model_options if second.checkpoint.name else []
-    heads = []
-    for head in sorted(result.heads, key=lambda head: head.id):
-        query, key = result.ends(head, head.largest)
-        evidence = (
-            f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total variation "
-            f"{head.total_variation:.2f} · most: {query} attends to {key} {signed(head.largest.difference)}"
-        )
-        entry = {"id": str(head.id), "row": int(head.id.layer), "column": head.id.head, "evidence": evidence}
-        entry |= {**label_entry(head.labels, head.label_after), "role": None}
-        heads.append({**entry, "patterns": [position[head.id], position[head.id] + 1] if head.id in position else []})
     return {
         "command": "compare",
         "title": " · ".join(side_lines(result)),
@@ -75,7 +62,7 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
         "statistics": list(_statistics(result)),
-        "heads": heads,
+        "heads": list(_head_entries(result, position)),
         "patterns": [
             {"rows": axis, "columns": axis, "triangle": causal, "data": side}
             for of_head in kept.values()
@@ -88,6 +75,18 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         "start": {"head": str(ranked[0]), "scale": "shared", "drop": choices.drop_special, "token": []},
         "tables": [],
     }
+
+
+def _head_entries(result: Comparison, position: Mapping[HeadId, int]) -> Iterator[dict[str, Any]]:
+    for head in sorted(result.heads, key=lambda head: head.id):
+        query, key = result.ends(head, head.largest)
+        evidence = (
+            f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total variation "
+            f"{head.total_variation:.2f} · most: {query} attends to {key} {signed(head.largest.difference)}"
+        )
+        patterns = [position[head.id], position[head.id] + 1] if head.id in position else []
+        entry = {"id": str(head.id), "row": int(head.id.layer), "column": head.id.head, "evidence": evidence}
+        yield {**entry, **label_entry(head.labels, head.label_after), "role": None, "patterns": patterns}
 
 
 def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:

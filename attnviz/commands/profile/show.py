@@ -14,7 +14,6 @@ from attnviz.judge.roles import Role
 from attnviz.models.head_ids import select_heads
 from attnviz.present.documents import paper_table
 from attnviz.present.fields import Field, NamedTable
-from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.tables import RowTable, listed_of, notes
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
@@ -145,12 +144,12 @@ def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
     yield by_head(roles, top, "--json", control=control)
     corpora = (f"{name}: {measured_on(part)}." for name, part in profile.parts.items())
-    yield notes(*corpora, capital(profile.outdated))
+    yield notes(*corpora)
 
 
 def roles_document(profile: StoredProfile) -> dict[str, Any]:
     """The model, and the roles that hold, as in profile.json."""
-    roles = [role for role in profile.document["roles"] if role.get("holds", role.get("passed"))]
+    roles = [role for role in profile.document["roles"] if role["holds"]]
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
