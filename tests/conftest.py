@@ -169,7 +169,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """All modules are imported first: not in a test that is not followed, nor in one that replaces a name of another."""
+    """All modules are imported first, not in a test that is not followed or that replaces a name of another one."""
     if not session.config.pluginmanager.hasplugin("dsession"):  # which only hands tests out
         for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
             importlib.import_module(module.name)
