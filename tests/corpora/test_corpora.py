@@ -51,11 +51,6 @@ def corpus(tmp_path):
 
 
 @pytest.fixture
-def sentences(corpus):
-    return lambda content, name="t.conllu": list(read_texts(corpus(name, content)))
-
-
-@pytest.fixture
 def examples(corpus):
     return lambda *rows, header=HEADER: list(read_texts(corpus("t.tsv", "\n".join([header, ""]) + "".join(rows))))
 
@@ -161,19 +156,9 @@ def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
 def test_text_is_a_sentence_a_line_without_blank_lines_and_white_space(corpus):
     opened = corpus("a.txt", "\ufeff  The cat ran. \r\n\r\n \t \nIt\u2028fled\x0cfar.\n\nNo line end")
     found = list(read_texts(opened))
-    lines = [("The cat ran.", 1), ("It\u2028fled\x0cfar.", 4), ("No line end", 6)]
-    assert [(sentence.text, sentence.place.line) for sentence in found] == lines
-    assert [(sentence.spans, sentence.arcs, sentence.number) for sentence in found] == [((), (), n) for n in range(3)]
+    lines = [("The cat ran.", 1, 0), ("It\u2028fled\x0cfar.", 4, 1), ("No line end", 6, 2)]
+    assert [(sentence.text, sentence.place.line, sentence.number) for sentence in found] == lines
     assert str(found[0].place) == f"{opened.path}:1"
-
-
-def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
-    cat, dog = sentences("# text = The cat ran\n" + CAT + "\n\n# sent_id = 2\n" + DOG)
-    assert cat.text == "The cat ran"
-    assert cat.spans == ((0, 3), (4, 7), (8, 11))
-    assert cat.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
-    assert cat.place.line == 2
-    assert (dog.text, dog.arcs, dog.place.line) == ("Dogs bark !", (Arc(0, 1, "nsubj"),), 8)
 
 
 NO_COLUMNS = "Plain text, and rather a lot of it, on what is not a line of a treebank."
