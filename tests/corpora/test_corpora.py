@@ -228,6 +228,7 @@ def test_what_is_written_is_read(tmp_path_factory, made_up, start, line_end, end
     path.write_bytes(content.replace("\n", line_end).encode())
     found = list(read_texts(open_corpus(path)))
     assert [words_of(sentence) for sentence in found] == [[form.strip() for form in tree[0]] for tree, _, _ in made_up]
+    assert [sentence.number for sentence in found] == list(range(len(made_up)))
     for sentence, ((forms, heads, relations), _, _) in zip(found, made_up, strict=True):
         assert sentence.text == " ".join(form.strip() for form in forms)
         arcs = [Arc(i, head - 1, relations[i]) for i, head in enumerate(heads) if head]
