@@ -9,7 +9,6 @@ import pkgutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +128,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where numbers on repeated random tokens are not looked at: 4 sequences in place of 32."""
-    for module in ("measures.repeats", "commands.profile.corpus_run"):
+    for module in ("commands.profile.corpus_run", "measures.repeats"):
         monkeypatch.setattr(f"attnviz.{module}.SEQUENCES", 4)
 
 
@@ -152,6 +151,7 @@ def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
 
 
+# Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out.
 UNCOVERED = {f"test_{name}" for name in """
 ablation ablation_gradient ablation_views analysis attention benchmarks blocks blocks_of_commands cli comparison_figures
 coverage cross_commands every_family explain explain_figures explain_page families fonts guide head_grid heads_views
@@ -159,56 +159,26 @@ heatmap help processes known_truth legible lines operations outputs_figures pack
 pooling profile profile_figures profile_known_truth published quality results shipped_profile sites
 statistic_map style tallies text_view tiles tiny_gpt2 tour two_texts verify wrong_attention
 """.split()}  # fmt: skip
-"""Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out."""
-
-
-@contextmanager
-def uncovered(config: pytest.Config) -> Iterator[None]:
-    """Following every line doubles the time of what runs here."""
-    plugin = config.pluginmanager.getplugin("_cov")
-    controller = plugin.cov_controller if plugin else None
-    if controller:
-        controller.pause()
-    try:
-        yield
-    finally:
-        if controller:
-            controller.resume()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Workers read the options of pyproject.toml, too, and so start a second measurement, which would never pause."""
-    started = Coverage.current()
-    if started is not None and hasattr(session.config, "workerinput"):
-        started.stop()
+    """Workers start a second measurement, of the options that they read themselves; it would go on in every test."""
+    if (second := Coverage.current()) is not None and hasattr(session.config, "workerinput"):
+        second.stop()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Of all that is imported before the first test, the lines of this package alone are followed."""
-    if session.config.pluginmanager.hasplugin("dsession"):  # hands tests out
-        return (yield)
-
-    gc.disable()
-    with uncovered(session.config):
-        import torch
-
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # here, and above in the processes that tests start
-        importlib.import_module("tests.support.models")
-    for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
-        importlib.import_module(module.name)
-    with uncovered(session.config):
-        collected = yield
-    gc.enable()
-    return collected
+def pytest_collection(session: pytest.Session) -> None:
+    """All modules are imported first, not in a test that is not followed or that replaces a name of another one."""
+    if not session.config.pluginmanager.hasplugin("dsession"):  # which only hands tests out
+        for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
+            importlib.import_module(module.name)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Branch coverage doubles the time of a test; the others run more than the lines that have to be covered."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Following lines and branches doubles the time of a test."""
     for item in items:
-        drawing = item.path.stem in UNCOVERED or item.get_closest_marker("draws")
-        if drawing and not config.getoption("no_cov"):
+        if item.path.stem in UNCOVERED or item.get_closest_marker("draws"):
             item.add_marker(pytest.mark.no_cover)
 
 
@@ -218,11 +188,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Random numbers do not depend on which tests ran before. Fixtures of tests without coverage have none, too."""
-    sys.modules["torch"].manual_seed(0)
-    if not item.get_closest_marker("no_cover"):
-        return (yield)
-    with uncovered(item.config):
-        return (yield)
+def pytest_runtest_setup() -> None:
+    """Random numbers do not depend on which tests ran before."""
+    import torch
+
+    torch.manual_seed(0)

@@ -8,8 +8,6 @@ import importlib.util
 import io
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,13 +25,15 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.matrix import Labels
 from attnviz.figures.style import PLAIN
 from tests.benchmarks.in_browser import MISSING, paint_and_switch
 from tests.benchmarks.lengths import growth, long_text, longest_text, peers
-from tests.benchmarks.measure import RUNS, Row, functions, processes
+from tests.benchmarks.measure import RUNS, Row, at_most, below, faster, functions, printed, processes
+from tests.support.models import gpt2_tokenizer
 
 if TYPE_CHECKING:
     import attnviz
@@ -47,7 +47,7 @@ SENTENCE = "The cat that I saw ran away"
 def start_up() -> list[Row]:
     """``attnviz --help``, whole process; the limit is a number of seconds."""
     (ours, _), (floor, _) = processes([[*ATTNVIZ, "--help"], [PYTHON, "-c", "import typer"]])
-    return [Row("attnviz --help", ours, "python -c 'import typer'", floor, "s", "0.15 s", ours <= 0.15)]
+    return [below("attnviz --help", ours, "python -c 'import typer'", floor, "s", 0.15)]
 
 
 def whole_command() -> list[Row]:
@@ -57,12 +57,12 @@ def whole_command() -> list[Row]:
     folder = str(find_checkpoint("minilm").folder)
     with tempfile.TemporaryDirectory() as out:
         ours = [*ATTNVIZ, "heads", SENTENCE, "--figures", "overview", "-o", out]
-        plain = [PYTHON, "-m", "tests.benchmarks.plain", folder, SENTENCE, "attentions"]
+        plain = [PYTHON, "-m", "tests.benchmarks.long_text", "attentions", folder, "7"]
         (bare, _), (parsed, _), (theirs, _) = processes([[*ours, "--no-syntax"], ours, plain])
     rival = "transformers: import, load, one pass"
     return [
-        _ratio("heads, overview, minilm, no parser", bare, rival, theirs, "s", 1.2),
-        _ratio("heads, overview, minilm, parser", parsed, rival, theirs, "s", 1.4),
+        at_most("heads, overview, minilm, no parser", bare, rival, theirs, "s", 1.2),
+        at_most("heads, overview, minilm, parser", parsed, rival, theirs, "s", 1.4),
     ]
 
 
@@ -85,11 +85,27 @@ def head_pictures() -> list[Row]:
                 bar="attention weight",
             )  # fmt: skip
 
+    def new_figure() -> tuple[Figure, Axes]:
+        new = Figure(figsize=(4, 3.7), dpi=150)
+        FigureCanvasAgg(new)
+        return new, new.add_subplot()
+
+    def number(weight: float) -> str:
+        return f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else ""
+
     def loop(file_format: str) -> None:
+        edges = np.arange(10) - 0.5
         for pattern, title in zip(patterns, titles, strict=True):
-            new, ax = _new_figure()
-            image = _cells(ax, pattern, file_format)
-            _number(ax, pattern)
+            new, ax = new_figure()
+            if file_format == "png":
+                image: ScalarMappable = ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
+            else:  # rectangles, which stay sharp
+                image = ax.pcolormesh(edges, edges, pattern, cmap="Blues", vmin=0, vmax=1)
+            for (row, column), weight in np.ndenumerate(pattern):
+                if shown := number(weight):
+                    ax.text(
+                        column, row, shown, ha="center", va="center", fontsize=7, color="w" if weight > 0.5 else "k"
+                    )
             ax.set_xticks(range(9), labels, rotation=45)
             ax.set_yticks(range(9), labels)
             ax.set_title("\n".join(title))
@@ -99,10 +115,10 @@ def head_pictures() -> list[Row]:
 
     def with_seaborn() -> None:
         for pattern, title in zip(patterns, titles, strict=True):
-            new, ax = _new_figure()
-            shown = [[_number_text(weight) for weight in row] for row in pattern]
-            seaborn.heatmap(pattern, cmap="Blues", vmin=0, vmax=1, ax=ax, xticklabels=labels, yticklabels=labels,
-                            annot=shown, fmt="")  # fmt: skip
+            new, ax = new_figure()
+            numbers = [[number(weight) for weight in row] for row in pattern]
+            shown = {"xticklabels": labels, "yticklabels": labels, "annot": numbers, "fmt": ""}
+            seaborn.heatmap(pattern, cmap="Blues", vmin=0, vmax=1, ax=ax, **shown)
             ax.set_title("\n".join(title))
             new.savefig(io.BytesIO(), format="png")
 
@@ -115,54 +131,21 @@ def head_pictures() -> list[Row]:
     ]
     png, png_loop, sns, svg, svg_loop = functions(calls)
     return [
-        _speed_up("144 head PNGs, 9 tokens", png, "matplotlib, a new figure each", png_loop, 20),
-        _speed_up("144 head PNGs, 9 tokens", png, "seaborn.heatmap, a new figure each", sns, 30),
-        _speed_up("144 head SVGs, 9 tokens", svg, "matplotlib, a new figure each", svg_loop, 10),
+        faster("144 head PNGs, 9 tokens", png, "matplotlib, a new figure each", png_loop, 20),
+        faster("144 head PNGs, 9 tokens", png, "seaborn.heatmap, a new figure each", sns, 30),
+        faster("144 head SVGs, 9 tokens", svg, "matplotlib, a new figure each", svg_loop, 10),
     ]
 
 
 def overview_picture() -> list[Row]:
     """One PNG of 144 heads at 448 tokens against a grid of 144 subplots: time and peak memory of whole processes."""
-    modes = [[PYTHON, "-m", "tests.benchmarks.overview", mode] for mode in ("attnviz", "subplots")]
-    runs: dict[str, list[tuple[float, float]]] = {"attnviz": [], "subplots": []}
-    for turn in range(RUNS + 1):
-        for command in modes:
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            if turn:
-                seconds, peak = map(float, done.stdout.split())
-                runs[command[-1]].append((seconds, peak))
-    (ours, our_peak), (theirs, peak) = (
-        tuple(statistics.median(column) for column in zip(*of, strict=True)) for of in runs.values()
-    )
+    commands = [[PYTHON, "-m", "tests.benchmarks.overview", mode] for mode in ("attnviz", "subplots")]
+    (ours, our_peak), (theirs, peak) = printed(commands)
     rival = "matplotlib, 144 subplots with imshow"
     return [
-        _speed_up("overview of 144 heads, 448 tokens", ours, rival, theirs, 2),
-        _ratio("overview, 448 tokens: peak memory", our_peak, rival, peak, "MiB", 1.5),
+        faster("overview of 144 heads, 448 tokens", ours, rival, theirs, 2),
+        at_most("overview, 448 tokens: peak memory", our_peak, rival, peak, "MiB", 1.5),
     ]
-
-
-def _new_figure() -> tuple[Figure, Axes]:
-    new = Figure(figsize=(4, 3.7), dpi=150)
-    FigureCanvasAgg(new)
-    return new, new.add_subplot()
-
-
-def _cells(ax: Axes, pattern: np.ndarray, file_format: str) -> ScalarMappable:
-    """As a plain picture; in SVG as rectangles, which stay sharp."""
-    if file_format == "png":
-        return ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
-    edges = np.arange(len(pattern) + 1) - 0.5
-    return ax.pcolormesh(edges, edges, pattern, cmap="Blues", vmin=0, vmax=1)
-
-
-def _number(ax: Axes, pattern: np.ndarray) -> None:
-    for (row, column), weight in np.ndenumerate(pattern):
-        if shown := _number_text(weight):
-            ax.text(column, row, shown, ha="center", va="center", fontsize=7, color="w" if weight > 0.5 else "k")
-
-
-def _number_text(weight: float) -> str:
-    return f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else ""
 
 
 def whole_treebank() -> Iterator[Row]:
@@ -197,12 +180,12 @@ def whole_treebank() -> Iterator[Row]:
         counted = partial(everything, control=False, examples=0)
         ours, whole, bare, one_by_one = functions([counted, everything, floor, loop], runs=min(RUNS, 3))
     what = f"profile of minilm, {len(texts):,} sentences"
-    yield _ratio(f"{what}, no control, no examples", ours, "batched eager passes with attentions", bare, "s", 1.45)
-    yield _speed_up(what, whole, "one sentence at a time, attentions", one_by_one, 1.3)
+    yield at_most(f"{what}, no control, no examples", ours, "batched eager passes with attentions", bare, "s", 1.45)
+    yield faster(what, whole, "one sentence at a time, attentions", one_by_one, 1.3)
     with tempfile.TemporaryDirectory() as out:
         command = [*ATTNVIZ, "profile", str(path), "--figures", "none", "--no-store", "-o", out]
         (_, all_of_it), (_, a_part) = processes([command, [*command, "--limit", "300"]], runs=1, warm_up=False)
-    yield _ratio("profile of minilm, a whole treebank: peak memory", all_of_it, "300 sentences", a_part, "MiB", 1.2)
+    yield at_most("profile of minilm, a whole treebank: peak memory", all_of_it, "300 sentences", a_part, "MiB", 1.2)
 
 
 def examples() -> list[Row]:
@@ -215,7 +198,7 @@ def examples() -> list[Row]:
     ours, plain = functions([profile, partial(profile, examples=0)], clock=time.process_time)
     torch.set_num_threads(threads)
     what = "profile of minilm, 500 sentences, 8 examples: CPU time"
-    return [_ratio(what, ours, "without examples", plain, "s", 1.15)]
+    return [at_most(what, ours, "without examples", plain, "s", 1.15)]
 
 
 def _treebank() -> Path:
@@ -252,8 +235,8 @@ def interactive_page() -> Iterator[Row]:
         rival, theirs, other = _model_view(patterns, real.units.labels[:n])
         (ours,) = functions([analysis.page])
         size, what = len(analysis.page()) / 1e6, f"page of {heads}{' causal' * causal} heads, {n} tokens"
-        yield Row(f"{what}: time", ours, rival, theirs, "s", "3 s", ours <= 3)
-        yield Row(f"{what}: file", size, rival, other, "MB", f"{largest:g} MB", size <= largest)
+        yield below(f"{what}: time", ours, rival, theirs, "s", 3)
+        yield below(f"{what}: file", size, rival, other, "MB", largest)
         if n == 448 and not MISSING:
             yield from _in_browser(what, analysis)
 
@@ -278,8 +261,8 @@ def _in_browser(what: str, analysis: "attnviz.Analysis") -> list[Row]:
         heads = [str(head.id) for head in analysis.heads[5::7]]
         (paint, floor), (switch, frame) = paint_and_switch(page, heads)
     return [
-        Row(f"{what}: first paint", paint, "a line of text", floor, "s", "1.5 s", paint <= 1.5),
-        Row(f"{what}: another head", switch, "one frame", frame, "s", "0.1 s", switch <= 0.1),
+        below(f"{what}: first paint", paint, "a line of text", floor, "s", 1.5),
+        below(f"{what}: another head", switch, "one frame", frame, "s", 0.1),
     ]
 
 
@@ -288,33 +271,36 @@ def ablation() -> Iterator[Row]:
     from tests.benchmarks.ablation import HEADS, SENTENCES, ablation_seconds
 
     what = f"{HEADS} heads, as wide as BERT-base, {SENTENCES} sentences"
-    yield _speed_up(f"ablate: {what}", *ablation_seconds(curve=False, gradient=False), 3)
-    yield _speed_up(f"with sets by two methods, curve and gradients: {what}", *ablation_seconds(), 1.5)
+    yield faster(f"ablate: {what}", *ablation_seconds(curve=False, gradient=False), 3)
+    yield faster(f"with sets by two methods, curve and gradients: {what}", *ablation_seconds(), 1.5)
 
 
 def patching() -> Iterator[Row]:
-    """All heads of GPT-2 small's size on one pair of prompts, against as many plain passes, 16 at once."""
-    from tests.benchmarks.patching import BATCH, HEADS, patching_seconds
+    """All heads of GPT-2 small's size on one pair of prompts, verified on both, against as many plain passes."""
+    import attnviz
 
-    ours, theirs = patching_seconds()
-    rival = f"{HEADS} plain passes in batches of {BATCH}"
-    yield _ratio(f"patch: {HEADS} heads of GPT-2 small's size", ours, rival, theirs, "s", 1.2)
+    heads, batch = 144, 16
+    clean, corrupt = (f"the cat saw the dog and {name} ran to the house of the" for name in ("it", "he"))
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(initializer_range=0.2)).eval()
+    tokenizer = gpt2_tokenizer()
+    inputs = {name: value.repeat(batch, 1) for name, value in tokenizer(corrupt, return_tensors="pt").items()}
+
+    @torch.inference_mode()
+    def plain() -> None:
+        for _ in range(heads // batch):
+            model(**inputs, use_cache=False, logits_to_keep=1)
+
+    ours, theirs = functions([lambda: attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt), plain])
+    rival = f"{heads} plain passes in batches of {batch}"
+    yield at_most(f"patch: {heads} heads of GPT-2 small's size", ours, rival, theirs, "s", 1.2)
 
 
 def circuits() -> Iterator[Row]:
     """Composition and copying of GPT-2 small's size, against full products; memory against the weights."""
-    done = subprocess.run([PYTHON, "-m", "tests.benchmarks.circuits"], capture_output=True, text=True, check=True)
-    ours, theirs, weights, peak = map(float, done.stdout.split())
-    yield _speed_up("circuits: 144 heads of GPT-2 small's size", ours, "d_model × d_model products a pair", theirs, 5)
-    yield _ratio("circuits: memory", peak / 2**20, "the weights", weights / 2**20, "MiB", 1.5)
-
-
-def _ratio(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
-    return Row(what, ours, rival, theirs, unit, f"at most {limit}x", ours / theirs <= limit)
-
-
-def _speed_up(what: str, ours: float, rival: str, theirs: float, limit: float) -> Row:
-    return Row(what, ours, rival, theirs, "s", f"at most 1/{limit:g}", theirs / ours >= limit)
+    [(ours, theirs, weights, peak)] = printed([[PYTHON, "-m", "tests.benchmarks.circuits"]], runs=1, warm_up=False)
+    yield faster("circuits: 144 heads of GPT-2 small's size", ours, "d_model × d_model products a pair", theirs, 5)
+    yield at_most("circuits: memory", peak / 2**20, "the weights", weights / 2**20, "MiB", 1.5)
 
 
 def main() -> None:
@@ -329,16 +315,12 @@ def main() -> None:
     print(f"Medians of {RUNS} runs in turn: the ratio, its limit, attnviz's own figure and the rival's")
     passed = True
     for row in (row for name in wanted for row in known[name]()):
-        print(_line(row), flush=True)
+        ratio = row.ours / row.theirs
+        shown = f"{ratio:.2f}" if ratio > 0.3 else f"1/{1 / ratio:.1f}"
+        figures = f"{row.what}: {row.ours:.2f} {row.unit}; {row.rival}: {row.theirs:.2f} {row.unit}"
+        print(f"{'ok' if row.passed else 'MISSED':<6} {shown:>7}  {row.limit:<13}  {figures}", flush=True)
         passed &= row.passed
     sys.exit(not passed)
-
-
-def _line(row: Row) -> str:
-    ratio = row.ours / row.theirs
-    shown = f"{ratio:.2f}" if ratio > 0.3 else f"1/{1 / ratio:.1f}"
-    figures = f"{row.what}: {row.ours:.2f} {row.unit}; {row.rival}: {row.theirs:.2f} {row.unit}"
-    return f"{'ok' if row.passed else 'MISSED':<6} {shown:>7}  {row.limit:<13}  {figures}"
 
 
 if __name__ == "__main__":

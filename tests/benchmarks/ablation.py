@@ -19,58 +19,43 @@ EVERY = 8
 
 
 def ablation_seconds(**options: Any) -> tuple[float, str, float]:
-    """How long attnviz takes, and, with their name, as many forward passes of a sentence each as it stands for.
+    """How long attnviz takes, and, with their name, as many plain passes of a sentence each as it stands for.
 
-    These are one for the model as it is and one for every set of heads that is removed by a method.
-
-    The weights are random, the sentences random words, about as many as in those of an English treebank. The passes
-    are those of transformers as it comes, without gradients and with as many threads; a round over all 32 sentences is
-    timed after every few batches of attnviz's, outside of its own time, so that whatever else the machine does slows
-    both down alike. The median round stands for all of them.
-
-    Args:
-        options: of :func:`attnviz.ablate`.
+    Those are one for the model as it is and one for every set of heads that is removed by a method. A round of plain
+    passes over all sentences is timed after every few batches of attnviz's, outside of its own time, so that whatever
+    else the machine does slows both down alike; the median round stands for all of them.
     """
     torch.manual_seed(0)
     config = BertConfig(num_hidden_layers=LAYERS)
     model = BertModel(config).eval()
     plain = BertModel(config).eval()  # with its own attention implementation
-    tokenizer, texts = bert_tokenizer(), _sentences()
+    draw = random.Random(0)
+    lengths = [max(3, min(60, int(draw.lognormvariate(2.85, 0.6)))) for _ in range(SENTENCES)]  # as in a treebank
+    texts = [" ".join(draw.choice(WORDS[:30]) for _ in range(length)) for length in lengths]
+    tokenizer = bert_tokenizer()
     inputs = [tokenizer(text, return_tensors="pt") for text in texts]
-    _timed_round(plain, inputs)  # to warm up
+
+    def timed_round() -> float:
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            for each in inputs:
+                plain(**each)
+        return time.perf_counter() - begin
+
+    timed_round()  # to warm up
     rounds: list[float] = []
     told = count()
 
     def tell(*_: Any) -> None:
         if next(told) % EVERY == 0:
-            rounds.append(_timed_round(plain, inputs))
+            rounds.append(timed_round())
 
     begin = time.perf_counter()
     found = attnviz.ablate(texts, model, tokenizer=tokenizer, progress=tell, **options)
     seconds = time.perf_counter() - begin - sum(rounds)
     assert (len(found.heads), found.n_texts) == (HEADS, SENTENCES)
-    times = 1 + removals(found)
-    return seconds, f"{times} × {SENTENCES} forward passes, a sentence each", times * statistics.median(rounds)
-
-
-def removals(found: attnviz.Ablation) -> int:
-    """How many sets of heads were removed."""
     points = () if found.curve is None else found.curve.points
     removed = {(head.id,) for head in found.heads} | {each.heads for each in found.sets}
     removed |= {each.heads for point in points for each in (point.least, point.random)}
-    return len(removed)
-
-
-def _timed_round(model: BertModel, inputs: list[dict[str, torch.Tensor]]) -> float:
-    begin = time.perf_counter()
-    with torch.inference_mode():
-        for each in inputs:
-            model(**each)
-    return time.perf_counter() - begin
-
-
-def _sentences() -> list[str]:
-    """Random words; 4 to 47 of them, 19 on average."""
-    draw = random.Random(0)
-    lengths = [max(3, min(60, int(draw.lognormvariate(2.85, 0.6)))) for _ in range(SENTENCES)]
-    return [" ".join(draw.choice(WORDS[:30]) for _ in range(length)) for length in lengths]
+    times = 1 + len(removed)
+    return seconds, f"{times} × {SENTENCES} forward passes, a sentence each", times * statistics.median(rounds)

@@ -26,8 +26,6 @@ from attnviz.models.opening import open_checkpoint
 from tests.benchmarks.long_text import text_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer
 
-RUNS = 5
-
 
 @dataclass(frozen=True)
 class Size:
@@ -54,18 +52,18 @@ SIZES = {
 }
 
 
-def opened(size: Size) -> tuple[Any, Any, str]:
+def opened(name: str) -> tuple[Any, Any, str]:
     """The model on the GPU, its tokenizer, and a text that fills it."""
+    size = SIZES[name]
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = size.model._from_config(size.config, dtype=size.dtype).eval()
     tokenizer = bert_tokenizer() if isinstance(model, BertModel) else gpt2_tokenizer()
     special = len(tokenizer("")["input_ids"])
-    text = text_of(size.tokens - special - 16, tokenizer)
-    return model, tokenizer, text
+    return model, tokenizer, text_of(size.tokens - special - 16, tokenizer)
 
 
-def timed(call: Callable[[], object], runs: int = RUNS) -> tuple[float, float]:
+def timed(call: Callable[[], object], runs: int = 5) -> tuple[float, float]:
     """Median seconds and peak GiB on the device, after one run to warm up."""
     call()
     torch.cuda.reset_peak_memory_stats()
@@ -105,42 +103,40 @@ def passes(model: Any, inputs: dict[str, torch.Tensor], implementation: str) -> 
     return run
 
 
+def holds(what: str, ours: float, rival: str, theirs: float, limit: float) -> bool:
+    """A row; ``limit`` is the largest ratio that is fine."""
+    ratio = ours / theirs
+    print(f"{what}: {ours:.4f} s; {rival}: {theirs:.4f} s; ratio {ratio:.1f} (limit {limit})", flush=True)
+    return ratio <= limit
+
+
 def of_a_text(names: list[str]) -> Iterator[bool]:
-    """A row for each size."""
-    print(f"{'size':16} {'run':6} {'tokens':>6} {'sdpa':>8} {'eager':>8} {'analyze':>8} {'ratio':>6} {'limit':>6} "
-          f"{'waits':>6} {'GiB':>6} {'eager GiB':>9}")  # fmt: skip
+    """Two rows for each size, by the implementation of attention that the model is set to."""
     for name in names:
-        size = SIZES[name]
-        model, tokenizer, text = opened(size)
-        begin = time.perf_counter()
+        model, tokenizer, text = opened(name)
         checkpoint, _ = open_checkpoint(model, tokenizer)
-        opening = time.perf_counter() - begin
-        begin = time.perf_counter()
-        open_checkpoint(model, tokenizer)
-        again = time.perf_counter() - begin
+        again, _ = timed(lambda model=model, tokenizer=tokenizer: open_checkpoint(model, tokenizer), 1)
         inputs = checkpoint.tokenize(text).model_inputs(checkpoint.device)
         sdpa, _ = timed(passes(model, inputs, "sdpa"))
         eager, eager_peak = timed(passes(model, inputs, "eager"))
+        n = inputs["input_ids"].shape[1]
+        print(f"{name}, {n} tokens: sdpa {sdpa:.4f} s, eager {eager_peak:.2f} GiB, opened again in {again:.3f} s")
 
         def analyze(checkpoint: Checkpoint = checkpoint, text: str = text) -> None:
             attnviz.analyze(text, checkpoint, syntax=False)
 
-        n = inputs["input_ids"].shape[1]
         for implementation in ("sdpa", "eager"):
             checkpoint.model.set_attn_implementation(implementation)  # type: ignore[operator]
             ours, peak = timed(analyze, 3)
-            waited = waits(analyze)
-            print(f"{name:16} {implementation:6} {n:6} {sdpa:8.4f} {eager:8.4f} {ours:8.4f} {ours / eager:6.1f} "
-                  f"{size.limit:6.1f} {waited:6} {peak:6.2f} {eager_peak:9.2f}", flush=True)  # fmt: skip
-            yield ours <= size.limit * eager
-        print(f"{name:16} opened in {opening:.3f} s, again in {again:.3f} s", flush=True)
+            what = f"analyze, {implementation}, {waits(analyze)} waits, {peak:.2f} GiB"
+            yield holds(what, ours, "an eager pass", eager, SIZES[name].limit)
         del model, checkpoint, analyze
         torch.cuda.empty_cache()
 
 
 def of_a_corpus(corpus: Path) -> Iterator[bool]:
     """``profile`` of 1,000 sentences with BERT-base, beside batched eager passes that return all attentions."""
-    model, tokenizer, _ = opened(SIZES["BERT-base"])
+    model, tokenizer, _ = opened("BERT-base")
     checkpoint, _ = open_checkpoint(model, tokenizer)
     lines = corpus.read_text(encoding="utf-8").splitlines()
     sentences = [line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")][:1000]
@@ -160,38 +156,32 @@ def of_a_corpus(corpus: Path) -> Iterator[bool]:
     model.set_attn_implementation("sdpa")
     for what, limit, options in (("profile", 4.0, {"control": False, "examples": 0}), ("profile, control", 8.0, {})):
         ours, _ = timed(lambda options=options: attnviz.profile_heads(checkpoint, [corpus], limit=1000, **options), 1)
-        print(f"{what:16} {len(sentences):6} sentences: {ours:.2f} s, eager batches {theirs:.2f} s, ratio "
-              f"{ours / theirs:.1f} (limit {limit})", flush=True)  # fmt: skip
-        yield ours <= limit * theirs
+        yield holds(f"{what}, {len(sentences)} sentences", ours, "batched eager passes", theirs, limit)
 
 
 def of_ablation() -> Iterator[bool]:
     """``ablate`` of all heads of GPT-2 small on one text, beside as many passes as there are heads."""
-    model, tokenizer, _ = opened(SIZES["GPT-2 small"])
+    model, tokenizer, _ = opened("GPT-2 small")
     checkpoint, _ = open_checkpoint(model, tokenizer)
     text = text_of(126, tokenizer)
     inputs = checkpoint.tokenize(text).model_inputs(checkpoint.device)
     one, _ = timed(passes(model, inputs, "eager"))
     ours, _ = timed(lambda: attnviz.ablate(text, checkpoint), 1)
     heads = checkpoint.n_layers * checkpoint.n_heads
-    print(f"{'ablate':16} {heads:6} heads: {ours:.2f} s, so many passes {heads * one:.2f} s, ratio "
-          f"{ours / heads / one:.2f} (limit 1.0)", flush=True)  # fmt: skip
-    yield ours <= heads * one
+    yield holds(f"ablate, {heads} heads", ours, "so many passes", heads * one, 1.0)
 
 
 def same_numbers() -> Iterator[bool]:
     """Statistics of a text on the GPU are those on the processor."""
     worst = 0.0
     for name in ("BERT-base", "GPT-2 small"):
-        size = SIZES[name]
-        model, tokenizer, text = opened(size)
+        model, tokenizer, text = opened(name)
         found = []
         for device in ("cuda", "cpu"):
             checkpoint, _ = open_checkpoint(model.to(device), tokenizer)
             heads = attnviz.analyze(text[:1200], checkpoint, syntax=False).heads
-            found.append([[value for value in head.statistics.values() if value is not None] for head in heads])
-        worst = max(worst, *(abs(a - b) / max(1.0, abs(b)) for one, two in zip(*found, strict=True)
-                             for a, b in zip(one, two, strict=True)))  # fmt: skip
+            found.append([value for head in heads for value in head.statistics.values() if value is not None])
+        worst = max(worst, *(abs(a - b) / max(1.0, abs(b)) for a, b in zip(*found, strict=True)))
     print(f"statistics on the GPU and on the processor differ by at most {worst:.1e} (limit 1e-5)", flush=True)
     yield worst <= 1e-5
 

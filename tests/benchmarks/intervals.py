@@ -7,6 +7,7 @@ intervals of the same errors, by Bonferroni for 16 heads.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,15 +31,10 @@ def normal(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
     return rng.normal(0.5, 1, (n, HEADS)) - 0.5 * NO_EFFECT, rng.normal(1, 0.3, (n, 1))
 
 
-def lognormal(rng: np.random.Generator, n: int, sigma: float = 1.0) -> tuple[Array, Array]:
+def lognormal(rng: np.random.Generator, n: int, sigma: float) -> tuple[Array, Array]:
     """Effects and denominators of mean 1; the effects of heads that have none less 1."""
     effects, denominators = (rng.lognormal(-(sigma**2) / 2, sigma, (n, width)) for width in (HEADS, 1))
     return effects - NO_EFFECT, denominators
-
-
-def strongly_skewed(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """The same with a standard deviation of logarithms of 1.5."""
-    return lognormal(rng, n, 1.5)
 
 
 def few_carry_it(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
@@ -50,30 +46,21 @@ def few_carry_it(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 EVIDENCE: dict[str, tuple[Draw, float]] = {
     "normal": (normal, 0.5),
-    "lognormal (σ 1)": (lognormal, 1.0),
+    "lognormal (σ 1)": (partial(lognormal, sigma=1.0), 1.0),
     "5 % of the pairs carry it": (few_carry_it, 0.05),
-    "lognormal (σ 1.5)": (strongly_skewed, 1.0),
+    "lognormal (σ 1.5)": (partial(lognormal, sigma=1.5), 1.0),
 }
 """How each kind is drawn, and the true effect of the heads that have one."""
 
 
 class Simulated(NamedTuple):
-    """Shares of runs, or of heads in them.
+    """Shares of runs, or of heads in them."""
 
-    Attributes:
-        holds: runs in which all intervals hold.
-        wrongly: runs in which a head without effect is named.
-        named: heads with an effect that are named.
-        not_known: heads without an interval.
-        width: median over runs and heads, beside that of t intervals.
-        t_holds, t_wrongly, t_named: the same of t intervals.
-    """
-
-    holds: float
-    wrongly: float
-    named: float
-    not_known: float
-    width: float
+    holds: float  # runs in which all intervals hold
+    wrongly: float  # runs in which a head without effect is named
+    named: float  # heads with an effect that are named
+    not_known: float  # heads without an interval
+    width: float  # median over runs and heads, beside that of t intervals
     t_holds: float
     t_wrongly: float
     t_named: float
@@ -99,8 +86,7 @@ def simulate(kind: str, n: int, runs: int = RUNS) -> Simulated:
     return Simulated(holds, wrongly, named, not_known, float(np.median(widths)) if widths else math.nan, *of_t)
 
 
-def main() -> None:
-    """Print the table."""
+if __name__ == "__main__":
     titles = "evidence", "n", "hold", "wrongly", "named", "not known", "width / t", "t: hold", "wrongly", "named"
     print("|", " | ".join(titles), "|")
     print("|", " | ".join(["---"] * len(titles)), "|")
@@ -108,7 +94,3 @@ def main() -> None:
         for n in (30, 100, 300):
             numbers = simulate(kind, n)
             print("|", " | ".join([kind, str(n), *(f"{number:.2f}" for number in numbers)]), "|", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""One long text, by attnviz or by a rival, timed in a process of its own: seconds from tokens to results, and MiB.
+"""One text, by attnviz or by a rival, timed in a process of its own: seconds from tokens to results, and MiB.
 
 python -m tests.benchmarks.long_text WHAT FOLDER TOKENS [OUT]
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModel, AutoTokenizer
 
 from tests.benchmarks.measure import peak_memory
 
@@ -42,12 +43,8 @@ def analyzed(what: str, folder: str, text: str, out: Path | None) -> float:
     return time.perf_counter() - stamps[0]
 
 
-def ran(what: str, folder: str, text: str, out: Path | None) -> float:
-    from transformers import AutoModel, AutoTokenizer
-
-    implementation = "sdpa" if what == "sdpa" else "eager"
-    model = AutoModel.from_pretrained(folder, attn_implementation=implementation).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+def ran(what: str, folder: str, text: str, tokenizer: Any, out: Path | None) -> float:
+    model = AutoModel.from_pretrained(folder, attn_implementation="sdpa" if what == "sdpa" else "eager").eval()
     inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=model.config.max_position_embeddings)
     kept = {"output_attentions": True} if what not in ("sdpa", "eager") else {}
     if "use_cache" in model.forward.__code__.co_varnames:
@@ -56,25 +53,27 @@ def ran(what: str, folder: str, text: str, out: Path | None) -> float:
     with torch.inference_mode():
         result = model(**inputs, **kept)
     labels = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    page = ""
     if what == "bertviz":
         from bertviz import model_view
 
-        assert out is not None
-        out.write_text(model_view(result.attentions, labels, html_action="return").data, encoding="utf-8")
+        page = model_view(result.attentions, labels, html_action="return").data
     elif what == "circuitsvis":
         from circuitsvis.attention import attention_heads
 
-        assert out is not None
-        pages = [str(attention_heads(layer[0].numpy(), labels)) for layer in result.attentions]
-        out.write_text("".join(pages), encoding="utf-8")
+        page = "".join(str(attention_heads(layer[0].numpy(), labels)) for layer in result.attentions)
+    if page and out is not None:
+        out.write_text(page, encoding="utf-8")
     return time.perf_counter() - begin
 
 
 if __name__ == "__main__":
     what, folder, n, *rest = sys.argv[1:]
-    from transformers import AutoTokenizer
-
-    text = text_of(int(n), AutoTokenizer.from_pretrained(folder))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = text_of(int(n), tokenizer)
     out = Path(rest[0]) if rest else None
-    run = analyzed if what.startswith("analyze") or what == "page" else ran
-    print(run(what, folder, text, out), peak_memory())
+    if what.startswith("analyze") or what == "page":
+        seconds = analyzed(what, folder, text, out)
+    else:
+        seconds = ran(what, folder, text, tokenizer, out)
+    print(seconds, peak_memory())

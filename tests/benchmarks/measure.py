@@ -6,12 +6,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 RUNS = int(os.environ.get("RUNS", "5"))
 """Of each rival, after one to warm up; fewer where somebody only wants to see that the benchmark runs."""
+
+Commands = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -27,31 +29,56 @@ class Row:
     passed: bool
 
 
-def processes(
-    commands: Sequence[Sequence[str]], runs: int = RUNS, *, warm_up: bool = True
-) -> list[tuple[float, float]]:
+def at_most(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
+    return Row(what, ours, rival, theirs, unit, f"at most {limit}x", ours / theirs <= limit)
+
+
+def faster(what: str, ours: float, rival: str, theirs: float, limit: float) -> Row:
+    return Row(what, ours, rival, theirs, "s", f"at most 1/{limit:g}", theirs / ours >= limit)
+
+
+def below(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
+    """A limit that is a number of seconds or bytes."""
+    return Row(what, ours, rival, theirs, unit, f"{limit:g} {unit}", ours <= limit)
+
+
+def processes(commands: Commands, runs: int = RUNS, *, warm_up: bool = True) -> list[list[float]]:
     """Median seconds and median peak memory (MiB) of each command, run in turn after one warm-up."""
-    measured: list[list[tuple[float, float]]] = [[] for _ in commands]
+    return printed([[sys.executable, "-S", "-c", _LAUNCH, *command] for command in commands], runs, warm_up=warm_up)
+
+
+def printed(commands: Commands, runs: int = RUNS, *, warm_up: bool = True) -> list[list[float]]:
+    """Medians of the numbers that each command prints, run in turn after one warm-up."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    measured: list[list[list[float]]] = [[] for _ in commands]
     for turn in range(not warm_up, runs + 1):
         for place, command in enumerate(commands):
-            result = _one_process(command)
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            if done.returncode:
+                sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
             if turn:
-                measured[place].append(result)
-    return [(statistics.median(s for s, _ in of), statistics.median(m for _, m in of)) for of in measured]
+                measured[place].append([float(number) for number in done.stdout.split()])
+    return [_medians(of_command) for of_command in measured]
+
+
+def _medians(rows: Iterable[Sequence[float]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 def functions(
     calls: Sequence[Callable[[], object]], runs: int = RUNS, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
     """Median seconds of each call by a clock, in turn after one warm-up."""
-    measured: list[list[float]] = [[] for _ in calls]
+    measured: list[list[float]] = []
     for turn in range(runs + 1):
-        for place, call in enumerate(calls):
+        seconds = []
+        for call in calls:
             begin = clock()
             call()
-            if turn:
-                measured[place].append(clock() - begin)
-    return [statistics.median(seconds) for seconds in measured]
+            seconds.append(clock() - begin)
+        if turn:
+            measured.append(seconds)
+    return _medians(measured)
 
 
 _LAUNCH = """
@@ -63,19 +90,6 @@ print(time.perf_counter() - begin, usage.ru_maxrss / 1024)
 sys.exit(status != 0)
 """
 """Started from here, a process would count what this one has in memory as its own peak (Linux keeps it over exec)."""
-
-
-def _one_process(command: Sequence[str]) -> tuple[float, float]:
-    launched = [sys.executable, "-S", "-c", _LAUNCH, *command]
-    done = subprocess.run(launched, capture_output=True, text=True, env=_environment(), check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
-    seconds, peak = map(float, done.stdout.split())
-    return seconds, peak
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1"}
 
 
 def peak_memory() -> float:

@@ -20,6 +20,7 @@ from tests.benchmarks.measure import peak_memory
 
 LAYERS = HEADS = 12
 TOKENS = 448
+TITLE, BAR = "model: 12 layers × 12 heads", "attention weight"
 
 
 def ours(patterns: np.ndarray) -> bytes:
@@ -30,8 +31,7 @@ def ours(patterns: np.ndarray) -> bytes:
         HeadCell(id, max_pool(pattern, pooled), label, family_of_label(label))
         for id, pattern in zip(ids, patterns, strict=True)
     )
-    title, bar = "model: 12 layers × 12 heads", "attention weight"
-    plan = HeadGridPlan("overview", "", title, ("“a text”",), cells=cells, norm=PLAIN.norm(), bar=bar)
+    plan = HeadGridPlan("overview", "", TITLE, ("“a text”",), cells=cells, norm=PLAIN.norm(), bar=BAR)
     return figure_bytes(head_grid_figure(plan, PLAIN), "png")
 
 
@@ -43,16 +43,15 @@ def subplots(patterns: np.ndarray) -> bytes:
         image = ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
         ax.set(xticks=[], yticks=[])
         ax.set_title(f"L{i // HEADS}H{i % HEADS}\nprevious-token", fontsize=6, loc="left")
-    figure.suptitle("model: 12 layers × 12 heads")
-    figure.colorbar(image, ax=figure.axes, label="attention weight")
+    figure.suptitle(TITLE)
+    figure.colorbar(image, ax=figure.axes, label=BAR)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 if __name__ == "__main__":
-    given = np.random.default_rng(0).random((LAYERS * HEADS, TOKENS, TOKENS), dtype=np.float32)
-    given **= 8
+    given = np.random.default_rng(0).random((LAYERS * HEADS, TOKENS, TOKENS), dtype=np.float32) ** 8
     draw = {"attnviz": ours, "subplots": subplots}[sys.argv[1]]
     begin = time.perf_counter()
     assert len(draw(given)) > 10_000

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import sys
 import tracemalloc
 from collections import Counter
@@ -50,11 +51,6 @@ def corpus(tmp_path):
 
 
 @pytest.fixture
-def sentences(corpus):
-    return lambda content, name="t.conllu": list(read_texts(corpus(name, content)))
-
-
-@pytest.fixture
 def examples(corpus):
     return lambda *rows, header=HEADER: list(read_texts(corpus("t.tsv", "\n".join([header, ""]) + "".join(rows))))
 
@@ -64,15 +60,12 @@ def words_of(sentence):
 
 
 def read_until_error(items):
-    """What was handed over before the error, and the error's message, which is one line."""
+    """What was handed over before the error, and the error's message: one line."""
     before = []
     with pytest.raises(CorpusError) as caught:
         before.extend(items)
     assert len(str(caught.value).splitlines()) == 1
     return before, str(caught.value)
-
-
-# --- which file, and of which kind
 
 
 def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
@@ -85,31 +78,26 @@ def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
     assert list(read_texts(opened, 0)) == []
 
 
-def test_what_is_no_corpus_is_an_error_that_says_what_it_is(tmp_path, monkeypatch):
+def test_what_is_no_corpus_or_cannot_be_read_is_refused(tmp_path, monkeypatch):
     for name in ("a.xlsx", "a.conllu.gz", ".txt", "a.txt"):
         (tmp_path / name).write_text("content")
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
-    words = dict.fromkeys(("a.xlsx", "a.conllu.gz", ".txt"), "ends in")
-    words |= {"folder.txt": "found a folder", "none.txt": "found nothing", "pipe.txt": "found something else"}
-    for name, word in words.items():
-        with pytest.raises(CorpusError, match=word):
+    for name in ("a.xlsx", "a.conllu.gz", ".txt", "folder.txt", "none.txt", "pipe.txt"):
+        with pytest.raises(CorpusError, match=re.escape(name)):
             open_corpus(tmp_path / name)
     opened = open_corpus(tmp_path / "a.txt")
     monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     for read in (lambda: open_corpus(opened.path), lambda: next(read_texts(opened))):
-        with pytest.raises(CorpusError, match="Permission denied"):
+        with pytest.raises(CorpusError, match=r"a\.txt"):
             read()
 
 
-def test_a_treebank_without_conllu_says_what_to_type_and_the_rest_reads(corpus, monkeypatch):
+def test_a_treebank_without_conllu_is_refused_and_the_rest_reads(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "conllu", None)
-    with pytest.raises(CorpusError, match=r"conllu.*pip install 'attnviz\[profile\]'"):
+    with pytest.raises(CorpusError, match=r"attnviz\[profile\]"):
         next(read_texts(corpus("a.conllu", CAT)))
     assert [found.text for found in read_texts(corpus("a.txt", "One.\n"))] == ["One."]
-
-
-# --- every kind
 
 
 @pytest.mark.parametrize(
@@ -123,10 +111,9 @@ def test_a_treebank_without_conllu_says_what_to_type_and_the_rest_reads(corpus, 
 def test_what_is_not_utf8_is_an_error_with_file_line_and_byte(corpus, name, before, after):
     opened = corpus(name, before.encode() + "Zoë ".encode() + b"\xe2\x82 \n" + after.encode())
     found, message = read_until_error(read_texts(opened))
-    assert message.startswith(
-        f"{opened.path}:{before.count(chr(10)) + 1}: expected text encoded as UTF-8, found byte 0xe2"
-    )
-    assert f" character {len(before.rpartition(chr(10))[2]) + 5} of the line." in message
+    assert message.startswith(f"{opened.path}:{before.count(chr(10)) + 1}: ")
+    assert "byte 0xe2" in message
+    assert f" character {len(before.rpartition(chr(10))[2]) + 5} " in message
     assert len(found) == 1
 
 
@@ -134,24 +121,22 @@ NO_TREES = ["# text = nothing\n\n \n# more\n", "1-2\tw" + "\t_" * 8 + "\n0.1\tw"
 
 
 @pytest.mark.parametrize(
-    ("name", "expected", "contents"),
+    ("name", "contents"),
     [
-        ("a.txt", "a sentence", ["\ufeff \n\r\n\t\n"]),
-        ("a.conllu", "a sentence in CoNLL-U", NO_TREES),
-        ("a.tsv", "a row of GAP with exactly one right name", [HEADER + "\n", HEADER + "\n" + row(a_right="FALSE")]),
+        ("a.txt", ["", "\ufeff \n\r\n\t\n"]),
+        ("a.conllu", ["", *NO_TREES]),
+        ("a.tsv", [HEADER + "\n", HEADER + "\n" + row(a_right="FALSE")]),
     ],
 )
-def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, expected, contents):
-    for content in contents if name == "a.tsv" else ["", *contents]:
-        found, message = read_until_error(read_texts(corpus(name, content)))
-        assert f"is empty: expected at least {expected}" in message
-        assert found == []
+def test_an_empty_corpus_is_refused(corpus, name, contents):
+    for content in contents:
+        with pytest.raises(CorpusError, match="empty"):
+            next(read_texts(corpus(name, content)))
 
 
 @pytest.mark.parametrize(
     ("name", "start", "one"),
     [("a.txt", "", "A sentence. " * 10 + "\n"), ("a.conllu", "", CAT + "\n"), ("a.tsv", HEADER + "\n", row())],
-    ids=["txt", "conllu", "gap"],
 )
 @pytest.mark.draws
 def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
@@ -168,28 +153,12 @@ def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
     assert min(peaks) < 100_000 < count * len(one)
 
 
-# --- text
-
-
 def test_text_is_a_sentence_a_line_without_blank_lines_and_white_space(corpus):
     opened = corpus("a.txt", "\ufeff  The cat ran. \r\n\r\n \t \nIt\u2028fled\x0cfar.\n\nNo line end")
     found = list(read_texts(opened))
-    lines = [("The cat ran.", 1), ("It\u2028fled\x0cfar.", 4), ("No line end", 6)]
-    assert [(sentence.text, sentence.place.line) for sentence in found] == lines
-    assert [(sentence.spans, sentence.arcs, sentence.number) for sentence in found] == [((), (), n) for n in range(3)]
+    lines = [("The cat ran.", 1, 0), ("It\u2028fled\x0cfar.", 4, 1), ("No line end", 6, 2)]
+    assert [(sentence.text, sentence.place.line, sentence.number) for sentence in found] == lines
     assert str(found[0].place) == f"{opened.path}:1"
-
-
-# --- treebanks
-
-
-def test_a_tree_is_its_forms_their_spans_and_its_arcs(sentences):
-    cat, dog = sentences("# text = The cat ran\n" + CAT + "\n\n# sent_id = 2\n" + DOG)
-    assert cat.text == "The cat ran"
-    assert cat.spans == ((0, 3), (4, 7), (8, 11))
-    assert cat.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
-    assert cat.place.line == 2
-    assert (dog.text, dog.arcs, dog.place.line) == ("Dogs bark !", (Arc(0, 1, "nsubj"),), 8)
 
 
 NO_COLUMNS = "Plain text, and rather a lot of it, on what is not a line of a treebank."
@@ -217,8 +186,8 @@ def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus
     for before in ("", CAT + "\n"):
         opened = corpus("a.conllu", before + lines + "\n" + DOG)
         read, said = read_until_error(read_texts(opened))
-        assert said.startswith(f"{opened.path}:{before.count(chr(10)) + line}: expected ")
-        assert f", found {found}" in said
+        assert said.startswith(f"{opened.path}:{before.count(chr(10)) + line}: ")
+        assert f"found {found}" in said
         assert [sentence.text for sentence in read] == ["The cat ran"][: bool(before)]
 
 
@@ -259,14 +228,12 @@ def test_what_is_written_is_read(tmp_path_factory, made_up, start, line_end, end
     path.write_bytes(content.replace("\n", line_end).encode())
     found = list(read_texts(open_corpus(path)))
     assert [words_of(sentence) for sentence in found] == [[form.strip() for form in tree[0]] for tree, _, _ in made_up]
+    assert [sentence.number for sentence in found] == list(range(len(made_up)))
     for sentence, ((forms, heads, relations), _, _) in zip(found, made_up, strict=True):
         assert sentence.text == " ".join(form.strip() for form in forms)
         arcs = [Arc(i, head - 1, relations[i]) for i, head in enumerate(heads) if head]
         assert sentence.arcs == tuple(a for a in arcs if a.relation.lower().split(":")[0] not in ("punct", "root"))
         assert content.split("\n")[sentence.place.line - 1].removeprefix(start).startswith("1\t")
-
-
-# --- GAP
 
 
 def test_an_example_is_a_pronoun_and_two_names_by_their_characters(examples):
@@ -292,12 +259,9 @@ def test_an_example_is_a_pronoun_and_two_names_by_their_characters(examples):
 def test_a_broken_row_is_an_error_at_its_line_after_what_came_before(corpus, bad, word):
     opened = corpus("a.tsv", f"{HEADER}\n{row()}{bad}{row()}")
     found, said = read_until_error(read_texts(opened))
-    assert said.startswith(f"{opened.path}:3: expected ")
+    assert said.startswith(f"{opened.path}:3: ")
     assert word in said
     assert [each.place.line for each in found] == [2]
-
-
-# --- trees and subjects by a parser
 
 
 class Pipeline(FakeParser):
@@ -365,9 +329,6 @@ def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkey
     for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
         assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
     assert asked == ["xx_fake"] * 2
-
-
-# --- the published data
 
 
 @pytest.mark.skipif(not TREEBANK.is_file(), reason="needs the treebank in ../shared/data/ud")

@@ -55,6 +55,7 @@ def test_of_the_example_sentences_of_all_languages_of_spacy_three_are_parsed(eng
 TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not TREEBANK.is_file(), reason="needs the treebank in ../shared/data/ud")
 def test_of_a_treebank_with_its_signatures_and_file_names_two_sentences_in_a_hundred_are_refused(english: str):
     texts = [text.text for text in read_texts(open_corpus(TREEBANK))]

@@ -39,10 +39,10 @@ def test_the_state_survives_a_file_and_another_run_does_not_take_it(tmp_path: Pa
     assert state["sums"].tolist() == [0, 1, 2]
     assert Measured.of(state["measured"]) == half_done()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["profile.unfinished"]
-    with pytest.raises(OutputError, match=r"other settings .*\(seed 1, now 2\)"):
+    with pytest.raises(OutputError, match="seed 1"):
         Unfinished(kept.path, {"seed": 2}).load()
     assert kept.load() is not None
-    with pytest.raises(OutputError, match="cannot keep"):  # a file is in the way
+    with pytest.raises(OutputError):  # a file is in the way
         Unfinished(kept.path / "u", {}).save({})
 
 
@@ -54,7 +54,7 @@ def test_a_file_that_is_something_else_or_damaged_is_not_replaced(tmp_path: Path
     kept.path.write_bytes(content)
     os.mkfifo(tmp_path / "pipe")
     for path in (kept.path, tmp_path / "pipe", tmp_path):
-        with pytest.raises(OutputError, match="damaged"):
+        with pytest.raises(OutputError):
             Unfinished(path, {}).load()
     assert kept.path.read_bytes() == content
 
@@ -66,11 +66,7 @@ def test_only_the_parts_of_this_run_are_deleted(tmp_path: Path):
     for name in ("u-notes", "u.old"):
         (tmp_path / name).write_text("mine")
     remove_kept(base, Process(0, 2))
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["u", "u-2-of-3", "u-notes", "u.old"]
-
-
-# --- processes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["u", "u-2-of-3", "u-notes", "u.old"]
 
 
 @pytest.fixture
@@ -96,7 +92,7 @@ def test_torchrun_says_which_process_it_is_and_without_it_there_is_one(torchrun:
     assert [own_file(Path("a/b"), of) for of in (Process(), Process(1, 3))] == [Path("a/b"), Path("a/b-2-of-3")]
     for rank, count in (("4", "4"), ("-1", "2"), ("0", "many")):
         torchrun(RANK=rank, WORLD_SIZE=count)
-        with pytest.raises(ProcessError, match="RANK below WORLD_SIZE"):
+        with pytest.raises(ProcessError, match="RANK"):
             this_process()
 
 
@@ -105,14 +101,13 @@ def test_processes_that_cannot_meet_or_stop_are_an_error(torchrun, monkeypatch):
         raise RuntimeError("Connection closed by peer")
 
     torchrun()
-    with pytest.raises(ProcessError, match="cannot connect 2 processes"):
-        joined_processes(Process(0, 2)).__enter__()
-    monkeypatch.setattr("torch.distributed.is_available", lambda: False)
-    with pytest.raises(ProcessError, match=r"torch\.distributed"):
-        joined_processes(Process(0, 2)).__enter__()
+    for available in (True, False):
+        monkeypatch.setattr("torch.distributed.is_available", lambda available=available: available)
+        with pytest.raises(ProcessError):
+            joined_processes(Process(0, 2)).__enter__()
     monkeypatch.setattr("torch.distributed.gather_object", broken)
     for rank in (0, 1):
-        with pytest.raises(ProcessError, match="another process has stopped"):
+        with pytest.raises(ProcessError):
             gathered(Process(rank, 2), {})
 
 

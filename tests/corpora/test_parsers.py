@@ -19,17 +19,16 @@ from tests.support.parsed import read
 
 needs_spacy = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reason="needs the extra syntax")
 
-
+# What the pipelines of these tests read in training, by language.
 READ = {
     "en": "the cat that i saw in garden ran away from dog tom was berlin man",
     "de": "die der katze ich gestern gesehen habe ist weggelaufen weil hund bellte sah lief weg man in berlin tom was",
     "ru": "кошка убежала",
     "zh": "猫 在 沙 发 上",
 }
-"""What the pipelines of these tests read in training, by language."""
-
-
-# --- one that is named, or the first that works ----------------------------------------------------
+ENGLISH = "The cat that I saw in the garden ran away from the dog."
+GERMAN = "Die Katze, die ich gestern gesehen habe, ist weggelaufen, weil der Hund bellte."
+RUSSIAN = "Кошка убежала."
 
 
 @pytest.fixture(autouse=True)
@@ -73,33 +72,29 @@ def test_without_spacy_there_is_no_parser_and_asking_for_one_is_an_error(monkeyp
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "spacy" else find(name, *rest))
     assert load_parser() is None
-    with pytest.raises(ParserError, match=r"'en_core_web_sm' was asked for.*pip install 'attnviz\[syntax\]'"):
+    with pytest.raises(ParserError, match=r"attnviz\[syntax\]"):
         load_parser("en_core_web_sm")
 
 
 @needs_spacy
-def test_a_named_parser_that_is_missing_broken_or_no_parser_is_an_error(tmp_path: Path):
+@pytest.mark.parametrize("config", [None, "", "not a config", '[nlp]\nlang = "en"\npipeline = ["p"]\n'])
+def test_a_named_parser_that_is_missing_broken_or_no_parser_is_an_error(config: str | None, tmp_path: Path):
     import spacy
 
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")
-    pipeline.to_disk(tmp_path / "blank")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "meta.json").write_text('{"lang": "en", "name": "broken", "version": "0"}')
-    cases = [("en_core_web_gigantic", None, "cannot load"), (str(tmp_path / "blank"), None, "sentencizer")]
-    contents = ("", "not a config", '[nlp]\nlang = "en"\npipeline = ["p"]\n')
-    cases += [(str(tmp_path / "broken"), content, "cannot load") for content in contents]
-    for name, content, word in cases:
-        if content is not None:
-            (tmp_path / "broken" / "config.cfg").write_text(content)
-        with pytest.raises(ParserError, match=word):
+    pipeline.to_disk(tmp_path)
+    if config is not None:
+        (tmp_path / "config.cfg").write_text(config)
+    for name in (str(tmp_path), "en_core_web_gigantic"):
+        with pytest.raises(ParserError):
             load_parser(name)
 
 
 @needs_spacy
 def test_an_english_pipeline_is_preferred_and_a_broken_one_is_skipped(installed: Any):
     tried = installed("de_small", "en_other", "en_core_web_sm", broken=("en_core_web_sm", "en_other"))
-    with pytest.warns(UserWarning, match="skipped a parser: .*en_.* is broken"):
+    with pytest.warns(UserWarning, match="is broken"):
         assert load_parser().name == "de_small"
     assert tried == ["en_core_web_sm", "en_other", "de_small"]
 
@@ -132,13 +127,6 @@ def test_a_pipeline_is_loaded_once_a_process_and_one_in_a_folder_again_when_it_w
     assert tried[1:] == [str(tmp_path)] * 2
 
 
-# --- the one of the text's language --------------------------------------------------------------
-
-ENGLISH = "The cat that I saw in the garden ran away from the dog."
-GERMAN = "Die Katze, die ich gestern gesehen habe, ist weggelaufen, weil der Hund bellte."
-RUSSIAN = "Кошка убежала."
-
-
 @needs_spacy
 def test_of_several_pipelines_that_of_the_texts_language_is_taken(installed: Any):
     installed("de_core_news_sm", "en_core_web_sm", "ru_core_news_sm", "zh_core_web_sm")
@@ -152,34 +140,28 @@ def test_of_several_pipelines_that_of_the_texts_language_is_taken(installed: Any
     installed()
     assert load_parser() is None
     found, note = parser_for([ENGLISH])
-    assert (found, "pip install 'attnviz[syntax]'" in note) == (None, True)
+    assert (found, "attnviz[syntax]" in note) == (None, True)
 
 
 @needs_spacy
 @pytest.mark.parametrize(
     ("texts", "reason"),
-    [
-        ([GERMAN], "it knows 0 of 13 words"),
-        ([RUSSIAN], "it knows 0 of 2 words"),
-        ([ENGLISH, "for (cat in the_garden) { ran(); }"], "signs as in code"),
-        (["1 2 3"], "no words"),
-    ],
-)
+    [([GERMAN], "0 of 13"), ([RUSSIAN], "0 of 2"), ([ENGLISH, "for (cat in the_garden) { ran(); }"], "code"),
+     (["1 2 3"], "no words")],
+)  # fmt: skip
 def test_a_text_of_another_language_has_no_parser_and_one_line_that_says_why(installed, texts, reason):
     installed("en_core_web_sm")
     found, note = parser_for(texts)
     assert (found, "\n" in note) == (None, False)
-    assert all(said in note for said in (reason, "en_core_web_sm can parse", "--parser"))
+    assert all(said in note for said in (reason, "en_core_web_sm", "--parser"))
     found, note = parser_for(texts, "en_core_web_sm")  # which is used for any text where it is named
     assert (found.name, note) == ("en_core_web_sm", "")
 
 
 @needs_spacy
-def test_a_broken_pipeline_of_the_language_is_skipped_for_the_next_that_fits(installed: Any):
-    installed("de_core_news_sm", "en_core_web_sm", "en_other", broken=("en_core_web_sm",))
-    with pytest.warns(UserWarning, match="skipped a parser"):
-        assert parser_for([ENGLISH])[0].name == "en_other"
-    installed("de_core_news_sm", "en_core_web_sm", broken=("en_core_web_sm",))
-    with pytest.warns(UserWarning, match="skipped a parser"):
-        found, note = parser_for([ENGLISH])
-    assert (found, "de_core_news_sm can parse" in note) == (None, True)
+@pytest.mark.parametrize(("other", "taken"), [(["en_other"], "en_other"), ([], None)])
+def test_a_broken_pipeline_of_the_language_is_skipped_for_the_next_that_fits(installed: Any, other, taken):
+    installed("de_core_news_sm", "en_core_web_sm", *other, broken=("en_core_web_sm",))
+    with pytest.warns(UserWarning, match="is broken"):
+        found, _ = parser_for([ENGLISH])
+    assert (found and found.name) == taken

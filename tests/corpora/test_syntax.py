@@ -16,9 +16,8 @@ from tests.support.verified import counted_relations, verified
 def parse_of(n_words: int, arcs: list[tuple[int, int, str]], positions: list[tuple[int, ...]] | None = None) -> Parse:
     """A parse whose words stand at positions 1, 2, … (after [CLS]) unless told otherwise."""
     places = positions or [(i + 1,) for i in range(n_words)]
-    return Parse(
-        tuple(Word(f"w{i}", place) for i, place in enumerate(places)), tuple(Arc(*arc) for arc in arcs), "test"
-    )
+    words = tuple(Word(f"w{i}", place) for i, place in enumerate(places))
+    return Parse(words, tuple(Arc(*arc) for arc in arcs), "test")
 
 
 def attending(targets: list[int], n: int | None = None, others: float = 0.0) -> list[list[float]]:
@@ -29,9 +28,7 @@ def attending(targets: list[int], n: int | None = None, others: float = 0.0) -> 
     return rows.tolist()
 
 
-def accuracies(
-    patterns: Any, parse: Parse, sinks: tuple[int, ...] = (), causal: bool = False
-) -> dict[str, RelationCount]:
+def accuracies(patterns: Any, parse: Parse, sinks: Any = (), causal: bool = False) -> dict[str, RelationCount]:
     return {found.relation: found for found in counted_relations(verified(patterns), parse, sinks, causal)}
 
 
@@ -44,8 +41,6 @@ def baselines_of(found: RelationCount) -> list[dict[str, float]]:
     """What the first head has to beat, in both directions."""
     return [found.accuracy.at(direction, HeadId(0, 0))[2] for direction in (0, 1)]
 
-
-# --- worked by hand -----------------------------------------------------------------------------
 
 # [CLS] the cat saw the dog [SEP]: det(cat, the), nsubj(saw, cat), det(dog, the), dobj(saw, dog)
 SENTENCE = parse_of(5, [(0, 1, "det"), (1, 2, "nsubj"), (3, 4, "det"), (4, 2, "dobj")])
@@ -83,12 +78,6 @@ def test_a_head_that_attends_to_special_tokens_alone_finds_nothing():
     assert not any(relation.accuracy.scores.any() for relation in found.values())
 
 
-def test_a_parse_without_relations_has_no_accuracies():
-    assert counted_relations(verified(torch.eye(3)), parse_of(1, []), (), False) == []
-
-
-# --- what a head has to beat, worked by hand ----------------------------------------------------
-
 # five words of 1, 3, 1, 1 and 2 pieces
 UNEVEN = parse_of(5, [(0, 1, "det"), (2, 1, "x"), (4, 0, "x"), (3, 4, "x")], [(1,), (2, 3, 4), (5,), (6,), (7, 8)])
 
@@ -116,13 +105,7 @@ def test_a_word_that_begins_with_a_sink_is_made_of_its_other_pieces():
     assert to_heads(accuracies(pattern, parse, (0,), causal=True)["x"]) == [1.0]
 
 
-# --- words and tokens ---------------------------------------------------------------------------
-
-
-Tags = list[tuple[str, int, str]]
-
-
-def tags_of(written: str) -> Tags:
+def tags_of(written: str) -> list[tuple[str, int, str]]:
     """``word/head/relation``, the head by its place."""
     parts = [part.split("/") for part in written.split(" ")]
     return [(word, int(head), relation) for word, head, relation in parts]
@@ -136,25 +119,22 @@ CAT_RAN = "the/1/det cat/2/nsubj ran/2/ROOT"
 
 
 @pytest.mark.parametrize(
-    ("text", "written", "positions"),
+    ("text", "written", "positions", "gpt2"),
     [
-        ("the unable cat", "the/2/x unable/2/x cat/2/ROOT", [(1,), (2, 3), (4,)]),
+        ("the unable cat", "the/2/x unable/2/x cat/2/ROOT", [(1,), (2, 3), (4,)], False),
         # a token that overlaps two words ("theca" is one [UNK]) belongs to both
-        ("theca saw", "the/1/x ca/2/y saw/2/ROOT", [(1,), (1,), (2,)]),
+        ("theca saw", "the/1/x ca/2/y saw/2/ROOT", [(1,), (1,), (2,)], False),
         # a word of several words of the tokenizer has all of them
-        ("cat-dog ran", "cat-dog/1/nsubj ran/1/ROOT", [(1, 2, 3), (4,)]),
+        ("cat-dog ran", "cat-dog/1/nsubj ran/1/ROOT", [(1, 2, 3), (4,)], False),
+        # the space before a byte-level token is no part of the word before
+        ("the cat ran", CAT_RAN, [(0,), (1,), (2,)], True),
     ],
 )
-def test_tokens_belong_to_the_words_whose_characters_they_overlap(text: str, written: str, positions: list[Any]):
-    parse, tags = parsed(text, written), tags_of(written)
+def test_tokens_belong_to_the_words_whose_characters_they_overlap(text, written, positions, gpt2):
+    parse, tags = parsed(text, written, gpt2=gpt2), tags_of(written)
     assert parse.words == tuple(Word(word, of) for (word, _, _), of in zip(tags, positions, strict=True))
     assert parse.arcs == tuple(Arc(i, head, kind) for i, (_, head, kind) in enumerate(tags) if kind != "ROOT")
     assert parse.parser == "xx_fake"
-
-
-def test_leading_spaces_of_byte_level_tokens_do_not_tie_them_to_the_word_before():
-    parse = parsed("the cat ran", CAT_RAN, gpt2=True)
-    assert parse.words == (Word("the", (0,)), Word("cat", (1,)), Word("ran", (2,)))
 
 
 @pytest.mark.parametrize(
@@ -184,10 +164,10 @@ def test_the_words_of_a_pair_stand_one_segment_after_the_other():
     assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 5, "nsubj"), Arc(6, 5, "dobj"))
 
 
-@pytest.mark.parametrize("relation", ["punct", "root", "ROOT", "PUNCT", ""])
-def test_punctuation_and_the_root_are_not_scored(relation: str):
-    parse = parsed("the cat", f"the/1/{relation} cat/1/ROOT")
-    assert (parse.arcs, len(parse.words)) == ((), 2)
+def test_punctuation_and_the_root_are_not_scored():
+    for relation in ("punct", "root", "ROOT", "PUNCT", ""):
+        parse = parsed("the cat", f"the/1/{relation} cat/1/ROOT")
+        assert (parse.arcs, len(parse.words)) == ((), 2)
 
 
 def test_a_clearnlp_tree_is_mapped_before_words_are_left_out():

@@ -223,6 +223,7 @@ def test_a_tree_of_names_that_both_have_and_none_that_moves_stays_as_it_is(label
 TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
 
 
+@pytest.mark.thorough
 @needs_parser
 @pytest.mark.skipif(not TREEBANK.is_file(), reason="needs the treebank in ../shared/data/ud")
 def test_mapped_trees_agree_with_a_treebank_twice_as_often():

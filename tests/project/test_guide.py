@@ -8,14 +8,16 @@ import shlex
 import subprocess
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import AutoTokenizer, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -25,6 +27,7 @@ from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN,
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
 from attnviz.language.universal import RELATIONS, SUBTYPES
 from attnviz.measures.patterns import PATTERNS
+from attnviz.models import sources
 from attnviz.models.sources import find_checkpoint
 from attnviz.options import COMMANDS as TABLE
 from attnviz.present.report import views_of
@@ -34,7 +37,7 @@ from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
-from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
+from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_gpt2
 from tests.support.relatives import RELATIVES, roberta_tokenizer, sharp
 from tests.support.sounds import sharp_whisper, tone, whisper_tokenizer
 
@@ -60,11 +63,12 @@ COMMANDS: dict[str, str] = {}
 HELPS = [get_command(app), *get_command(app).commands.values()]  # type: ignore[attr-defined]
 LINES += [(line.strip(), "") for each in HELPS for line in (each.help or "").splitlines() if "    attnviz " in line]
 for line, output in LINES:
+    command = line.rpartition("&& .venv/bin/")[2].replace(" -m ./", " --model ./").replace("en_ewt-ud-dev", "corpus")
     if not line.endswith("pytest"):
-        command = line.rpartition("&& .venv/bin/")[2]
         COMMANDS[command] = COMMANDS.get(command) or output
 SNIPPETS = [(stem, block["body"]) for stem, block in BLOCKS if block["kind"] == "python"]
 DRAWS = re.compile(r"--(figures|format|map|json)|^attnviz (models|check)")
+NEEDS_PROFILE = re.compile(r"--show|card (L2H\d|--all)$|--select det")
 
 
 def page(name: str) -> str:
@@ -85,80 +89,91 @@ def typed(command: str) -> tuple[list[str], str | None]:
     return words[words.index("attnviz") + 1 :], said
 
 
+def in_hub(cache: Path, name: str, folder: Path) -> None:
+    """A model in the cache of the hub, of every revision that the guide names."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    (repository / "snapshots").mkdir(parents=True)
+    (repository / "snapshots" / ("0" * 40)).symlink_to(folder, target_is_directory=True)
+    (repository / "refs").mkdir()
+    for revision in ("main", "step0", "step256", "step512", "step1000"):
+        (repository / "refs" / revision).write_text("0" * 40)
+
+
 @pytest.fixture(scope="module")
 def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that commands of the guide name, made small; a cache of the hub with four models; a tiny smollm2."""
+    """The files that commands of the guide name, made small; a cache of the hub with six models; a tiny smollm2."""
     folder = tmp_path_factory.mktemp("user")
-    treebank(folder / "en_ewt-ud-dev.conllu", 8)
-    treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
     treebank(folder / "corpus.conllu", 8)
+    treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
     examples(folder / "gap-development.tsv", 5)
     sentences(folder / "novel.txt", 5)
-    (folder / "pairs.txt").write_text("the cat ||| die Katze\na dog ||| ein Hund\n", encoding="utf-8")
-    (folder / "gold.txt").write_text("0-0 1-1\n0?0 1-1\n", encoding="utf-8")
-    (claims,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("check", "toml")]
-    (folder / "claims.toml").write_text(claims, encoding="utf-8")
-    roberta = save_checkpoint(sharp("roberta"), roberta_tokenizer(), folder / "roberta")
-    marian = saved("marian", folder / "marian")
-    pythia = save_checkpoint(sharp_llama("gpt_neox"), gpt2_tokenizer(), folder / "pythia")
-    hub = {"bert-base-uncased": bert_folder, "roberta-base": roberta, "Helsinki-NLP/opus-mt-en-de": marian}
-    hub["EleutherAI/pythia-70m"] = pythia
-    heard = whisper_tokenizer()
-    of_words = AutoTokenizer.from_pretrained(find_checkpoint("tiny-gpt2").folder)
-    shape = GPT2Config(vocab_size=len(of_words), n_embd=48, n_layer=12, n_head=12, n_positions=128)
-    hub["gpt2"] = save_checkpoint(GPT2LMHeadModel(shape), of_words, folder / "gpt2-small")
-    hub["openai/whisper-tiny"] = save_checkpoint(sharp_whisper(heard), heard, folder / "whisper")
-    tone(folder / "speech.wav")
-    for name, source in hub.items():
-        snapshot = folder / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / ("0" * 40)
-        snapshot.parent.mkdir(parents=True)
-        snapshot.symlink_to(source, target_is_directory=True)
-        (snapshot.parents[1] / "refs").mkdir()
-        for revision in ("main", "step0", "step256", "step512", "step1000"):
-            (snapshot.parents[1] / "refs" / revision).write_text("0" * 40)
-    cached_smollm2(folder / "cache")
-    (chat,) = [block["body"] for name, block in BLOCKS if (name, block["kind"]) == ("spans", "json")]
-    (folder / "chat.json").write_text(chat, encoding="utf-8")
-    (folder / "chats.jsonl").write_text(f"{' '.join(chat.split())}\n" * 2, encoding="utf-8")
-    save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
-    parts_of_speech = {"num_labels": 2, "id2label": {0: "NOUN", 1: "VERB"}, "label2id": {"NOUN": 0, "VERB": 1}}
-    save_checkpoint(*sharp_classifier("bert", "ForTokenClassification", **parts_of_speech), folder / "my-tagger")
-    boundaries = {"num_labels": 2, "id2label": None, "label2id": None}
-    save_checkpoint(*sharp_classifier("bert", "ForQuestionAnswering", **boundaries), folder / "my-reader")
-    save_checkpoint(sharp("esm"), RELATIVES["esm"].tokenizer, folder / "my-esm2")
-    np.save(folder / "distances.npy", 7 * np.abs(np.arange(32) - np.arange(32)[:, None]) % 23 + 3.8)
-    (folder / "reviews.csv").write_text("review,label\nthe cat ran away,good\nit was in the house,bad\n")
+    blocks = {(name, block["kind"]): block["body"] for name, block in BLOCKS}
+    chat = blocks["spans", "json"]
     pairs = "one two three four one two,one two four three one two, three, four\n"
-    (folder / "pairs.csv").write_text(f"clean,corrupt,answer,foil\n{pairs}")
     pair = {"premise": "the cat ran away", "hypothesis": "a cat ran", "gold": 1}
-    (folder / "mnli.jsonl").write_text(json.dumps(pair) + "\n")
-    save_checkpoint(sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer(), folder / "my-gpt2")
-    minilm = find_checkpoint("minilm").folder
-    save_checkpoint(BertModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm), folder / "my-bert")
-    tuned = folder / "my-fine-tuned-bert"
-    tuned.mkdir()
-    for path in bert_folder.iterdir():
-        (tuned / path.name).write_bytes(path.read_bytes())
-    model = BertModel.from_pretrained(tuned)
-    model.embeddings.word_embeddings.weight.data *= 0.9
-    model.save_pretrained(tuned)
+    contents = {
+        "pairs.txt": "the cat ||| die Katze\na dog ||| ein Hund\n",
+        "gold.txt": "0-0 1-1\n0?0 1-1\n",
+        "claims.toml": blocks["check", "toml"],
+        "chat.json": chat,
+        "chats.jsonl": f"{' '.join(chat.split())}\n" * 2,
+        "reviews.csv": "review,label\nthe cat ran away,good\nit was in the house,bad\n",
+        "pairs.csv": f"clean,corrupt,answer,foil\n{pairs}",
+        "mnli.jsonl": json.dumps(pair) + "\n",
+    }
+    for name, content in contents.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    np.save(folder / "distances.npy", 7 * np.abs(np.arange(32) - np.arange(32)[:, None]) % 23 + 3.8)
+    tone(folder / "speech.wav")
+
+    words = AutoTokenizer.from_pretrained(find_checkpoint("tiny-gpt2").folder)
+    gpt2 = GPT2Config(vocab_size=len(words), n_embd=48, n_layer=12, n_head=12, n_positions=128)
+    heard = whisper_tokenizer()
+    parts_of_speech = {"num_labels": 2, "id2label": {0: "NOUN", 1: "VERB"}, "label2id": {"NOUN": 0, "VERB": 1}}
+    boundaries = {"num_labels": 2, "id2label": None, "label2id": None}
+    tuned = BertModel.from_pretrained(bert_folder)
+    tuned.embeddings.word_embeddings.weight.data *= 0.9
+    pieces = AutoTokenizer.from_pretrained(find_checkpoint("minilm").folder)
+    sizes = {"vocab_size": len(pieces), "hidden_size": 54, "num_hidden_layers": 3, "intermediate_size": 48}
+    small = BertConfig(**sizes, num_attention_heads=9, initializer_range=0.4)
+    models = {
+        "roberta": (sharp("roberta"), roberta_tokenizer()),
+        "pythia": (sharp_llama("gpt_neox"), gpt2_tokenizer()),
+        "gpt2-small": (GPT2LMHeadModel(gpt2), words),
+        "whisper": (sharp_whisper(heard), heard),
+        "my-classifier": sharp_classifier("bert"),
+        "my-tagger": sharp_classifier("bert", "ForTokenClassification", **parts_of_speech),
+        "my-reader": sharp_classifier("bert", "ForQuestionAnswering", **boundaries),
+        "my-esm2": (sharp("esm"), RELATIVES["esm"].tokenizer),
+        "my-gpt2": (sharp_gpt2(model_class=GPT2LMHeadModel), gpt2_tokenizer()),
+        "my-bert": (BertModel(small), pieces),
+        "my-fine-tuned-bert": (tuned, bert_tokenizer()),
+    }
+    for name, (model, tokenizer) in models.items():
+        save_checkpoint(model, tokenizer, folder / name)
+    in_hub(folder / "hub", "bert-base-uncased", bert_folder)
+    in_hub(folder / "hub", "roberta-base", folder / "roberta")
+    in_hub(folder / "hub", "Helsinki-NLP/opus-mt-en-de", saved("marian", folder / "marian"))
+    in_hub(folder / "hub", "EleutherAI/pythia-70m", folder / "pythia")
+    in_hub(folder / "hub", "gpt2", folder / "gpt2-small")
+    in_hub(folder / "hub", "openai/whisper-tiny", folder / "whisper")
+    cached_smollm2(folder / "cache")
     if importlib.util.find_spec("peft"):
         import peft
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # peft's, of transformers' old names
-            lora = peft.get_peft_model(
-                BertModel.from_pretrained(bert_folder), peft.LoraConfig(target_modules="all-linear")
-            )
-        lora.save_pretrained(folder / "my-lora")
+            base, config = BertModel.from_pretrained(bert_folder), peft.LoraConfig(target_modules="all-linear")
+            peft.get_peft_model(base, config).save_pretrained(folder / "my-lora")
     return folder
 
 
 @pytest.fixture
-def place(user_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(user_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own with the user's files."""
     for path in user_files.iterdir():
         (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "en_ewt-ud-dev.conllu").symlink_to(user_files / "corpus.conllu")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -166,17 +181,25 @@ def place(user_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
+@pytest.fixture
+def stand_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no number is shown, and none of a stored profile is needed: a model with minilm's words and fewer heads."""
+    small = replace(find_checkpoint("minilm"), folder=place / "my-bert", sha256=None)
+    monkeypatch.setitem(sources.BUILT_IN, "minilm", lambda _: small)
+
+
 def missing(shown: str, printed: str) -> list[str]:
     """The parts of an output block, between lines of dots, that the program did not print in this order."""
     rest = "\n".join(line.rstrip() for line in printed.splitlines())
     lacking = []
-    for part in (each.strip("\n") for each in re.split(r"^\.\.\.$", shown, flags=re.M)):
+    for part in (each.strip("\n") for each in re.split(r"^ *\.\.\.$", shown, flags=re.M)):
         before, _, after = rest.partition(part) if part else ("", "", rest)
         lacking += [] if part in rest else [part]
         rest = after or before
     return lacking
 
 
+@pytest.mark.thorough
 @needs_minilm
 @needs_parser
 @pytest.mark.usefixtures("undrawn")  # every view of every command is drawn in test_results
@@ -186,22 +209,25 @@ def test_commands_run_as_written_and_print_what_is_shown(command, place, request
     kind = words[0]
     if "--adapter" in words:
         pytest.importorskip("peft", reason="needs the extra adapters (peft)")
-    if "--repeats" in words and ("minilm" in words or not COMMANDS[command]):  # numbers are not shown
+    if not (COMMANDS[command] or kind == "models" or NEEDS_PROFILE.search(command)):
+        request.getfixturevalue("stand_in")
+    if not (COMMANDS[command] or "--init" in words):
         request.getfixturevalue("few_repeats")
     if kind != "models" and "--show" not in words:
-        words += ["--device", "cpu"] * ("--device-map" not in words) + ["--figures", "none"] * (
-            not DRAWS.search(command)
-        )
+        words += [] if "--device-map" in words else ["--device", "cpu"]
+        words += [] if DRAWS.search(command) else ["--figures", "none"]
     if "--init" in words:
         (place / "claims.toml").unlink()
-    done = CliRunner().invoke(app, words, input=said)
     if "--published" in words:  # of a random model nothing holds
+        done = CliRunner().invoke(app, [*words, "--limit", "30"] if "wang-2022" in words else words)
         assert "check.csv" in done.stderr, done.output
     else:
+        done = CliRunner().invoke(app, words, input=said)
         assert done.exit_code == 0, done.output
     assert missing(COMMANDS[command], done.stdout) == []
 
 
+@pytest.mark.thorough
 @needs_minilm
 def test_the_lesson_computes_a_row_as_the_screen_does() -> None:
     text = (GUIDE / "lesson.md").read_text(encoding="utf-8").partition("## Answers")[2]
@@ -219,15 +245,20 @@ def test_no_command_escapes_the_tests() -> None:
     assert [body for body in text if re.search(r"^(attnviz|python|torchrun) ", body, re.M)] == []
 
 
+@pytest.mark.thorough
 @needs_minilm
 @needs_parser
-@pytest.mark.usefixtures("undrawn", "fresh_plugins")
+@pytest.mark.usefixtures("undrawn", "fresh_plugins", "place")
 @pytest.mark.parametrize(("name", "code"), SNIPPETS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(SNIPPETS)])
-def test_snippets_run_as_written_and_give_what_they_say(name: str, code: str, place: Path) -> None:
+def test_snippets_run_as_written_and_give_what_they_say(name: str, code: str, request: pytest.FixtureRequest) -> None:
     assert re.search(r"^import attnviz$", code, re.M)
+    said = re.findall(r"^(.+?)  # → (.+)$", code, re.M)
+    if not said:
+        request.getfixturevalue("stand_in")
+        request.getfixturevalue("few_repeats")
     names: dict[str, object] = {}
     exec(compile(code, f"{name}.md", "exec"), names)
-    for expression, value in re.findall(r"^(.+?)  # → (.+)$", code, re.M):
+    for expression, value in said:
         assert str(eval(expression, names)) == value
 
 
@@ -277,12 +308,18 @@ def test_links_lead_somewhere_and_the_index_has_every_page() -> None:
             assert not anchor or anchor in anchors, target
 
 
-def test_llms_txt_and_the_navigation_of_the_site_have_every_page() -> None:
-    spec = importlib.util.spec_from_file_location("guide_site", ROOT / ".ci" / "guide_site.py")
+def script(path: str) -> Any:
+    """A module that is no part of a package."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None
-    site = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(site)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_llms_txt_and_the_navigation_of_the_site_have_every_page() -> None:
+    site = script(".ci/guide_site.py")
     pages = {path.relative_to(ROOT).as_posix() for path in PAGES}
     index = "examples/guide/README.md"
     assert set(re.findall(r"^- \[[^]]+\]\(([^)]+)\)", site.llms_txt(), re.M)) == pages - {index}
@@ -365,14 +402,10 @@ def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None
 
 
 def test_the_families_of_the_guide_are_those_that_are_declared() -> None:
-    spec = importlib.util.spec_from_file_location("families_table", ROOT / "examples" / "make_families_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.table() in page("models")
+    assert script("examples/make_families_table.py").table() in page("models")
 
 
+@pytest.mark.thorough
 @needs_minilm
 def test_the_python_example_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = (ROOT / "examples" / "explore_heads.py").read_text(encoding="utf-8")

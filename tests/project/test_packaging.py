@@ -42,6 +42,7 @@ def package_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in files}
 
 
+@pytest.mark.thorough
 def test_the_sdist_has_all_that_ci_needs(sdist: Path):
     assert package_files(sdist) == package_files(ROOT)
     for name in ("README.md", "LICENSE", "pyproject.toml", ".ci/run", ".ci/constraints.txt", "examples/tour.ipynb"):
@@ -71,6 +72,7 @@ def clean_environment(folder: Path) -> Path:
     return folder / "bin"
 
 
+@pytest.mark.thorough
 def test_the_wheel_of_the_sdist_is_installed_with_what_it_asks_for_alone_and_runs_from_an_empty_folder(
     sdist: Path, tmp_path: Path
 ):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import grimp
 import pytest
-from coverage import Coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "attnviz").rglob("*.py"))
@@ -28,13 +27,6 @@ def test_tools_find_nothing(command: list[str]) -> None:
     program = Path(sys.executable).parent / command[0]
     done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_no_lines_are_followed_where_the_outcome_is_judged() -> None:
-    """Which takes half as long again; this module is one of those."""
-    if Coverage.current() is None:
-        pytest.skip("nothing is followed without coverage (--no-cov)")
-    assert type(sys.gettrace()).__name__ != "CTracer"
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:

@@ -39,6 +39,7 @@ def shown(output: dict[str, Any]) -> tuple[list[str], set[str]]:
     return sorted(data), set(re.findall(r"[A-Za-z]{3,}", re.sub(r'base64,[^"]+|\(bit for bit\)', "", text)))
 
 
+@pytest.mark.thorough
 def test_the_cells_of_the_tour_run_and_show_what_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     stored = (EXAMPLES / "tour.ipynb").read_text(encoding="utf-8")

@@ -31,8 +31,7 @@ def states_model(**changes: Any) -> tuple[Any, Any]:
     return _louder(sharp_bert(model_class=BertModel, **changes)), bert_tokenizer()
 
 
-KINDS = {NEXT: next_token_model, MASKED: masked_token_model, STATES: states_model}
-"""The models by what can be measured of them."""
+KINDS = {NEXT: next_token_model, MASKED: masked_token_model, STATES: states_model}  # by what is measured
 
 
 def measured(kind: str, texts: Any, **options: Any) -> Ablation:

@@ -12,25 +12,16 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-WIDTH = 64
-"""Dimensions of a part."""
-
-SHARP = 40.0
+WIDTH, SHARP = 64, 40.0  # dimensions of a part, and the usual factor of a score
 
 
 @dataclass(frozen=True)
 class Head:
-    """A head: scores are sums of query part · W · key part, and of constant directions on key parts.
+    """A head: scores are sums of query part · W · key part, and of constant directions on key parts."""
 
-    Attributes:
-        match: query part, key part, and W, a matrix or a factor.
-        beside: by key part, a direction [WIDTH] that raises the score wherever it stands.
-        write: from part, to part, and a factor; of what is attended to. None for a head that writes nothing.
-    """
-
-    match: Sequence[tuple[str, str, Any]] = ()
-    beside: Mapping[str, Tensor] = field(default_factory=dict)
-    write: Sequence[tuple[str, str, float]] = ()
+    match: Sequence[tuple[str, str, Any]] = ()  # query part, key part, and W, a matrix or a factor
+    beside: Mapping[str, Tensor] = field(default_factory=dict)  # by key part, a direction [WIDTH] that raises the score
+    write: Sequence[tuple[str, str, float]] = ()  # from part, to part, and a factor; of what is attended to
 
 
 def codes(n: int, seed: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Small checkpoints with a head for classes of every kind, sharpened as those of :mod:`tests.support.models`."""
 
+import re
 from typing import Any
 
 import torch
@@ -35,10 +36,7 @@ def sharp_classifier(
         model = auto_class.from_config(llama_config(kind, **settings)).eval()
         tokenizer = llama_tokenizer()
     else:
-        model, tokenizer = (
-            sharp(kind, auto_class=auto_class, **settings),
-            RELATIVES[kind].tokenizer,
-        )
+        model, tokenizer = sharp(kind, auto_class=auto_class, **settings), RELATIVES[kind].tokenizer
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.split(".")[0] in ("classifier", "pre_classifier", "score", "qa_outputs") or "pooler" in name:
@@ -46,8 +44,7 @@ def sharp_classifier(
     return model, tokenizer
 
 
-CARRIER = HeadId(1, 2)
-"""The head of :func:`hand_built_classifier` that alone carries the class."""
+CARRIER = HeadId(1, 2)  # the head of hand_built_classifier that alone carries the class
 
 
 @torch.no_grad()
@@ -61,11 +58,7 @@ def hand_built_classifier(kind: str, task: str = "ForSequenceClassification") ->
     for name, parameter in model.named_parameters():
         if ("embeddings." in name and ".LayerNorm." not in name) or name.endswith(("wte.weight", "wpe.weight")):
             parameter.copy_(_outside(parameter))
-        elif (
-            name.endswith("LayerNorm.bias")
-            or "mlp.c_proj" in name
-            or (".output.dense" in name and "attention" not in name)
-        ):
+        elif name.endswith("LayerNorm.bias") or re.search(r"mlp\.c_proj|\d\.output\.dense", name):
             parameter.zero_()
     d_head = model.config.hidden_size // model.config.num_attention_heads
     for layer in range(model.config.num_hidden_layers):

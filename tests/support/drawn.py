@@ -21,47 +21,16 @@ def drawing_of(command: str, view: str) -> Any:
     return next(each.drawing for each in views_of(command) if each.name == view)
 
 
+# Settings of a user that change neither our figures nor are changed by them.
 ODD_SETTINGS = {
-    "text.usetex": True,
-    "font.family": "DejaVu Serif",
-    "font.size": 30,
-    "figure.facecolor": "black",
-    "axes.facecolor": "black",
-    "savefig.facecolor": "black",
-    "axes.grid": True,
-    "text.color": "white",
-    "xtick.color": "white",
-    "ytick.color": "white",
-    "axes.labelcolor": "white",
-    "image.origin": "lower",
-    "image.interpolation": "bilinear",
-    "figure.dpi": 37,
-    "savefig.dpi": 41,
-    "savefig.bbox": "tight",
-    "ytick.labelright": True,
-    "xtick.top": True,
-    "axes.linewidth": 9,
-    "lines.antialiased": False,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "black"),
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), "white"),
+    **dict.fromkeys(("text.usetex", "axes.grid", "ytick.labelright", "xtick.top"), True),
+    **{"font.family": "DejaVu Serif", "font.size": 30, "axes.linewidth": 9, "lines.antialiased": False},
+    **{"image.origin": "lower", "image.interpolation": "bilinear"},
+    **{"figure.dpi": 37, "savefig.dpi": 41, "savefig.bbox": "tight"},
 }
-"""Settings of a user that change neither our figures nor are changed by them."""
-
-HOSTILE = [
-    "$\\frac$",
-    "[/b]",
-    "$",
-    "a_{b}^c",
-    "🦄",
-    "猫",
-    "مرحبا",
-    "\x1b[31m",
-    "\n",
-    "\x00",
-    "\t",
-    "",
-    " ",
-    "&<>\"'",
-    "%s{}",
-]
+HOSTILE = [*"$\\frac$ [/b] $ a_{b}^c 🦄 猫 مرحبا \x1b[31m \x00 &<>\"' %s{}".split(" "), "\n", "\t", "", " "]
 
 
 def pixels_of(figure: Figure) -> Any:

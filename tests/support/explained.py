@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from attnviz.commands.explain.measure import Explanation, explain
@@ -39,10 +38,6 @@ def bert(**changes: Any) -> Checkpoint:
 
 def gpt2(**changes: Any) -> Checkpoint:
     return from_loaded(sharper(sharp_gpt2(**changes)), gpt2_tokenizer())
-
-
-BOTH = pytest.mark.parametrize("build", [bert, gpt2])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 
 
 def steps_of(

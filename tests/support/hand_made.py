@@ -27,11 +27,10 @@ from tests.support.verified import counted_relations
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
 
 PARSE = Parse(
-    (Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,)), Word("away", (4,))),
+    tuple(Word(label, (at,)) for at, label in enumerate(LABELS[1:5], 1)),
     (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 2, "advmod")),
     "a-parser",
 )
-"""Of these labels."""
 
 
 def previous_pattern(n: int) -> Tensor:
@@ -115,10 +114,9 @@ def hand_made(
             found = judge(of_head, context, relations, id)
             stored = None if profile is None else profile.of(id)
             heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_non_sink), stored))
+    verification = Verification(tolerance, tuple(layer.check for layer in layers))
     attention: Any = SimpleNamespace(
-        verification=Verification(tolerance, tuple(layer.check for layer in layers)),
-        layer=layers.__getitem__,
-        rows=lambda layer, heads=None: _rows(layers[layer], heads),
+        verification=verification, rows=lambda layer, heads=None: _rows(layers[layer], heads)
     )
     return Analysis(
         text=text,
@@ -143,8 +141,7 @@ def _rows(layer: VerifiedRows, heads: Sequence[int] | None) -> Iterator[Verified
 
 
 def _checkpoint(name: str, causal: bool, n_layers: int, n_heads: int) -> Checkpoint:
-    model = nn.Linear(1, 1)
-    model.config = SimpleNamespace(  # type: ignore[assignment]
-        num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=8 * n_heads
-    )
+    model: Any = nn.Linear(1, 1)
+    sizes = {"num_hidden_layers": n_layers, "num_attention_heads": n_heads, "hidden_size": 8 * n_heads}
+    model.config = SimpleNamespace(**sizes)
     return Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)

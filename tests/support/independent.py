@@ -165,11 +165,8 @@ def relations(
 ) -> dict[str, Any]:
     """Words as token positions, and (dependent, head) pairs by relation, by spaCy itself.
 
-    Args:
-        parser: a pipeline whose labels are ClearNLP's.
-        tokenizer, text, pair: as the model reads them.
-        sink: by token; a sink is part of no word, and a word without a token is none.
-        universal: a function from (text, part of speech, head, label) of all words to the head and label of each.
+    A sink is part of no word, and a word without a token is none. ``universal`` maps (text, part of speech, head,
+    label in ClearNLP's terms) of all words to the head and label of each.
     """
     encoding = tokenizer(text, pair)
     words: list[list[int]] = []
@@ -217,10 +214,7 @@ def accuracies(merged: np.ndarray, arcs: list[tuple[int, int]]) -> dict[str, flo
     """Share of dependents that attend most to their head, and of heads to their dependent, among other words."""
     forward = [most_attended(merged, dependent) == head for dependent, head in arcs]
     backward = [most_attended(merged, head) == dependent for dependent, head in arcs]
-    return {
-        "dependent_to_head": sum(forward) / len(arcs),
-        "head_to_dependent": sum(backward) / len(arcs),
-    }
+    return {"dependent_to_head": sum(forward) / len(arcs), "head_to_dependent": sum(backward) / len(arcs)}
 
 
 def guesses(

@@ -1,11 +1,10 @@
 """Short texts that an English pipeline parses, and texts that it must not, each told by what it is."""
 
+# Texts to be parsed.
 ENGLISH = {
     "sentence": [
         "The old man sat at the window and read the paper while it was raining outside.",
         "John saw Mary with a telescope.",
-        "Time flies like an arrow.",
-        "The keys to the cabinet are on the table.",
         "Dr. Smith lives at 221b Baker Street, London.",
         "He said: Honi soit qui mal y pense, and then he left us for good.",
         "Colorless green ideas sleep furiously while the hungry tigers dream.",
@@ -13,65 +12,38 @@ ENGLISH = {
         "See https://www.example.org/a_b/c_d?x=1 or write to <ann_b@example.org> and to bob_c@example.org",
         "The word кот is Russian and means a cat.",
         "The patient was given 5 mg of a drug twice a day for three weeks.",
-        "Barack Obama was born in Hawaii and Angela Merkel grew up in Templin.",
     ],
     "list": [
         "Bring bread, milk, eggs, butter, cheese and two bottles of wine.",
         "red, green, blue, yellow, black, white",
-        "Monday, Tuesday, Wednesday, Thursday, Friday",
-        "Cats, dogs, horses, cows, sheep, pigs and chickens live on the farm.",
     ],
     "question": ["Who wrote Hamlet?", "Can dogs eat cheese?", "What is the capital of France?"],
-    "title": [
-        "The Lord of the Rings",
-        "Police find missing girl",
-        "A Tale of Two Cities",
-        "BREAKING NEWS: STORM HITS THE COAST",
-        "Deep learning for medical images",
-    ],
+    "title": ["The Lord of the Rings", "Police find missing girl", "BREAKING NEWS: STORM HITS THE COAST"],
     "dialogue": [
         '"Where are you?" she asked. "I am here," he said.',
-        "Well, yeah, I mean, you know, it's kind of okay.",
+        "Well, yeah, you know, it's kind of okay.",
         "Hello",
-        "Yes, of course!",
     ],
 }
-"""Texts to be parsed."""
 
+# Texts that are not parsed.
 OTHER = {
     "Python": [
         "def add(a, b):\n    return a + b",
-        "class Cat:\n    def __init__(self, name):\n        self.name = name",
         "result = [word.lower() for word in words if word not in stop_words]",
         "while not done and x is not None: x = next(it)",
         "x = f(y)",
     ],
-    "JavaScript": [
-        "function greet(name) { return 'Hello ' + name; }",
-        "const total = items.reduce((a, b) => a + b, 0);",
-    ],
+    "JavaScript": ["function greet(name) { return 'Hello ' + name; }"],
     "Java": ['public static void main(String[] args) { System.out.println("Hello"); }'],
     "C": ["int main(void) { for (int i = 0; i < n; i++) total += a[i]; return 0; }", "#include <stdio.h>"],
     "Rust": ["let mut names: Vec<String> = Vec::new();", 'fn main() { println!("hello"); }'],
     "JSON": ['{"name": "Ann", "age": 30, "tags": ["a", "b"]}'],
     "HTML": ['<a href="index.html">Back to the start</a>', "<p>Hello, <b>world</b>!</p>"],
     "LaTeX": ["\\frac{a}{b} = \\sum_{i=1}^{n} x_i"],
-    "SQL": [
-        "DELETE FROM orders WHERE price < 10",
-        "CREATE TABLE cats (id INTEGER PRIMARY KEY, name TEXT NOT NULL);",
-        "select name from users where age > 30 order by name",
-        "SELECT name FROM users",
-    ],
-    "shell": [
-        "git commit -m 'Fix the test' && git push",
-        "ls -la | grep txt > out.txt",
-        "sudo apt-get install python3-pip",
-    ],
-    "German": [
-        "Die Katze, die ich gestern gesehen habe, ist weggelaufen, weil der Hund bellte.",
-        "Guten Morgen",
-        "Was war das?",
-    ],
+    "SQL": ["DELETE FROM orders WHERE price < 10", "select name from users where age > 30 order by name"],
+    "shell": ["git commit -m 'Fix the test' && git push", "sudo apt-get install python3-pip"],
+    "German": ["Die Katze ist weggelaufen, weil der Hund bellte.", "Guten Morgen", "Was war das?"],
     "French": ["La conférence sur l'intelligence artificielle commence lundi à Paris.", "Où est la gare ?"],
     "Spanish": ["La conferencia sobre inteligencia artificial comienza el lunes en Madrid.", "No me gusta el pan."],
     "Dutch": ["De kat die ik gisteren zag, is weggelopen omdat de hond blafte.", "Waar is het station?"],
@@ -95,4 +67,3 @@ OTHER = {
     "random words": ["blorf snig quaxel wibber tronk", "xk vq zzt brr"],
     "signs": ["", "--- ... ---"],
 }
-"""Texts that are not parsed."""

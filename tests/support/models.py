@@ -139,17 +139,7 @@ def save_checkpoint(model: Any, tokenizer: Any, folder: Path) -> Path:
 Target = Callable[[int], Sequence[int]]
 """From a query's position to the positions that its head attends to, about evenly; to all alike where it names none."""
 
-LOOKS_AT: dict[str, Target] = {
-    "previous-token": lambda query: [query - 1],
-    "next-token": lambda query: [query + 1],
-    "current-token": lambda query: [query],
-    "local": lambda query: [query - 1, query, query + 1],
-    "long-range": lambda query: [query - 6] if query > 6 else [query + 6],
-    "sink": lambda query: [0],
-    "broad": lambda query: [],
-}
-"""By the label that it must get, what a head of :func:`hand_built_bert` looks at."""
-
+# What each head of hand_built_bert and hand_built_gpt2 looks at, by the label that it must get.
 CAUSAL_LOOKS_AT: dict[str, Target] = {
     "previous-token": lambda query: [query - 1],
     "current-token": lambda query: [query],
@@ -157,7 +147,11 @@ CAUSAL_LOOKS_AT: dict[str, Target] = {
     "sink": lambda query: [0],
     "broad": lambda query: [],
 }
-"""By the label that it must get, what a head of :func:`hand_built_gpt2` looks at."""
+LOOKS_AT: dict[str, Target] = CAUSAL_LOOKS_AT | {
+    "next-token": lambda query: [query + 1],
+    "local": lambda query: [query - 1, query, query + 1],
+    "long-range": lambda query: [query - 6] if query > 6 else [query + 6],
+}
 
 _POSITION_SIZE = 10.0
 _SCORE = 30.0  # of a position looked at, over sqrt(d_head); all others are near 0
@@ -170,7 +164,8 @@ def hand_built_bert(layers: Sequence[Sequence[Target]], d_head: int = 32, **chan
     outputs are small. W_Q reads the query's position, W_K has in row q the positions that query q looks at; so q·k is
     large for those and near zero for all others. Each layer has at least two heads, as many as the others.
     """
-    n_heads = _n_heads(layers)
+    n_heads = len(layers[0])
+    assert n_heads >= 2, "LayerNorm centres x, so the model has to be wider than its positions"
     torch.manual_seed(0)
     sizes = {"hidden_size": n_heads * d_head, "num_hidden_layers": len(layers), "num_attention_heads": n_heads}
     config = bert_config(max_position_embeddings=d_head, **sizes, **changes)
@@ -191,7 +186,7 @@ def hand_built_gpt2(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any
     Targets after the query, or before the text, are not to be had; a query all of whose targets are
     such attends to all that it sees alike.
     """
-    n_heads = _n_heads(layers)
+    n_heads = len(layers[0])
     d_model = n_heads * d_head
     torch.manual_seed(0)
     model = GPT2Model(gpt2_config(n_embd=d_model, n_layer=len(layers), n_head=n_heads, n_positions=d_head))
@@ -201,12 +196,6 @@ def hand_built_gpt2(layers: Sequence[Sequence[Target]], d_head: int = 32) -> Any
             query, key = _position_weights(heads, d_head)
             block.attn.c_attn.weight[:, : 2 * d_model] = torch.cat([query, key]).T
     return model.eval()
-
-
-def _n_heads(layers: Sequence[Sequence[Target]]) -> int:
-    (n_heads,) = {len(heads) for heads in layers}
-    assert n_heads >= 2, "LayerNorm centres x, so the model has to be wider than its positions"
-    return n_heads
 
 
 def _position_weights(heads: Sequence[Target], d_head: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -241,37 +230,18 @@ def far_back(query: int) -> list[int]:
     return [0] if query < 5 else [random.Random(query).randint(1, query - 4)]
 
 
+# What each head of known_bert and known_gpt2 looks at, layer by layer, by the role that it must get. The first head
+# carries the previous token up.
+_OFFSETS: dict[str, Target | ByToken] = {"offset:-3": lambda query: [query - 3], "sink": lambda query: [0]}
+_TOKENS: dict[str, Target | ByToken] = {"induction": ByToken.AFTER_A_COPY, "broad": lambda query: []}
 KNOWN_HEADS: list[dict[str, Target | ByToken]] = [
-    {
-        "previous-token": lambda query: [query - 1],  # first: it carries the previous token up
-        "next-token": lambda query: [query + 1],
-        "offset:-3": lambda query: [query - 3],
-        "sink": lambda query: [0],
-    },
-    {
-        "induction": ByToken.AFTER_A_COPY,
-        "broad": lambda query: [],
-        "long-range": far_away,
-        "semantic": ByToken.ALIKE,
-    },
+    {"previous-token": lambda query: [query - 1], "next-token": lambda query: [query + 1], **_OFFSETS},
+    {**_TOKENS, "long-range": far_away, "semantic": ByToken.ALIKE},
 ]
-"""By the role that it must get, what every head of :func:`known_bert` looks at, layer by layer."""
-
 CAUSAL_KNOWN_HEADS: list[dict[str, Target | ByToken]] = [
-    {
-        "previous-token": lambda query: [query - 1],
-        "current-token": lambda query: [query],
-        "offset:-3": lambda query: [query - 3],
-        "sink": lambda query: [0],
-    },
-    {
-        "induction": ByToken.AFTER_A_COPY,
-        "broad": lambda query: [],
-        "long-range": far_back,
-        "semantic": ByToken.ALIKE,
-    },
+    {"previous-token": lambda query: [query - 1], "current-token": lambda query: [query], **_OFFSETS},
+    {**_TOKENS, "long-range": far_back, "semantic": ByToken.ALIKE},
 ]
-"""By the role that it must get, what every head of :func:`known_gpt2` looks at, layer by layer."""
 
 _PART = 64  # of the residual stream: position, own token, previous token, and nothing for the rest
 _N_HEADS = 4

@@ -32,25 +32,13 @@ def _claims() -> Path:
     return file
 
 
-PARTS: dict[str, dict[str, Any]] = {
-    "statistics": {"corpora": [{"path": "a.conllu", "sentences": 1234}], "n": 1234},
-    "syntax": {"corpora": [{"path": "a.conllu", "sentences": 1234}], "n": 1234},
-    "coreference": {"corpora": [{"path": "b.tsv", "sentences": 7}], "n": 7},
-    "repeats": {"corpora": [], "n": 32},
-}
-"""Parts of a stored profile."""
-
-
 @cache
 def cards_with_roles() -> Any:
     """Two cards with every part, of several runs."""
     model: dict[str, Any] = {"model": sharp_bert(), "tokenizer": bert_tokenizer()}
     nsubj, heads = ("syntactic:nsubj", "dependent_to_head"), ["L2H1", "L1H0"]
-    roles = [
-        role("previous-token", 0.9, 0.1),
-        role("induction", 0.8, 0.1),
-        role(nsubj[0], 0.7, 0.4, direction=nsubj[1]),
-    ]
+    roles = [role("previous-token", 0.9, 0.1), role("induction", 0.8, 0.1)]
+    roles.append(role(nsubj[0], 0.7, 0.4, direction=nsubj[1]))
     cat, ran, it, away = Unit("cat", 4, 7), Unit("ran", 8, 11), Unit("it", 0, 2), Unit("away", 7, 11)
     hit = Example("a.conllu", 0, "the cat ran", cat, ran, 0.8, True, (cat, ran), 0.8)
     miss = Example("a.conllu", 1, "it ran away", it, away, 0.6, False, (it, Unit("ran", 3, 6)), 0.1)
@@ -58,7 +46,7 @@ def cards_with_roles() -> Any:
     alone: dict[str, Any] = {"select": heads, "curve": False, "gradient": False}
     causal = {"model": sharp_gpt2(model_class=GPT2LMHeadModel), "tokenizer": gpt2_tokenizer()}
     shared: dict[str, Any] = {
-        "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples), parts=PARTS),
+        "profile": replace(profile_of(dict.fromkeys(heads, roles)), examples=tuple(examples)),
         "nearest": ((HeadId(0, 0), 0.1),),
         "ablation": attnviz.ablate(treebank(Path(mkdtemp()) / "trees.conllu", 90), role="nsubj", **model, **alone),
         "on_repeats": attnviz.ablate(repeats=True, **causal, **alone),

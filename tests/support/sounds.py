@@ -12,15 +12,7 @@ from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalG
 
 SAID = " the dog saw the house and ran away"
 FRAMES = 30
-_SPECIALS = [
-    "<|startoftranscript|>",
-    "<|en|>",
-    "<|zh|>",
-    "<|de|>",
-    "<|translate|>",
-    "<|transcribe|>",
-    "<|notimestamps|>",
-]
+_SPECIALS = "<|startoftranscript|> <|en|> <|zh|> <|de|> <|translate|> <|transcribe|> <|notimestamps|>".split()
 
 
 def whisper_tokenizer(**settings: Any) -> WhisperTokenizer:

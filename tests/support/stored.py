@@ -9,17 +9,13 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint, weights_sha256
 from attnviz.profiles.store import StoredCorpus, StoredProfile
 
-WEIGHTS = "ab" * 32
-"""A hash of no file."""
-
-
+WEIGHTS = "ab" * 32  # a hash of no file
 _TREES = {"path": "a/folder/a.conllu", "sentences": 1234}
 _NAMES = {"path": "a/folder/b.tsv", "sentences": 7}
-PARTS = {
+PARTS = {  # what measured the roles of the profiles made here
     "statistics": {"corpora": [_TREES]}, "syntax": {"corpora": [_TREES]}, "coreference": {"corpora": [_NAMES]},
     "repeats": {"corpora": []},
 }  # fmt: skip
-"""What measured the roles of the profiles made here."""
 
 
 def role(
