@@ -23,7 +23,8 @@ from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
-from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 LEVELS = 176  # steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256
 _THREADS, _AHEAD = 2, 16

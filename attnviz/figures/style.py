@@ -16,13 +16,13 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
+from attnviz.figures.resolution import DPI
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")  # file formats of figures
-DPI = 150  # resolution of figures, in whose pixels their layout is measured
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "attnviz"},

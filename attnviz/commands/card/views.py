@@ -21,7 +21,8 @@ from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import Style, figure_style
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
