@@ -192,7 +192,7 @@ class _CrossAttention(Bert):
 
 @dataclass(frozen=True)
 class _Rows:
-    wide: Tensor
+    in_float32: Tensor
     n_queries: int
     n_keys: int
     first: int = 0
