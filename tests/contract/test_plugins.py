@@ -169,8 +169,8 @@ def test_a_family_of_a_file_is_verified_and_told(seed_folder):
     result = attnviz.analyze("one two three", seed_folder)
     assert result.verification.level == 4
     told = {"kind": "architecture", "name": "seed_oss", "origin": "attnviz.register"}
-    assert result.document()["plugins"] == [told]
-    assert attnviz.explain("one two three", seed_folder).document()["plugins"] == [told]
+    assert result.document()["plugins"][0] == told
+    assert attnviz.explain("one two three", seed_folder).document()["plugins"][0] == told
     families = json.loads(run("models", "--families", "--json").stdout)["families"]
     (entry,) = [family for family in families if "plugin" in family]
     assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", None, "attnviz.register")
