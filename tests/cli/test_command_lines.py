@@ -223,7 +223,7 @@ def test_a_tilde_in_a_folders_name_is_the_home(run: Any, tmp_path: Path, monkeyp
 # --- what can be done: what all share
 
 NEEDED = {
-    **dict.fromkeys(("heads", "why", "explain", "outputs", "rollout"), [SENTENCE]),
+    **{command: [SENTENCE] for command in ("heads", "why", "explain", "outputs", "rollout")},
     **{"patch": ["pairs.csv"], "ablate": ["trees.conllu"], "profile": ["trees.conllu"], "circuits": []},
 }
 VALUES = {
