@@ -44,13 +44,12 @@ def test_the_values_are_the_statistics_of_every_head_in_its_place(analysis):
     np.testing.assert_allclose(map_of(analysis, "distance").values, [[5 / 6, 35 / 18], [2.5, 2.5 / 4 + 5 / 6 / 4]])
 
 
-@pytest.mark.draws
 @pytest.mark.parametrize("name", [*SCALARS, *OPTIONAL])
 def test_every_statistic_is_a_map_and_a_column_with_its_unit(analysis, name):
     header = " ".join(analysis.report(maps=[name], width=150).partition("Baseline")[2].partition("─")[0].split())
     unit = described(name, "token", "")[2]
     assert header.endswith(f"({unit})") if unit else "(" not in header
-    assert MAP.figure(plan_of(analysis, name), Style(), False).axes
+    assert np.shape(map_of(analysis, name).values) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -7,40 +7,23 @@ import pytest
 
 from tests.support.browser import WIDTHS, Page, needs_browser
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.thorough]
 
 
-def test_270_thumbnails_are_painted_within_2_seconds_those_in_view_first(page: Page) -> None:
+def test_270_thumbnails_are_painted_within_2_seconds(page: Page) -> None:
     page.emulate(1400)
-    watch = """
-        window.painted = [];
-        new MutationObserver((changes) => {
-          for (const { target } of changes) {
-            if (target.className === "thumbnail") painted.push(target.parentElement.dataset.head);
-            if (target.dataset?.painted === "true") window.took ??= performance.now();
-          }
-        }).observe(document, { subtree: true, attributes: true, attributeFilter: ["height", "data-painted"] });
-    """
-    added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": watch})
-    took = []
-    for _ in range(3):
-        page.open("many.html", "#sort=entropy&head=L0H0")
-        page.painted()
-        took.append(page.asked("took"))
-    page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
-    assert min(took) < 2000, took
-    in_view = {
-        box["text"].split()[0] for box in page.boxes("button.head") if box["bottom"] > 0 and box["top"] < WIDTHS[1400]
-    }
-    painted = list(dict.fromkeys(page.asked("painted")))
-    assert len(painted) == 270
-    assert 20 < len(in_view) < 270
-    assert set(painted[: len(in_view)]) == in_view
+    page.open("many.html", "#sort=entropy&head=L0H0")
+    page.painted()
+    assert page.asked("performance.now()") < 2000
+    assert len(page.all(".thumbnail")) == 270
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "name", ["roles", "many", "translated", "compare", "profile/profile", "card/card", "chat/heads"]
+    ("name", "width"),
+    [
+        *(("roles", width) for width in WIDTHS),
+        *((name, 400) for name in ("many", "translated", "compare", "profile/profile", "card/card", "chat/heads")),
+    ],
 )
 def test_nothing_is_wider_than_the_screen_and_targets_are_large_enough(page: Page, name: str, width: int) -> None:
     page.emulate(width)
@@ -58,10 +41,9 @@ def test_nothing_is_wider_than_the_screen_and_targets_are_large_enough(page: Pag
         page.until(lambda paper=paper: page.canvas("canvas.scatter")[0, 0].tolist() == paper)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["roles", "many", "translated"])
-def test_ids_can_be_read(page: Page, name: str, width: int) -> None:
-    page.emulate(width)
+def test_ids_can_be_read(page: Page, name: str) -> None:
+    page.emulate(400)
     page.open(f"{name}.html")
     found = page.asked(
         "[...document.querySelectorAll('.head .id')].map(e => [e.innerText, e.parentElement.dataset.head, "
@@ -78,8 +60,6 @@ def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(page
     page.emulate(400)
     page.open("roles.html", "#head=L0H0")
     grid = page.one(".grid")
-    assert grid.get_attribute("tabindex") == "0"
-    assert grid.get_attribute("aria-label")
     assert page.asked("arguments[0].scrollWidth > arguments[0].clientWidth", grid)
     page.driver.execute_script("arguments[0].focus()", grid)
     for _ in range(11):
@@ -87,8 +67,7 @@ def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(page
     page.shows("L0H11")
     (last,) = [box for box in page.boxes("button.head") if box["text"].startswith("L0H11")]
     assert 0 <= last["left"] < last["right"] <= 400
-    row = page.boxes(".row")[0]
-    assert row["left"] >= 0  # a row's name stays
+    assert page.boxes(".row")[0]["left"] >= 0  # a row's name stays
     for head in ("L0H0", "L1H11", "L1H4"):
         button = page.one(f"button[data-head={head}]")
         page.driver.execute_script("arguments[0].scrollIntoView({ inline: 'center' })", button)
@@ -130,12 +109,7 @@ def test_roles_over_the_corpus_are_marks_and_a_filter(page: Page) -> None:
 
 @pytest.mark.parametrize(
     ("name", "view", "scheme"),
-    [
-        ("many", "heatmap", "light"),
-        ("roles", "lines", "dark"),
-        ("translated", "lines", "dark"),
-        ("compare", "heatmap", "light"),
-    ],
+    [("many", "heatmap", "light"), ("translated", "lines", "dark")],
 )
 def test_a_head_is_printed_on_one_page_without_controls(page: Page, name: str, view: str, scheme: str) -> None:
     page.emulate(1400, scheme, "print")
