@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import BertForMaskedLM
@@ -23,7 +22,7 @@ from attnviz.models import opening, sources
 from attnviz.options import COMMANDS, GROUPS
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
-from tests.conftest import SENTENCE, needs_minilm
+from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model, next_token_model
 from tests.support.corpora import sentences, treebank
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
@@ -338,20 +337,6 @@ def test_a_second_side_that_does_not_verify_is_exit_code_3(run: Any, monkeypatch
     monkeypatch.setattr(reference, "joined_output", wrong)
     result = run(*COMPARED, model="bert+tuned")
     assert (result.exit_code, len(outputs) > 3, Path("out").exists()) == (3, True, False)
-
-
-# --- outputs
-
-
-@needs_minilm
-@pytest.mark.thorough
-def test_special_tokens_of_minilm_shrink_in_norm():
-    """What Kobayashi et al. 2020 found of BERT holds of this one: attention on [SEP] and [CLS] carries little."""
-    heads = attnviz.head_outputs(SENTENCE, "minilm", device="cpu").heads
-    sinks = np.mean([(head.sink, head.sink_by_norm) for head in heads], axis=0)
-    assert sinks[0] > 0.5
-    assert sinks[1] < 0.25
-    assert np.mean([head.sink_by_norm < head.sink for head in heads]) > 0.95
 
 
 def test_induction_heads_of_tiny_gpt2_promote_the_next_word():

@@ -49,7 +49,9 @@ def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(pr
         shown = f"{relation.offset:+d}" if largest == "fixed offset" else largest
         role = profile.role(id, f"syntactic:{name}", DIRECTIONS[direction])
         assert role is not None
-        assert (role.score, role.baseline) == pytest.approx((float(scores.max()), float(relation.accuracy.baseline[place])))
+        assert (role.score, role.baseline) == pytest.approx(
+            (float(scores.max()), float(relation.accuracy.baseline[place]))
+        )
         passing = sum(role.holds for role in profile.roles if role.role == f"syntactic:{name}")
         assert row["Accuracy"] == f"{scores.max():.2f}"
         assert row["Baseline"] == f"{shown}: {float(baselines[largest][place]):.2f}"

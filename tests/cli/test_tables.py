@@ -250,14 +250,6 @@ def test_a_line_below_the_rule_and_a_caption_stand_below_the_rows():
     assert re.findall(r"^(b|uniform|and) ", text, re.MULTILINE) == ["b", "uniform", "and"]
 
 
-def test_a_row_of_circuits_has_the_numbers_of_all_kinds_of_composition():
-    result = result_of("circuits")
-    rows = {(row["id"], row["from"]): row for row in result.document()["pairs"]}
-    for pair in result.pairs():
-        row = rows[str(pair.id), str(pair.writer)]
-        assert (row[pair.kind], row[f"{pair.kind}_deviations"]) == (pair.score, pair.deviations)
-
-
 def test_no_largest_difference_is_named_where_it_may_be_rounding():
     result = result_of("compare")
     assert "none" not in result.report(width=170)

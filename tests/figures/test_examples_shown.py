@@ -115,7 +115,7 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
     [
         ("{saved} --show L9H0", "L9H0"),
         ("{saved} --show amod", "amod"),
-        ("{saved} --show=", "--show"),
+        ("{saved} --show=", "name"),
         ("{saved} --show L0H0 --figures roles --no-control", "--no-control"),
         ("{saved} --show sink --table md", "--table"),
         ("{none}.json --show L0H0", "--examples"),
@@ -164,6 +164,7 @@ def spoiled(document, at, other):
     return whole
 
 
+@pytest.mark.thorough
 def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
     """Every value gone, or of another kind or size: it is shown, or refused in a line, and so is a stored one."""
     document, named = small(json.loads(json.dumps(profile.document()))), tmp_path / "profile.json"
@@ -173,7 +174,7 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
     user_folder.mkdir(parents=True)
     shown = refused = tried = 0
     for count, at in enumerate(filter(None, places(document))):
-        for other in others[count % 3 :: 3]:
+        for other in others[count % 5 :: 5]:
             text = json.dumps(spoiled(document, at, other))
             named.write_text(text)
             stored.write_text(text)
@@ -193,8 +194,8 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
             console = Console(file=StringIO())
             console.print(*example_tables(read, chosen, 0))
             console.file.getvalue().encode()
-        tried += len(others[count % 3 :: 3])
-    assert min(shown, refused) > 30
+        tried += len(others[count % 5 :: 5])
+    assert min(shown, refused) > 20
     assert shown + refused == tried  # each error is one line
 
 

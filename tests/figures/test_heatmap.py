@@ -8,13 +8,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.matrix import Labels, hundredths, max_pool
+from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style, figure_bytes
 from tests.support.drawn import ODD_SETTINGS
 
@@ -114,24 +113,3 @@ def test_on_the_callers_axes_numbers_stand_where_cells_have_room_and_rows_are_qu
     np.testing.assert_array_equal(np.asarray(cells.get_array()).reshape(2, 2), values)
     draw_heatmap(small, of, Style())
     assert not small.texts
-
-
-def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():
-    with matplotlib.rc_context({"xtick.color": "red", "axes.labelcolor": "red", "axes.grid": True}):
-        ax = Figure().add_subplot()
-        draw_heatmap(ax, plan(), Style())
-    assert [to_rgb(text.get_color()) for text in (ax.get_xticklabels()[1], ax.xaxis.label)] == [(1, 0, 0)] * 2
-    assert not any(line.get_visible() for line in ax.get_xgridlines())
-
-
-def test_the_numbers_of_the_fast_files_are_those_of_the_figure():
-    largest = 1.85
-    values = plan(9).values
-    values[4, 4] = values.max()
-    of = plan(9, values=values * largest / values.max(), norm=Normalize(0, largest))
-    written = [hundredths(value) for value in of.values.flat]
-    assert f"{largest:g}" in written
-    box = heatmap_figure(of, Style()).axes[0].get_window_extent()
-    painted = cells_of(files([of])[0], box, 9, Style())
-    colours = Style().colour_map()(of.norm(of.values), bytes=True)[..., :3].astype(int)
-    assert np.abs(painted - colours)[1:-1, 1:-1].max() <= 10

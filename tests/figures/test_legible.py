@@ -1,6 +1,6 @@
 """Every view of every command can be read at the width of a column: nothing is cut or covered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,6 @@ from tests.support.corpora import sentences
 from tests.support.drawn import HOSTILE, covered, nothing_over_the_edge
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.hand_made import hand_made
-from tests.support.llamas import sentencepiece_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.profiles import corpus, examples_of, model, profile, relation, role, roles_of, statistics
 from tests.support.results import result_of
@@ -77,19 +76,17 @@ def large_profile() -> Any:
     heads = [HeadId(layer, head) for layer in range(3) for head in range(12)]
     roles = [replace(role(0, names[i % 8], 0.9), id=head) for i, head in enumerate(heads) if i % 11 < 9]
     roles += [replace(other, role="sink", score=0.5, holds=True) for other in roles[::3]]
-    found = profile(
-        roles, checkpoint=model("m", 3, 12), relations=(relation("nsubj:pass", 123_456, -12),),
-        statistics=statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1))),
-    )  # fmt: skip
+    entropy = statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1)))
+    relations = (relation("nsubj:pass", 123_456, -12),)
+    found = profile(roles, checkpoint=model("m", 3, 12), relations=relations, statistics=entropy)
     text = "the cat ran away and then it saw " + 9 * "the old house of " + "a"
     return replace(found, examples=examples_of(found, text))
 
 
 def hostile_profile(hostile: str) -> Any:
-    found = profile(
-        roles_of(f"syntactic:{hostile}", [0.1] * 5 + [0.9]), relations=(relation(hostile),),
-        checkpoint=model(hostile), corpora=(corpus(hostile.replace("/", "|"), "conllu"),),
-    )  # fmt: skip
+    measured_on = {"checkpoint": model(hostile), "corpora": (corpus(hostile.replace("/", "|"), "conllu"),)}
+    roles = roles_of(f"syntactic:{hostile}", [0.1] * 5 + [0.9])
+    found = profile(roles, relations=(relation(hostile),), **measured_on)
     return replace(found, examples=examples_of(found, f"the cat {hostile} ran away and saw the house"))
 
 
@@ -100,7 +97,6 @@ def hostile_classifier() -> Any:
 
 BERT: dict[str, Any] = {"tokenizer": bert_tokenizer()}
 GPT2: dict[str, Any] = {"tokenizer": gpt2_tokenizer()}
-LLAMAS: dict[str, Any] = {"tokenizer": sentencepiece_tokenizer()}
 HOSTILE_TEXT = r"[/b] $\frac$ 猫 " + "x" * 40
 HOSTILE_NAMES = (r"[unused1] [/b] $\frac$ _x_ 猫が" "\u202eabc", "long-name " * 30, "x" * 300)
 RESULTS: dict[str, Callable[[], Any]] = {
@@ -145,30 +141,25 @@ RESULTS: dict[str, Callable[[], Any]] = {
 }
 CHOSEN = ["L0H2", "L2H8", "L4H5", "L5H0", "L5H11"]
 COLUMN, DARK = Style(width=3.3), Style("dark", "per-head", 3.3)
-DRAWN = [
-    pytest.param(name, view.name, DARK if "hostile" in name else COLUMN, id=f"{name}-{view.name}")
-    for name in RESULTS
-    for view in views_of(name.partition(",")[0])
-    if not view.suffix and (name != "heads, chosen" or view.name in ("overview", "heads"))
-]
-OTHER_STYLES = {
-    "page": Style(),
-    "least": Style("light", "log", width=2.0),
-    "large": Style(width=4.0, font_size=14),
-    "wide": Style(width=13.3, font_size=6),
-}
-DRAWN += [
-    pytest.param("heads, many", view, style, id=f"{view}-{name}")
-    for view in ("overview", "text")
-    for name, style in OTHER_STYLES.items()
-]
+WIDE, LARGE, LEAST = Style(width=13.3, font_size=6), Style(width=4.0, font_size=14), Style("light", "log", 2.0)
 QUICK = (
-    "heads, few-overview",
-    "heads, hostile-heads",
-    "compare, few-differences",
-    "explain, few-row",
-    "patch, few-patch",
+    ("heads, few", "overview"),
+    ("heads, hostile", "heads"),
+    ("compare, few", "differences"),
+    ("patch, few", "patch"),
 )
+
+
+def cases() -> Iterator[Any]:
+    for name in RESULTS:
+        for view in views_of(name.partition(",")[0]):
+            if not view.suffix and (name != "heads, chosen" or view.name in ("overview", "heads")):
+                marks = [] if (name, view.name) in QUICK else [pytest.mark.thorough]
+                yield pytest.param(name, view.name, DARK if "hostile" in name else COLUMN, marks=marks)
+    for style in (Style(), WIDE, LARGE, LEAST):
+        yield from (
+            pytest.param("heads, many", view, style, marks=pytest.mark.thorough) for view in ("overview", "text")
+        )
 
 
 @cache
@@ -176,7 +167,8 @@ def made(name: str) -> Any:
     return RESULTS[name]()
 
 
-def drawn_and_checked(result: str, view: str, style: Style) -> None:
+@pytest.mark.parametrize(("result", "view", "style"), [*cases()])
+def test_nothing_is_cut_or_covered(result: str, view: str, style: Style) -> None:
     (drawing,) = [each.drawing for each in views_of(made(result).command) if each.name == view]
     if drawing.missing(made(result)):
         pytest.skip(drawing.missing(made(result)))
@@ -189,17 +181,6 @@ def drawn_and_checked(result: str, view: str, style: Style) -> None:
     small = [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_fontsize() < 5.5]
     assert small == []
     assert all(ax.get_window_extent().width >= 0.15 * figure.dpi for ax in figure.axes if ax.images)
-
-
-@pytest.mark.parametrize(("result", "view", "style"), [case for case in DRAWN if case.id in QUICK])
-def test_nothing_is_cut_or_covered(result: str, view: str, style: Style) -> None:
-    drawn_and_checked(result, view, style)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("result", "view", "style"), [case for case in DRAWN if case.id not in QUICK])
-def test_nothing_of_any_view_is_cut_or_covered(result: str, view: str, style: Style) -> None:
-    drawn_and_checked(result, view, style)
 
 
 def test_what_covers_something_is_found_and_what_is_not_drawn_covers_nothing() -> None:

@@ -63,7 +63,7 @@ def test_a_line_a_weight_from_query_left_to_key_right_the_strongest_last_whichev
     assert lines_of(plan) == [(0, 2, 1), (1, 3, 3), (0, 0, 3)]
     np.testing.assert_allclose(plan.weights, [0.3, 0.5, 0.9])
     ax, lines = drawn(plan)
-    assert [(path.vertices[0, 1], path.vertices[-1, 1]) for path in lines.get_paths()] == [(2, 1), (3, 3), (0, 3)]
+    assert [path.vertices[[0, -1], 1].round().tolist() for path in lines.get_paths()] == [[2, 1], [3, 3], [0, 3]]
     left, right = lines.get_paths()[0].vertices[[0, -1], 0]
     assert 0 < left < right < ax.get_xlim()[1]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
