@@ -117,28 +117,6 @@ def test_an_interrupted_run_goes_on_until_all_is_written(run: Any, monkeypatch, 
     assert document()["control_texts"] == 40
 
 
-@pytest.mark.thorough
-def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
-    def over_corpus(*options: str) -> str:
-        arguments = ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none", *options]
-        return " ".join(CliRunner().invoke(app, arguments).stdout.split()).partition("Over a corpus:")[2]
-
-    def kept(*arguments: str) -> str:
-        return str(run(*arguments).stderr.partition("kept for attnviz heads: ")[2])
-
-    assert kept("lines.txt", "--limit", "99", "--store") == ""  # too few texts
-    assert over_corpus().startswith(" not known")
-    assert kept("--repeats").startswith("repeats: ")
-    assert "not measured" in over_corpus()
-    corpora.treebank(Path("trees.conllu"), 110)
-    assert kept("trees.conllu").startswith("statistics, syntax: ")
-    assert "not measured" not in over_corpus()
-    corpora.sentences(Path("lines.txt"), 105)
-    assert "statistics" not in kept("lines.txt", "--no-syntax")
-    assert "Corpus: trees.conllu" in over_corpus("--top", "0")
-    assert kept("lines.txt", "--store", "--no-syntax").startswith("statistics: ")
-
-
 def test_a_table_of_a_paper_has_the_best_heads_where_no_role_passes(run: Any):
     assert run("lines.txt", "--no-syntax", "--no-control", "--table", "md").exit_code == 0
     assert Path("out/profile.md").read_text(encoding="utf-8").count("| sink |") == 1

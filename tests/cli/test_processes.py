@@ -122,12 +122,6 @@ def test_help_and_version_survive_any_stream(line, redirection, code):
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (code, code, False)
 
 
-def test_closed_standard_input_is_refused(here, bert_folder):
-    done = shell("<&-", "heads", "-", "-m", str(bert_folder), "-o", "out")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "standard input is closed" in done.stderr
-
-
 @needs_fork
 def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_stand_ins(started):
     sys.argv[2] = "na\udcc3\udcafve cat"  # the bytes of "naïve cat", as Python reads arguments in the locale C

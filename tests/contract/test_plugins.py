@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertModel, NemotronConfig, NemotronForCausalLM, SeedOssConfig, SeedOssForCausalLM
+from transformers import BertModel, NemotronConfig, NemotronForCausalLM
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -36,6 +36,11 @@ pytestmark = pytest.mark.usefixtures("fresh_plugins")
 BACK = PatternSpec(
     "two_back", "two-back", lambda text: text.distances == -2, "two {unit}s back", "local", specific=True
 )
+NEMOTRON = {
+    **{"name": "nemotron", "class_prefix": "Nemotron", "norm_kind": "layer, 1 + w", "epsilon_setting": "norm_eps"},
+    **{"network_names": ("up_proj", None, None, "down_proj"), "partial_rotary": True},
+}
+"""Layer norms of which 1 is left out, relu², and a network without a gate (Parmar et al. 2024)."""
 MINE = """
 import attnviz
 import torch
@@ -49,9 +54,7 @@ def on_punctuation(text):
     keys = torch.tensor([not any(map(str.isalnum, label)) for label in text.labels])
     return keys.expand(len(text.distances), -1)
 
-class SeedOss(Llama):
-    name = "seed_oss"
-    class_prefix = "SeedOss"
+Nemotron = type("Nemotron", (Llama,), {nemotron})
 
 @dataclass(frozen=True)
 class Spread:
@@ -69,7 +72,7 @@ def figure(plan, style, vector):
 
 attnviz.register(PatternSpec("punctuation", "punctuation", on_punctuation, "punctuation", "other", column="Punct",
                              specific=True, reads_text=True))
-attnviz.register(SeedOss)
+attnviz.register(Nemotron)
 attnviz.register(Drawing(plans, figure), "heads.spread")
 """
 
@@ -78,26 +81,18 @@ attnviz.register(Drawing(plans, figure), "heads.spread")
 def mine(tmp_path: Path) -> Path:
     """A file with a pattern, a family and a figure, which was run."""
     path = tmp_path / "mine.py"
-    path.write_text(MINE, encoding="utf-8")
+    path.write_text(MINE.replace("{nemotron}", repr(NEMOTRON)), encoding="utf-8")
     run_file(path)
     return path
-
-
-def saved_llama(tmp_path_factory, name, *family):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(llamas.FAMILIES, name, family)
-        return save_checkpoint(llamas.sharp_llama(name), gpt2_tokenizer(), tmp_path_factory.mktemp("m") / name)
-
-
-@pytest.fixture(scope="module")
-def seed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved_llama(tmp_path_factory, "seed_oss", SeedOssConfig, SeedOssForCausalLM, {"head_dim": 16})
 
 
 @pytest.fixture(scope="module")
 def nemotron_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"head_dim": 16, "attention_bias": True, "mlp_bias": True}
-    return saved_llama(tmp_path_factory, "nemotron", NemotronConfig, NemotronForCausalLM, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(llamas.FAMILIES, "nemotron", (NemotronConfig, NemotronForCausalLM, settings))
+        model = llamas.sharp_llama("nemotron")
+    return save_checkpoint(model, gpt2_tokenizer(), tmp_path_factory.mktemp("models") / "nemotron")
 
 
 def run(*words: str | Path) -> Result:
@@ -165,44 +160,24 @@ def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder,
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_family_of_a_file_is_verified_and_told(seed_folder):
-    result = attnviz.analyze("one two three", seed_folder)
+def test_a_family_of_a_file_is_verified_and_told(nemotron_folder):
+    result = attnviz.analyze("one two three", nemotron_folder)
     assert result.verification.level == 4
-    told = {"kind": "architecture", "name": "seed_oss", "origin": "attnviz.register"}
-    assert result.document()["plugins"][0] == told
-    assert attnviz.explain("one two three", seed_folder).document()["plugins"][0] == told
+    assert result.document()["plugins"][0] == {"kind": "architecture", "name": "nemotron", "origin": "attnviz.register"}
+    explained = attnviz.explain("one two three", nemotron_folder, layer=1)
+    assert (explained.activation, explained.document()["plugins"][0]["name"]) == ("relu2", "nemotron")
     families = json.loads(run("models", "--families", "--json").stdout)["families"]
     (entry,) = [family for family in families if "plugin" in family]
-    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("seed_oss", None, "attnviz.register")
+    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("nemotron", None, "attnviz.register")
     assert {*entry["commands"].values()} == {"untried"}
 
 
-def test_a_wrong_declaration_is_caught_by_the_verification(seed_folder):
-    right = {"name": "seed_oss", "class_prefix": "SeedOss"}
-    with pytest.raises(attnviz.ArchitectureError, match="seed_oss"):
-        attnviz.analyze("one two three", seed_folder)
-    attnviz.register(type("Wrong", (Llama,), {**right, "causal": False}))
+def test_a_wrong_declaration_is_caught_by_the_verification(nemotron_folder):
+    with pytest.raises(attnviz.ArchitectureError, match="nemotron"):
+        attnviz.analyze("one two three", nemotron_folder)
+    attnviz.register(type("Wrong", (Llama,), {**NEMOTRON, "causal": False}))
     with pytest.raises(attnviz.VerificationError):
-        attnviz.analyze("one two three", seed_folder)
-    attnviz.register(type("Right", (Llama,), right))
-    assert attnviz.analyze("one two three", seed_folder).verification.level == 4
-
-
-NEMOTRON = {
-    "name": "nemotron",
-    "class_prefix": "Nemotron",
-    "norm_kind": "layer, 1 + w",
-    "epsilon_setting": "norm_eps",
-    "network_names": ("up_proj", None, None, "down_proj"),
-    "partial_rotary": True,
-}
-"""Layer norms of which 1 is left out, relu², and a network without a gate (Parmar et al. 2024)."""
-
-
-def test_a_family_of_another_kind_of_norm_and_activation_is_a_declaration_too(nemotron_folder):
-    attnviz.register(type("Nemotron", (Llama,), NEMOTRON))
-    assert attnviz.analyze("one two three", nemotron_folder).verification.level == 4
-    assert attnviz.explain("one two three", nemotron_folder, layer=1).activation == "relu2"
+        attnviz.analyze("one two three", nemotron_folder)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +287,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, tm
     assert [view.name for view in views_of("rollout")][-1] == "spread"
     drawn = attnviz.rollout(f"spread {TEXT}", bert_folder).document(figures=["spread-x.png"])["plugins"]
     assert drawn == [{"kind": "figure", "name": "rollout.spread", "origin": "attnviz.register"}]
-    assert "plugins" not in attnviz.rollout("the spread seed_oss punctuation", bert_folder).document(["overview.png"])
+    assert "plugins" not in attnviz.rollout("the spread nemotron punctuation", bert_folder).document(["overview.png"])
     analysis = attnviz.analyze(TEXT, bert_folder, syntax=False)
     assert analysis.figure("spread").axes[0].get_xlabel() == "entropy (nats)"
     outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in spread.plans(*given)), spread.figure)
