@@ -12,12 +12,7 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models.measure import (
-    Configuration,
-    model_configurations,
-    paper_configuration,
-    paper_configurations,
-)
+from attnviz.commands.models.measure import Configuration, paper_configuration, paper_configurations
 from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
 from attnviz.present.tables import plain_text
@@ -71,12 +66,6 @@ def test_all_that_are_known_are_listed_the_cached_between_built_in_ones_and_pape
     assert (broken["d_model"], broken["reproduced"]) == (None, False)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--families",)])
-def test_quiet_prints_nothing(arguments: tuple[str, ...]):
-    result = run("-q", *arguments)
-    assert (result.exit_code, result.output) == (0, "")
-
-
 def test_names_give_only_what_they_name_in_their_order_and_once(cache, bert_folder):
     names = [model["name"] for model in listed("GPT3-175B", str(bert_folder), "tiny-gpt2", "bert-large", "tiny-gpt2")]
     assert names == ["gpt3-175b", str(bert_folder), "tiny-gpt2", "bert-large"]
@@ -85,8 +74,8 @@ def test_names_give_only_what_they_name_in_their_order_and_once(cache, bert_fold
 
 
 def test_files_are_written_on_request_only_and_say_what_is_printed():
-    assert run("bert-base").exit_code == 0
-    assert list(Path().iterdir()) == []
+    quiet = run("bert-base", "-q")
+    assert (quiet.exit_code, quiet.output, list(Path().iterdir())) == (0, "", [])
     result = run("bert-base", "gpt3-13b", "-o", "out", "--json")
     content = json.loads(Path("out/models.json").read_text(encoding="utf-8"))
     assert content == json.loads(result.stdout)
@@ -119,13 +108,13 @@ def test_from_python_a_list_of_configurations(bert_folder):
     (configuration,) = attnviz.model_configurations(str(bert_folder))  # one name is one name
     assert isinstance(configuration, attnviz.Configuration)
     told: list[tuple[int, int]] = []
-    both = model_configurations([bert_folder, "gpt2-xl"], lambda *step: told.append(step))
+    both = attnviz.model_configurations([bert_folder, "gpt2-xl"], lambda *step: told.append(step))
     assert both == [configuration, paper_configuration("gpt2-xl")]
     assert told == [(0, 2), (1, 2)]
-    assert model_configurations(None) == model_configurations()
+    assert attnviz.model_configurations(None) == attnviz.model_configurations()
     for names in (3, b"minilm", [None], [3]):
-        with pytest.raises(UsageError, match="expected"):
-            model_configurations(names)
+        with pytest.raises(UsageError):
+            attnviz.model_configurations(names)
 
 
 def test_the_folder_of_an_adapter_has_the_sizes_of_its_base_model(bert_folder: Path):

@@ -14,12 +14,7 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.commands.card.views import draw_sentences
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.show import (
-    chosen_examples,
-    example_tables,
-    examples_document,
-    named_examples,
-)
+from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document, named_examples
 from attnviz.errors import AttnvizError
 from attnviz.figures import Style
 from attnviz.models.checkpoint import from_loaded

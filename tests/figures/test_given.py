@@ -104,12 +104,7 @@ def test_what_are_no_weights_is_refused(weights: Any, tokens: Any):
 
 @pytest.mark.parametrize(
     ("option", "values"),
-    [
-        ("layers", ([0], [3, 1])),
-        ("batch", ([0, 0], 5)),
-        ("mask", ([1, 1], [0] * 9)),
-        ("columns", (["a"],)),
-    ],
+    [("layers", ([0], [3, 1])), ("batch", ([0, 0], 5)), ("mask", ([1, 1], [0] * 9)), ("columns", (["a"],))],
 )
 def test_wrong_options_are_refused(option: str, values: Any):
     for value in values:

@@ -124,7 +124,7 @@ def test_rectangles_of_few_heads_name_both_texts_and_weights_are_written_in_all_
 
 
 LARGE: dict[str, tuple[list[HeadId], Style]] = {
-    "blocks side by side": ([HeadId(layer, head) for layer in range(30) for head in range(6)], Style()),
+    "blocks side by side": ([HeadId(layer, head) for layer in range(30) for head in range(6)], Style())
 }
 _ENCODER, _DECODER = Stack("E", "encoder", 0, 6, 8), Stack("D", "decoder", 6, 3, 4)
 _CROSS = replace(_DECODER, letter="X", name="cross-attention", first=9)
