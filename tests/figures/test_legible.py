@@ -103,7 +103,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "heads, few": lambda: analysis(["a", "b", "c"], 1, 1),
     "heads, many": lambda: analysis([f"word{i}" for i in range(90)], 3, 12),
     "heads, hostile": lambda: analysis(NAMES, 2, 3, NAMES),
-    "heads, chosen": lambda: analysis([f"t{i}" for i in range(6)], 6, 12),
     "compare, few": lambda: comparison("a", "the"),
     "compare, many": lambda: comparison(TEXT, TEXT.replace("word3 the", "word3 a", 1)),
     "compare.corpus": lambda: attnviz.compare_corpus(
@@ -118,7 +117,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "rollout, hostile": lambda: attnviz.rollout(HOSTILE_TEXT, sharp_gpt2(n_positions=200), **GPT2),
     "why, many": lambda: attnviz.why(TEXT, long_bert(), head="L2H1", depth=4, **BERT),
     "why, hostile": lambda: attnviz.why(HOSTILE_TEXT, sharp_gpt2(n_positions=200), head="L2H1", depth=3, **GPT2),
-    "circuits, few": lambda: attnviz.circuits(next_token_model()[0], **GPT2),
     "circuits, many": lambda: attnviz.circuits(long_bert(), **BERT),
     "card": lambda: result_of("card"),
     "card, hostile": lambda: replace(
@@ -130,7 +128,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "outputs, hostile": lambda: attnviz.head_outputs("the cat", hostile_classifier(), **BERT),
     "profile, many": large_profile,
     "profile, hostile": lambda: hostile_profile(HOSTILE_NAMES[0]),
-    "profile, hostile and long": lambda: hostile_profile(HOSTILE_NAMES[2]),
     "patch, few": lambda: attnviz.patch("the cat", next_token_model()[0], corrupt="the dog", **GPT2),
     "patch, hostile": lambda: attnviz.patch(
         f"{HOSTILE_TEXT} cat", next_token_model(n_positions=200)[0], corrupt=f"{HOSTILE_TEXT} dog", select="L1", **GPT2
@@ -139,7 +136,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "ablate, many": lambda: measured(NEXT, sentences(Path(mkdtemp()) / "s.txt", 30), curve=True),
     "ablate, hostile": lambda: attnviz.ablate(TEXTS, hostile_classifier(), select="L1", curve=False, **BERT),
 }
-CHOSEN = ["L0H2", "L2H8", "L4H5", "L5H0", "L5H11"]
 COLUMN, DARK = Style(width=3.3), Style("dark", "per-head", 3.3)
 WIDE, LARGE, LEAST = Style(width=13.3, font_size=6), Style(width=4.0, font_size=14), Style("light", "log", 2.0)
 QUICK = (
@@ -153,7 +149,7 @@ QUICK = (
 def cases() -> Iterator[Any]:
     for name in RESULTS:
         for view in views_of(name.partition(",")[0]):
-            if not view.suffix and (name != "heads, chosen" or view.name in ("overview", "heads")):
+            if not view.suffix:
                 marks = [] if (name, view.name) in QUICK else [pytest.mark.thorough]
                 yield pytest.param(name, view.name, DARK if "hostile" in name else COLUMN, marks=marks)
     for style in (Style(), WIDE, LARGE, LEAST):
@@ -172,7 +168,7 @@ def test_nothing_is_cut_or_covered(result: str, view: str, style: Style) -> None
     (drawing,) = [each.drawing for each in views_of(made(result).command) if each.name == view]
     if drawing.missing(made(result)):
         pytest.skip(drawing.missing(made(result)))
-    figure = made(result).figure(view, style, **({"select": CHOSEN} if result == "heads, chosen" else {}))
+    figure = made(result).figure(view, style)
     width, height = figure.get_size_inches()
     assert style.width in (None, pytest.approx(width * style.magnified(width)))
     assert height <= max(13, 1.1 * width) or view in ("relations", "card")  # which have as many lines as their words

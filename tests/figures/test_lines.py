@@ -87,8 +87,7 @@ def test_sinks_have_no_lines_and_the_picture_says_what_share_they_take(token):
 
 
 def test_sinks_have_lines_where_they_are_chosen_or_all_there_is():
-    (plan,) = plans_of(hand_made(), "L0H0", token="[SEP]")
-    assert lines_of(plan) == [(0, 5, 4)]
+    assert lines_of(*plans_of(hand_made(), "L0H0", token="[SEP]")) == [(0, 5, 4)]
     alone = plan_of(np.eye(2, dtype=np.float32), labels=["[CLS]", "[SEP]"], special=(0, 1))
     assert lines_of(alone) == [(0, 0, 0), (0, 1, 1)]
 
