@@ -39,7 +39,7 @@ def parsed_examples(text: str) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_is_whole_and_has_groups_metavars_and_examples_that_parse(command: str, width: int):
     text = helped(command, width=width)

@@ -96,7 +96,9 @@ LINES = [
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=[pytest.mark.thorough] * any(map(line.endswith, UNUSED))) for line in LINES]
+)
 def test_it_is_said_before_any_model_runs(line: str) -> None:
     words = shlex.split(line)
     done = CliRunner().invoke(app, [*words, *([] if "-m" in words else ["-m", "tiny-gpt2"]), "--device", "cpu"])

@@ -50,7 +50,7 @@ def translated() -> Analysis:
 
 CASES = [
     pytest.param(lambda: bert(words=True), id="words"),
-    pytest.param(gpt2, id="causal"),
+    pytest.param(gpt2, id="causal", marks=pytest.mark.thorough),
     pytest.param(translated, id="cross-attention"),
     pytest.param(bert, id="tokens", marks=pytest.mark.thorough),
     pytest.param(lambda: gpt2(words=True), id="causal words", marks=pytest.mark.thorough),
