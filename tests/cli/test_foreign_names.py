@@ -62,7 +62,13 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("words", LINES.values(), ids=LINES)
+QUICK = ("heads", "each-line", "models", "no figure", "no option", "no command", "no theme")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, id=name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name, words in LINES.items()],
+)
 def test_no_foreign_name_steers_the_terminal_or_is_a_format(place: Path, words: tuple[str, ...]):
     done = run(*words)
     assert isinstance(done.exception, SystemExit | None), done.exception
@@ -70,18 +76,3 @@ def test_no_foreign_name_steers_the_terminal_or_is_a_format(place: Path, words: 
     assert done.exit_code == expected, done.output
     assert [mark for mark in "\x1b\u202e\u2066\u2067\u2069" if mark in done.output] == []
     assert NAME.search(done.output)
-
-
-@pytest.mark.draws
-@pytest.mark.usefixtures("few_repeats")
-def test_a_stored_profile_of_a_hostile_corpus_is_shown(place: Path):
-    treebank(place / f"{HOSTILE}.conllu", 120)  # of fewer texts nothing is kept
-    assert run("profile", f"{HOSTILE}.conllu", *GPT2, "--no-control", "--repeats").exit_code == 0
-    for words in (("card", "L1H0", TEXT), ("profile", "--show", "L1H0"), ("heads", TEXT)):
-        done = run(*words, *GPT2)
-        assert done.exit_code == 0, done.output
-        assert "\x1b" not in done.output
-    result = attnviz.card("L1H0", TEXT, model=f"gpt2{HOSTILE}")
-    for printed in (result.report(), repr(result), repr(result.checkpoint), repr(result.save("x" + HOSTILE))):
-        assert NAME.search(printed)
-        assert "\x1b" not in printed

@@ -15,8 +15,10 @@ from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
 from tests.support import corpora
 from tests.support.models import bert_tokenizer, sharp_bert
+from tests.support.printed import rows_in
 
 pytest.importorskip("conllu", reason="needs the extra profile")
+WHOLE = ViewOptions(top=0, verbose=True)
 
 
 @pytest.fixture(scope="module")
@@ -27,51 +29,35 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     return found
 
 
-def printed(profile: Profile, top: int = 15) -> list[str]:
-    return [line.rstrip() for line in profile.report(90, top=top).splitlines()]
-
-
-def role(
-    head: str,
-    name: str,
-    score: float,
-    baseline: float = 0.1,
-    passed: bool = True,
-    direction: str | None = None,
-    **more: Any,
-) -> Role:
+def role(head: str, name: str, score: float, baseline: float = 0.1, passed: bool = True, **more: Any) -> Role:
     """With an interval of a hundredth on both sides, of 50 instances in 40 texts."""
     ends = (score - 0.01, score + 0.01), (score - baseline - 0.01, score - baseline + 0.01)
-    guesses = {"uniform attention": baseline}
+    direction, guesses = more.pop("direction", None), {"uniform attention": baseline}
     return Role(HeadId.parse(head), name, score, baseline, 50, 40, *ends, "a rule", passed, direction, guesses, **more)
-
-
-def rows_below(lines: list[str], title: str, count: int) -> list[list[str]]:
-    start = next(i for i, line in enumerate(lines) if line.startswith(title))
-    head = next(i for i in range(start, len(lines)) if set(lines[i].strip()) == {"─"})
-    return [line.split() for line in lines[head + 1 : head + 1 + count]]
 
 
 def test_the_relations_are_those_of_the_profile_beside_their_largest_baseline(profile: Profile):
     assert profile.relations is not None
-    rows = rows_below(printed(profile), "Relations (5", 5)
+    rows = rows_in(profile.tables(WHOLE), "Relations (5")
     for row, relation in zip(rows, profile.relations, strict=True):
         scores, baselines = relation.accuracy.scores, relation.accuracy.baselines
-        best, direction = float(scores.max()), {"dep→head": 0, "head→dep": 1}[row[1]]
-        place = (direction, *HeadId.parse(row[2]))
-        assert (row[0], float(scores[place])) == (relation.relation, best)
-        name = max(baselines, key=lambda name: float(baselines[name][place]))
-        shown = f"{relation.offset:+d}" if name == "fixed offset" else name
-        largest = f"{shown}: {float(baselines[name][place]):.2f}"
-        name = f"syntactic:{relation.relation}"
-        roles = [role for role in profile.roles if role.role == name]
-        passing = ["too", "few"] if relation.accuracy.texts < 30 else [f"{sum(role.holds for role in roles)}/12"]
-        role = profile.role(HeadId.parse(row[2]), name, DIRECTIONS[direction])
+        name, way = row["Relation"].split()
+        direction, id = ["dep→head", "head→dep"].index(way), HeadId.parse(row["Best head"])
+        place = (direction, *id)
+        assert (name, float(scores[place])) == (relation.relation, float(scores.max()))
+        largest = max(baselines, key=lambda name: float(baselines[name][place]))
+        shown = f"{relation.offset:+d}" if largest == "fixed offset" else largest
+        role = profile.role(id, f"syntactic:{name}", DIRECTIONS[direction])
         assert role is not None
-        assert (role.score, role.baseline) == pytest.approx((best, float(relation.accuracy.baseline[place])))
-        untrained = "–" if role.untrained is None else f"{role.untrained:.2f}"
-        expected = [f"{best:.2f}", *largest.split(), untrained, str(relation.n), *passing]
-        assert row[3:] == expected
+        assert (role.score, role.baseline) == pytest.approx(
+            (float(scores.max()), float(relation.accuracy.baseline[place]))
+        )
+        passing = sum(role.holds for role in profile.roles if role.role == f"syntactic:{name}")
+        assert row["Accuracy"] == f"{scores.max():.2f}"
+        assert row["Baseline"] == f"{shown}: {float(baselines[largest][place]):.2f}"
+        assert row["Untrained"] == ("–" if role.untrained is None else f"{role.untrained:.2f}")
+        assert row["n"] == str(relation.n)
+        assert row["Pass"] == ("too few" if relation.accuracy.texts < 30 else f"{passing}/12")
 
 
 def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
@@ -83,26 +69,24 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
         role("L0H1", "broad", 0.97, 1.0),
         role("L1H1", "sink", 0.99, passed=False),
     )
-    profile = replace(profile, roles=roles, relations=None)
-    lines = printed(profile)
-    assert rows_below(lines, "Heads (2 of 12; 10 show no role)", 5) == [
+    found = replace(profile, roles=roles, relations=None)
+    rows = rows_in(found.tables(WHOLE), "Heads (2 of 12; 10 show no role)")
+    assert [[*row.values()] for row in rows] == [
         ["L0H1", "next-token", "0.60", "0.10", "0.59–0.61", "0.31", "50"],
-        ["previous-token", "0.90", "0.85", "0.89–0.91", "0.12", "50"],
-        ["local", "0.95", "0.10", "0.94–0.96", "0.31", "50"],  # of many heads with a role of their own
-        ["broad", "0.97", "–", "0.96–0.98", "50"],  # untrained heads are broad, and not compared
-        ["L2H3", "obj", "dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
+        ["", "previous-token", "0.90", "0.85", "0.89–0.91", "0.12", "50"],
+        ["", "local", "0.95", "0.10", "0.94–0.96", "0.31", "50"],  # of many heads with a role of their own
+        ["", "broad", "0.97", "–", "0.96–0.98", "", "50"],  # untrained heads are broad, and not compared
+        ["L2H3", "obj dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
     ]  # by what of the baseline's errors is gone: 5/9, 1/3 and 1/6
-    assert "1 more head" in " ".join(printed(profile, 1))
+    assert [*rows[0]] == ["Head", "Role", "Score", "Baseline", "Interval", "Untrained", "n"]
 
 
 def test_the_figure_of_relations_has_the_best_heads_of_the_table_and_names_those_of_too_few(profile: Profile):
     (plan,) = plan_relations(profile, ViewOptions())
-    shown = {row.relation.relation: row for row in plan.rows}
-    assert set(shown) == {each.relation for each in profile.relations or () if each.n >= 10}
+    assert {row.relation.relation for row in plan.rows} == {each.relation for each in profile.relations or ()}
     for row in plan.rows:
         assert (row.best.id, row.best.direction, row.best.score) == row.relation.best
         assert (row.best.interval is None) == (row.relation.accuracy.texts < 30) == bool(row.best.too_few)
     assert {bool(row.best.too_few) for row in plan.rows} == {True, False}
-    ax = relations_figure(plan, Style()).axes[0]
-    beside = [label.get_text() for label in ax.child_axes[0].get_yticklabels()]
-    assert [" needed" in text for text in beside] == [bool(row.best.too_few) for row in plan.rows]
+    beside = relations_figure(plan, Style()).axes[0].child_axes[0].get_yticklabels()
+    assert [" needed" in text.get_text() for text in beside] == [bool(row.best.too_few) for row in plan.rows]

@@ -1,102 +1,109 @@
-"""The tables of ``attnviz heads`` as text."""
+"""The tables of ``attnviz heads``, by the names of their columns; how any table fits its width; what is printed."""
 
+import csv
+import io
 import re
+import sys
+from contextlib import redirect_stderr
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from attnviz.cli.terminal import print_results, progress
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.tables import head_tables
-from attnviz.figures import families
-from attnviz.figures.families import FAMILIES
+from attnviz.errors import OutputError
+from attnviz.figures.page import format_number
 from attnviz.language.syntax import Arc
+from attnviz.present.documents import CAPTIONS, caption_files, csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, plain_text
 from attnviz.present.view import ViewOptions
-from tests.support.hand_made import PARSE, by_design, hand_made
+from attnviz.wording import counted, percent, rounded, signed
+from tests.support.captions import read_captions
+from tests.support.hand_made import PARSE, by_design, first_pattern, hand_made, previous_pattern
+from tests.support.printed import rows_in, tables_in
 from tests.support.results import result_of
 from tests.support.stored import PROFILE, profile_of, role
 
 
-def thrice(*arcs):
-    """A parse with three instances of each arc, below which relations are not listed."""
-    return replace(PARSE, arcs=arcs * 3)
+def tables_of(analysis: Analysis, **choices: Any) -> list[RowTable[Any]]:
+    return list(tables_in(analysis.tables(ViewOptions(**choices))))
 
 
-def lines_of(analysis, **options):
-    return [line.rstrip() for line in analysis.report(**{"width": 80, "top": 0, **options}).splitlines()]
+def rows_of(analysis: Analysis, title: str, by: str = "Head", **choices: Any) -> dict[str, dict[str, str]]:
+    """The rows of a table by the first word of a cell."""
+    rows = rows_in(analysis.tables(ViewOptions(**choices)), title)
+    return {row[by].split()[0]: row for row in rows}
 
 
-def text_of(analysis, **options):
-    return "\n".join(lines_of(analysis, **options)) + "\n"
+def all_heads(analysis: Analysis, **choices: Any) -> dict[str, dict[str, str]]:
+    return rows_of(analysis, "Heads (", verbose=True, **({"top": 0} | choices))
 
 
-def row_of(analysis, first, **options):
-    (row,) = [line for line in lines_of(analysis, **options) if line.startswith(first + " ")]
-    return row.split()
+def patterns_of(analysis: Analysis) -> dict[str, dict[str, str]]:
+    return rows_of(analysis, "Patterns", "Pattern", verbose=True, top=0)
 
 
-def head_rows(analysis, **options):
-    lines = lines_of(analysis, **options)
-    end = next(i for i, line in enumerate(lines) if line.startswith("uniform"))
-    start = next(i for i, line in enumerate(lines) if line.startswith("Heads ("))
-    return [line.split()[0] for line in lines[start:end] if line.startswith("L")]
+def first_lines(analysis: Analysis, **choices: Any) -> str:
+    return " ".join(analysis.report(width=170, **choices).split())
 
 
-def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
-    text = text_of(hand_made())
-    places = [
-        text.index(part) for part in ("Verified", "On this text", "Heads to look at", "\nHeads (4", "\nPatterns (")
-    ]
-    assert places == sorted(places)
-    numbers = "0.73 0.25 4 0.31 0.81 0.58 0.75 0.83 0.25 0.27 0.73 0.00 1.00 –"
-    assert row_of(hand_made(), "L1H1", width=170) == f"L1H1 current-token? {numbers}".split()
-    assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
-    assert row_of(hand_made(), "sink            L1H0")[1:] == "L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 uniform 4 –".split()
+def analysis_of(*patterns: torch.Tensor, profile: Any = None) -> Analysis:
+    """One layer on twelve tokens, of which the first is special."""
+    return hand_made(labels="abcdefghijkl", special=(0,), patterns=torch.stack(patterns)[None], profile=profile)
 
 
-@pytest.mark.parametrize(("top", "count", "listed"), [(3, "3 of 4", 3), (0, "4", 4)])
-def test_what_is_left_out_is_counted(top, count, listed):
-    text = text_of(hand_made(), top=top)
-    assert f"Heads ({count}," in text
-    assert ("1 more head left out" in text) == (listed < 4)
-    assert len(head_rows(hand_made(), top=top)) == listed
+def test_every_number_of_a_head_stands_in_its_column_with_uniform_attention_below():
+    rows = all_heads(hand_made())
+    expected = {
+        **{"Label": "current-token?", "Score": "0.73", "Baseline": "0.25", "n": "4", "Sink": "0.31"},
+        **{"Entropy": "0.81", "Conf": "0.58", "Conf, content": "0.75", "Distance": "0.83"},
+        **{"Distance, content": "0.25", "Prev": "0.27", "Curr": "0.73", "Next": "0.00", "Local": "1.00", "Long": "–"},
+    }
+    assert rows["L1H1"] == {"Head": "L1H1", **expected}
+    uniform = {"Sink": "0.33", "Entropy": "1.79", "Prev": "0.19", "Curr": "0.25", "Next": "0.19", "Local": "0.62"}
+    assert {name: value for name, value in rows["uniform"].items() if value not in ("", "–", "uniform")} == uniform
+    sink = patterns_of(hand_made())["sink"]
+    assert (sink["Strongest heads"], sink["Baseline"]) == ("L1H0 1.00  L0H1 0.33  L1H1 0.31  L0H0 0.25", "0.33")
+    assert (sink["which"], sink["n"], sink["Show"]) == ("uniform", "4", "–")
 
 
-TWO_AWAY = torch.eye(6)[[0, 3, 4, 1, 2, 5]][None, None]
-NO_CONTENT = {"labels": ("[CLS]", "[SEP]"), "special": (0, 1), "patterns": by_design(2)[:1, :1]}
+@pytest.mark.parametrize(("top", "listed"), [(3, 3), (0, 4)])
+def test_what_is_left_out_is_counted(top, listed):
+    assert len(all_heads(hand_made(), top=top)) == listed + 1  # uniform attention
+    (heads,) = [table for table in tables_of(hand_made(), verbose=True, top=top) if table.title.startswith("Heads (")]
+    assert ("1 more head" in heads.caption) == (listed < 4)
 
 
-@pytest.mark.parametrize(
-    ("changes", "width", "row"),
-    [
-        ({}, 80, "induction no copy of an earlier token – 0 –"),
-        ({}, 80, "long-range not measurable on this text – 0 –"),
-        ({"patterns": TWO_AWAY}, 120, "L0H0 unnamed? – – 4"),
-        (NO_CONTENT, 170, "L0H0 too short – – 0 – 0.00 1.00 – 0.50 – – – – – –"),
-    ],
-)
-def test_what_cannot_be_measured_is_a_dash_and_not_zero(changes, width, row):
-    first, *cells = row.split()
-    assert row_of(hand_made(**changes), first, width=width)[: len(cells) + 1] == [first, *cells]
+TWO_AWAY = torch.eye(6)[[0, 3, 4, 1, 2, 5]]
+
+
+def test_what_cannot_be_measured_is_a_dash_and_not_zero():
+    for name in ("induction", "long-range", "duplicate-token"):
+        assert [patterns_of(hand_made())[name][column] for column in ("Baseline", "n", "Show")] == ["–", "0", "–"]
+    (unnamed, _) = all_heads(hand_made(patterns=TWO_AWAY[None, None])).values()
+    assert [unnamed[name] for name in ("Label", "Score", "Baseline", "n")] == ["unnamed?", "–", "–", "4"]
+    alone = hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2)[:1, :1])
+    (head, _) = all_heads(alone).values()
+    assert [head[name] for name in ("Label", "n", "Sink", "Entropy", "Conf")] == ["too short", "0", "–", "0.00", "1.00"]
+    assert [head[name] for name in ("Conf, content", "Distance", "Distance, content")] == ["–", "0.50", "–"]
 
 
 def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_without_a_label():
-    two_away = torch.eye(6)[[0, 3, 4, 1, 2, 5]]
-    patterns = torch.cat([two_away[None], by_design(6).reshape(4, 6, 6), two_away[None]]).reshape(1, 6, 6, 6)
+    patterns = torch.cat([TWO_AWAY[None], by_design(6).reshape(4, 6, 6), TWO_AWAY[None]])[None]
     # previous, broad and sink 1, current (0.73 - 0.25) / 0.75; two name nothing
-    assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H2", "L0H3", "L0H4", "L0H0", "L0H5"]
+    assert [*all_heads(hand_made(patterns=patterns))] == ["L0H1", "L0H2", "L0H3", "L0H4", "L0H0", "L0H5", "uniform"]
 
 
 def test_relations_stand_with_direction_offset_and_n_those_of_one_or_two_instances_in_the_document_only():
-    analysis = hand_made(parse=thrice(*PARSE.arcs))
-    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "–"]
+    nsubj = patterns_of(hand_made(parse=replace(PARSE, arcs=PARSE.arcs * 3)))["nsubj"]
+    assert [nsubj[name] for name in ("Pattern", "Baseline", "which", "n")] == ["nsubj head→dep", "1.00", "+1", "3"]
+    assert nsubj["Strongest heads"].startswith("L0H0 1.00  L1H1 1.00")
     arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
     analysis = hand_made(parse=replace(PARSE, arcs=arcs))
-    shown = [line.split()[0] for line in lines_of(analysis) if line]
-    assert [name for name in shown if name in ("det", "nsubj", "advmod")] == ["det"]
+    assert {*patterns_of(analysis)} & {"det", "nsubj", "advmod"} == {"det"}
     assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
 
 
@@ -106,22 +113,18 @@ OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
 @pytest.mark.parametrize(("parse", "here"), [(None, " (not parsed)"), (PARSE, ""), (OBJ, " (not here)")])
 def test_label_and_role_stand_in_columns_of_their_own(parse, here):
     """The label is that without a profile; the role says where the text does not have what it is about."""
-    assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad?", "1.00", "–", "4"]
-    lines = lines_of(hand_made(profile=PROFILE, parse=parse), width=200)
-    row = next(line.split() for line in lines if line.startswith("L0H1 "))
-    assert row[1:5] == ["broad?", "1.00", "–", "4"]
-    role = f"nsubj dep→head{here}".split()
-    assert row[5 : 7 + len(role)] == [*role, "0.70", "0.40"]
-    assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["unnamed", "–"]
+    plain, rows = all_heads(hand_made())["L0H1"], all_heads(hand_made(profile=PROFILE, parse=parse))
+    assert {name: rows["L0H1"][name] for name in plain} == plain
+    added = {"Role over corpus": f"nsubj dep→head{here}", "Corpus score": "0.70", "Corpus baseline": "0.40"}
+    assert {name: rows["L0H1"][name] for name in added} == added
+    assert [rows["L1H0"][name] for name in added] == ["unnamed", "–", ""]
 
 
 def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each():
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
-    text = " ".join(text_of(analysis, width=100).split())
+    said = first_lines(analysis, top=0)
     for count in ("4 local (L0H0 previous-token 1.00)", "0 syntactic", "2 sink (L1H0 1.00)", "0 unnamed"):
-        assert count in text
-    best = next(line.split() for line in lines_of(analysis, width=100) if line.startswith("local "))
-    assert best == "local L0H0 previous-token? 1.00 0.19 3".split()
+        assert count in said
     summary = analysis.document()["summary"]
     assert (summary["heads"], summary["n"], summary["layers"][1]["sink"]) == (8, 4, 2)
     kinds = {kind: entry["heads"] for kind, entry in summary["kinds"].items()}
@@ -130,47 +133,107 @@ def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each()
     assert (summary["kinds"]["local"]["best"]["id"], summary["kinds"]["unnamed"]["best"]) == ("L0H0", None)
 
 
-def test_a_pattern_of_any_family_of_figures_has_a_place_in_the_summary(monkeypatch):
-    analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
-    semantic = next(family for family in FAMILIES if family.name == "semantic")
-    known = families.families_of_label
-    monkeypatch.setattr(
-        families, "families_of_label", lambda name: [semantic] if name == "previous-token" else known(name)
-    )
-    assert analysis.document()["summary"]["kinds"]["other"]["heads"] == 2
-    assert "2 semantic (L0H0 previous-token 1.00)" in text_of(analysis, width=100)
-
-
 @pytest.mark.parametrize("profile", [None, PROFILE])
 def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(profile: Any):
     analysis = hand_made(patterns=by_design(6).repeat(4, 8, 1, 1), profile=profile)
-    lines = analysis.report(width=100).splitlines()
-    assert len(lines) < 22  # the last one says where to look
+    assert len(analysis.report(width=100).splitlines()) < 22  # the last one says where to look
     assert len(analysis.report(width=100, verbose=True).splitlines()) > 30
-    assert sum(line.startswith(("local ", "sink ", "broad ", "syntactic ", "long-range ")) for line in lines) <= 10
-    asked_for = analysis.report(width=100, maps=["local"]).splitlines()
-    assert any(line.startswith("Kind") and " Local " in f"{line} " for line in asked_for)
-    for verbose in (False, True):
-        drawn = [each for each in head_tables(analysis, ViewOptions(verbose=verbose)) if isinstance(each, RowTable)]
-        titles = [[column.header for column in table.columns] for table in drawn]
-        assert titles
-        assert [len(set(each)) for each in titles] == [len(each) for each in titles]
+    (first,) = tables_of(analysis)
+    assert len(first.rows) <= 10
+    (asked_for,) = tables_of(analysis, maps=("local",))
+    assert "Local" in [column.title for column in asked_for.columns]
+    for table in (first, *tables_of(analysis, verbose=True)):
+        titles = [column.header for column in table.columns]
+        assert len(set(titles)) == len(titles) > 1
 
 
 def test_heads_that_cannot_be_told_apart_are_counted_and_not_named():
-    patterns = by_design(6)[:1, :1].repeat(2, 6, 1, 1)
-    assert row_of(hand_made(patterns=patterns), "previous-token")[1:4] == ["12", "heads", "1.00"]
+    alike = hand_made(patterns=by_design(6)[:1, :1].repeat(2, 6, 1, 1))
+    assert patterns_of(alike)["previous-token"]["Strongest heads"] == "12 heads 1.00"
 
 
-def table_of(width: int, **choices: Any) -> list[str]:
-    columns = [
-        Field[tuple[str, float]]("Name", lambda row: row[0]),
-        Field("Score above all", lambda row: row[1], "0–1"),
-        Field("Detail", lambda row: row[1] + 1, detail=True),
-        Field("Last", lambda row: row[1] + 2),
-    ]
-    rows = [("a long name of a head", 0.25), ("b", 0.5)]
-    return [line.rstrip() for line in plain_text(RowTable("Title", columns, rows, **choices), width).splitlines()]
+RESTING, PREVIOUS = 0.75 * first_pattern(12) + 0.25 * previous_pattern(12), previous_pattern(12)
+
+
+def test_a_head_is_counted_as_a_sink_and_for_what_it_does_otherwise():
+    analysis = analysis_of(RESTING, PREVIOUS)
+    assert [head.label for head in analysis.heads] == ["sink; previous-token", "previous-token"]
+    kinds = {kind: entry["heads"] for kind, entry in analysis.document()["summary"]["kinds"].items()}
+    assert (kinds["sink"], kinds["local"], kinds["unnamed"]) == (1, 2, 0)
+    for named in ("sink", "previous-token", "local"):
+        assert "L0H0" in [str(head.id) for head in analysis.select([named])]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_labels_and_roles_are_never_cut(width: int):
+    roles = [replace(role("syntactic:conj", 0.7, 0.4), direction="dependent_to_head", n=12345), role("sink", 0.65, 0.1)]
+    profile = profile_of({"L0H0": roles, "L0H1": [role("previous-token", 0.9, 0.1)]})
+    for top in (None, 0):
+        text = analysis_of(RESTING, PREVIOUS, profile=profile).report(width=width, top=top)
+        assert re.search(r"sink; .*\n.*previous-token", text)
+        assert [part in text for part in ("…", "conj", "dep→head")] == [False, True, True]
+
+
+def test_heads_selected_by_a_role_show_that_role_the_best_first():
+    """Whatever other roles they have; a relation found in both directions says which head finds which."""
+    to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}
+    det = role("syntactic:det", 0.9, 0.4, **to_verb)
+    profile = profile_of(
+        {
+            "L0H0": [det, role("syntactic:obj", 0.6, 0.4, **to_object)],
+            "L0H1": [role("syntactic:obj", 0.5, 0.4, **to_verb)],
+            "L1H0": [det, role("syntactic:obj", 0.7, 0.4, **to_verb)],
+        }
+    )
+    rows = rows_of(hand_made(profile=profile), "Heads", select=("obj",)).items()
+    found = [(head, *row["Over a corpus"].split()[:2], row["Corpus score"]) for head, row in rows]
+    expected = [("L1H0", "dep→head", "0.70"), ("L0H0", "head→dep", "0.60"), ("L0H1", "dep→head", "0.50")]
+    assert found == [(head, "obj", direction, score) for head, direction, score in expected]
+
+
+def test_the_farthest_heads_come_first_whatever_their_long_range_score():
+    """L0H0 spreads over far tokens, L0H1 chooses tokens 5 away, L0H2 the previous token, L0H3 rests on the sink."""
+    positions = torch.arange(12)
+    far = ((positions[:, None] - positions).abs() >= 6).double()
+    at_5 = torch.eye(12)[[*range(5, 12), *range(2, 7)]]
+    analysis = analysis_of(far / far.sum(1, keepdim=True), at_5, PREVIOUS, first_pattern(12))
+    assert analysis.head("L0H0").statistics["long_range"] < analysis.head("L0H1").statistics["long_range"]
+    lines = analysis.report(width=170, top=0).splitlines()
+    (line,) = [line for line in lines if line.startswith("Farthest")]
+    assert re.findall(r"L0H\d", line) == ["L0H0", "L0H1"]
+
+
+def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_they_are_asked_for():
+    analysis = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=by_design(3))
+    assert "no labels" in first_lines(analysis)
+    assert tables_of(analysis) == tables_of(analysis, maps=("sink",)) == []
+    assert len(tables_of(analysis, select=("L0H0",))) == 1
+    assert "too short" in first_lines(analysis, top=5)
+
+
+def test_the_clearest_of_a_kind_is_so_by_its_own_score():
+    """A sink that also attends to the previous token is no clearer sink for it."""
+    analysis = analysis_of(0.7 * first_pattern(12) + 0.3 * PREVIOUS, 0.85 * first_pattern(12) + 0.15 / 12)
+    assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
+    assert "2 sink (L0H1 0.86)" in first_lines(analysis, top=0)
+    assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
+
+
+def test_of_a_kind_those_heads_stand_first_that_are_of_it_on_the_text_and_over_the_corpus():
+    profile = profile_of({"L1H1": [role("previous-token", 0.5, 0.4)]})
+    rows = rows_of(hand_made(profile=profile), "Heads to look at")
+    assert [head for head, row in rows.items() if row["Kind"] == "local"][:2] == ["L1H1", "L0H0"]
+
+
+# --- any table
+
+ROWS = [("a long name of a head", 0.25), ("b", 0.5)]
+COLUMNS = [
+    Field[tuple[str, float]]("Name", lambda row: row[0]),
+    Field("Score above all", lambda row: row[1], "0–1"),
+    Field("Detail", lambda row: row[1] + 1, detail=True),
+    Field("Last", lambda row: row[1] + 2),
+]
 
 
 @pytest.mark.parametrize(
@@ -186,112 +249,79 @@ def table_of(width: int, **choices: Any) -> list[str]:
 def test_a_narrow_table_stands_closer_breaks_texts_then_leaves_columns_out_and_never_breaks_numbers(
     width: int, row: str, left_out: str
 ):
-    lines = table_of(width)
+    lines = [line.rstrip() for line in plain_text(RowTable("Title", COLUMNS, ROWS), width).splitlines()]
     assert row in lines
     assert max(map(len, lines)) <= width
-    assert " ".join(lines).endswith(f"Too narrow here for: {left_out}.") == bool(left_out)
+    assert " ".join(lines).endswith(f": {left_out}.") == bool(left_out)
 
 
 def test_a_line_below_the_rule_and_a_caption_stand_below_the_rows():
-    lines = table_of(60, last=["uniform", 0.1, 1.1, 2.1], caption="and so on")
-    assert [line.split()[0] for line in lines[-4:] if line] == ["b", "uniform", "and"]
-
-
-def resting(profile: Any = PROFILE) -> Analysis:
-    """An analysis in which a head of two rests on the first token and attends to the previous one otherwise."""
-    rests = 0.75 * torch.eye(12)[[0] * 12] + 0.25 * torch.eye(12)[[0, *range(11)]]
-    patterns = torch.stack([rests, torch.eye(12)[[0, *range(11)]]])[None]
-    return hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns, profile=profile)
-
-
-def test_a_head_is_counted_as_a_sink_and_for_what_it_does_otherwise():
-    analysis = resting()
-    assert [head.label for head in analysis.heads] == ["sink; previous-token", "previous-token"]
-    kinds = {kind: entry["heads"] for kind, entry in analysis.document()["summary"]["kinds"].items()}
-    assert (kinds["sink"], kinds["local"], kinds["unnamed"]) == (1, 2, 0)
-    for named in ("sink", "previous-token", "local"):
-        assert "L0H0" in [str(head.id) for head in analysis.select([named])]
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_labels_and_roles_are_never_cut(width: int):
-    roles = [replace(role("syntactic:conj", 0.7, 0.4), direction="dependent_to_head", n=12345), role("sink", 0.65, 0.1)]
-    profile = profile_of({"L0H0": roles, "L0H1": [role("previous-token", 0.9, 0.1)]})
-    for top in (None, 0):
-        text = resting(profile).report(width=width, top=top)
-        assert "…" not in text
-        assert re.search(r"sink; .*\n.*previous-token", text)
-        assert "conj" in text
-        assert "dep→head" in text
-
-
-def test_heads_selected_by_a_role_show_that_role_the_best_first():
-    """Whatever other roles they have; a relation found in both directions says which head finds which."""
-    to_verb, to_object = {"direction": "dependent_to_head"}, {"direction": "head_to_dependent"}
-    det = role("syntactic:det", 0.9, 0.4, **to_verb)
-    profile = profile_of({
-        "L0H0": [det, role("syntactic:obj", 0.6, 0.4, **to_object)],
-        "L0H1": [role("syntactic:obj", 0.5, 0.4, **to_verb)],
-        "L1H0": [det, role("syntactic:obj", 0.7, 0.4, **to_verb)],
-    })  # fmt: skip
-    for top in (None, 0):  # of which the latter lists every number
-        lines = lines_of(hand_made(profile=profile), top=top, select=["obj"], width=120)
-        found = [re.search(r"(L\dH\d) .*obj (\S+) .*?(0\.\d\d) +0\.40", line) for line in lines]
-        rows = [row.groups() for row in found if row][:3]
-        assert rows == [("L1H0", "dep→head", "0.70"), ("L0H0", "head→dep", "0.60"), ("L0H1", "dep→head", "0.50")]
-    assert "obj dep→head: object→verb; obj head→dep: verb→object." in lines
-
-
-def test_the_farthest_heads_come_first_whatever_their_long_range_score():
-    """L0H0 spreads over far tokens, L0H1 chooses tokens 5 away, L0H2 the previous token, L0H3 rests on the sink."""
-    positions = torch.arange(12)
-    far = ((positions[:, None] - positions).abs() >= 6).double()
-    at_5 = torch.eye(12)[[*range(5, 12), *range(2, 7)]]
-    patterns = torch.stack(
-        [far / far.sum(1, keepdim=True), at_5, torch.eye(12)[[0, *range(11)]], torch.eye(12)[[0] * 12]]
-    )[None]
-    analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
-    assert analysis.head("L0H0").statistics["long_range"] < analysis.head("L0H1").statistics["long_range"]
-    (line,) = [line for line in lines_of(analysis, width=170) if line.startswith("Farthest")]
-    assert re.findall(r"L0H\d", line) == ["L0H0", "L0H1"]
-
-
-def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_they_are_asked_for():
-    analysis = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=by_design(3))
-    text = text_of(analysis, top=None, width=100)
-    assert "no labels" in text
-    assert not [part for part in ("Heads to look at", "too short", "Patterns", "Next:") if part in text]
-    assert "too short" in text_of(analysis, top=5, width=170)
-    assert "L0H0" in text_of(analysis, top=None, select=["L0H0"])
-    assert text_of(analysis, top=None, width=100, maps=["sink"]) == text
-
-
-def test_the_clearest_of_a_kind_is_so_by_its_own_score():
-    """A sink that also attends to the previous token is no clearer sink for it."""
-    previous = torch.eye(12)[[0, *range(11)]]
-    rests = torch.eye(12)[[0] * 12]
-    patterns = torch.stack([0.7 * rests + 0.3 * previous, 0.85 * rests + 0.15 / 12])[None]
-    analysis = hand_made(labels="abcdefghijkl", special=(0,), patterns=patterns)
-    assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
-    assert "2 sink (L0H1 0.86)" in " ".join(text_of(analysis).split())
-    assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
-
-
-def test_of_a_kind_those_heads_stand_first_that_are_of_it_on_the_text_and_over_the_corpus():
-    profile = profile_of({"L1H1": [role("previous-token", 0.5, 0.4)]})
-    lines = lines_of(hand_made(profile=profile), top=None, width=120)
-    assert [line.split()[1] for line in lines if line.startswith("local ")][:2] == ["L1H1", "L0H0"]
-
-
-def test_a_row_of_circuits_has_the_numbers_of_all_kinds_of_composition():
-    result = result_of("circuits")
-    rows = {(row["id"], row["from"]): row for row in result.document()["pairs"]}
-    for pair in result.pairs():
-        row = rows[str(pair.id), str(pair.writer)]
-        assert (row[pair.kind], row[f"{pair.kind}_deviations"]) == (pair.score, pair.deviations)
+    text = plain_text(RowTable("Title", COLUMNS, ROWS, ["uniform", 0.1, 1.1, 2.1], "and so on"), 60)
+    assert re.findall(r"^(b|uniform|and) ", text, re.MULTILINE) == ["b", "uniform", "and"]
 
 
 def test_no_largest_difference_is_named_where_it_may_be_rounding():
     result = result_of("compare")
     assert "none" not in result.report(width=170)
     assert replace(result, floor=2.0).report(width=170, top=0).count("none") == len(result.heads)
+
+
+# --- what reaches the terminal and the files
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
+def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
+    text = plain_text(RowTable("", [Field("Relation", lambda row: row)], [hostile, "[bold]nsubj"]), 80)
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "[bold]nsubj" in text
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
+def test_no_cell_of_a_csv_file_is_a_formula(text: str):
+    cells = {"token": text, "corpus": ("=a.txt", "b.txt"), "value": -1.5}
+    (row,) = csv.DictReader(io.StringIO(csv_text([*cells], [cells])))
+    assert row == {"token": f"'{text}", "corpus": "'=a.txt; b.txt", "value": "-1.5"}
+
+
+def test_captions_neither_strike_out_nor_link():
+    captions = [("a.png", "a ~~b~~ of https://x.org/y, www.x.org, WWW.x.org and me@x.org: 1")]
+    text = caption_files(captions)[CAPTIONS]
+    for markup in ("~~", "https://", "www.", "WWW.", "e@x"):
+        assert markup not in text
+    assert "org: 1" in text
+    assert read_captions(text) == captions
+
+
+@pytest.mark.parametrize("value", [-0.0, -1e-9, -0.004, 0.004])
+def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
+    assert (rounded(value), signed(value / 1e4), percent(value / 10)) == ("0.00", "0.00", "0 %")
+    assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
+    assert format_number(value) == "0.00"
+    assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
+    assert (signed(-0.004), signed(0.0012), signed(1.2e-5)) == ("−0.0040", "+0.0012", "+1.2e-05")
+
+
+def test_what_is_not_all_is_not_100_percent():
+    """2,757 of 2,769 cases are 99.57 %; a sum of shares is 1 but for rounding."""
+    found = [percent(share) for share in (2757 / 2769, 0.99499, 0.9999, 1 - 1e-7, 1.0, 1.2)]
+    assert found == ["99.5 %", "99 %", "99.9 %", "100 %", "100 %", "120 %"]
+
+
+def test_the_bar_is_on_the_terminal_while_what_a_library_prints_is_held_back(monkeypatch: pytest.MonkeyPatch):
+    terminal, held = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress(quiet=False) as tell, redirect_stderr(held):
+        tell("converting", 1, 2)
+        print("a library", file=sys.stderr)
+        assert "converting" in terminal.getvalue()
+    assert held.getvalue() == "a library\n"
+
+
+def test_results_that_cannot_be_printed_are_an_error(monkeypatch: pytest.MonkeyPatch, capsys):
+    print_results({"n": 3}, lambda: "3 letters\n", as_json=False)
+    print_results({"n": 3}, lambda: "3 letters\n", as_json=True)
+    assert capsys.readouterr().out == '3 letters\n{\n "n": 3\n}\n'
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(OutputError):
+        print_results({"n": 3}, lambda: "3 letters\n", as_json=False)

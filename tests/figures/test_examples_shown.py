@@ -14,12 +14,7 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.commands.card.views import draw_sentences
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.show import (
-    chosen_examples,
-    example_tables,
-    examples_document,
-    named_examples,
-)
+from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document, named_examples
 from attnviz.errors import AttnvizError
 from attnviz.figures import Style
 from attnviz.models.checkpoint import from_loaded
@@ -60,22 +55,19 @@ def first(profile):
     return next(each for each in profile.examples if each.role.startswith("syntactic:"))
 
 
-@pytest.mark.draws
-def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
+def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved, bert_folder):
     of = first(profile)
     done = show(saved, "--show", of.id, "--top", 0)
     assert done.exit_code == 0, done.stderr
     best, failure = of.best[0], of.failures[0]
-    role = f"{of.id} {of.role.removeprefix('syntactic:')}"
-    for part in (
-        role,
-        f"{best.weight:.2f}",
-        f"[{best.query.text}]",
-        f"{{{failure.key.text}}}",
-        f"({failure.gold[1].text})",
-    ):
-        assert part in done.stdout
+    marked = f"[{best.query.text}]", f"{{{failure.key.text}}}", f"({failure.gold[1].text})"
+    shown = (f"{of.id} {of.role.removeprefix('syntactic:')}", f"{best.weight:.2f}", *marked)
+    assert [part for part in shown if part not in done.stdout] == []
     assert show(saved / "profile.json", "--show", of.id, "--top", 0).stdout == done.stdout
+    document = profile.document()  # a stored one is found by the weights of its model
+    weights = profile_heads(bert_folder, [], repeats=True, control=False).weights_sha256
+    store_profile(document | {"model": document["model"] | {"weights_sha256": weights}}, "2026-11-22")
+    assert shown[0] in show("--show", of.id, "-m", bert_folder).stdout
 
 
 @pytest.mark.parametrize(("given", "each"), [((), 2), (("--top", 1), 1), (("--top", 0), 3)])
@@ -88,8 +80,6 @@ def test_a_few_examples_of_each_group_are_shown_unless_more_are_asked_for(profil
 
 def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(profile, saved):
     passed = [role for role in profile.roles if role.holds]
-    done = show(saved, "--show", "roles", "--top", 0)
-    assert all(role.role.removeprefix("syntactic:") in done.stdout for role in passed)
     table = show(saved, "--show", "roles", "--table", "md").stdout.splitlines()
     assert sum(line.startswith("| L") for line in table) == len(passed)
     content = json.loads(show(saved, "--show", "roles", "--json").stdout)
@@ -116,24 +106,26 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "word"),
     [
-        ("{saved} --show L9H0", "L9H0"), ("{saved} --show amod", "expected"), ("{saved} --show=", "names"),
+        ("{saved} --show L9H0", "L9H0"),
+        ("{saved} --show amod", "amod"),
+        ("{saved} --show=", "name"),
         ("{saved} --show L0H0 --figures roles --no-control", "--no-control"),
-        ("{saved} --show sink --table md", "--table"), ("{none}.json --show L0H0", "--examples"),
-        ("{missing}.json --show L0H0", "No such file"), ("{saved}/profile.csv --show L0H0", "no corpus"),
+        ("{saved} --show sink --table md", "--table"),
+        ("{none}.json --show L0H0", "--examples"),
+        ("{missing}.json --show L0H0", "missing.json"),
+        ("{saved}/profile.csv --show L0H0", "profile.csv"),
         ("--show L0H0 -m tiny-gpt2", "tiny-gpt2"),
     ],
-)  # fmt: skip
-def test_bad_names_are_one_line_each(saved, tmp_path, arguments, found):
+)
+def test_bad_names_are_one_line_each(saved, tmp_path, arguments, word):
     document = json.loads((saved / "profile.json").read_text()) | {"examples": None}
     (tmp_path / "none.json").write_text(json.dumps(document))
     places = {"saved": saved, "none": tmp_path / "none", "missing": tmp_path / "missing"}
     done = show(*(part.format_map(places) for part in arguments.split()))
-    assert done.exit_code in (1, 2), done.output
-    assert found in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+    assert (done.exit_code in (1, 2), done.stdout, done.stderr.count("\n")) == (True, "", 1), done.output
+    assert word in done.stderr
 
 
 def small(document):
@@ -141,12 +133,8 @@ def small(document):
     of, kept = document["examples"], document["examples"]["roles"][0]
     (best, *_), text = kept["best"], of["texts"][kept["best"][0]["text"]]
     examples = {"texts": [text], "roles": [kept | {"best": [best | {"text": 0}], "failures": []}]}
-    whole = document | {
-        "examples": examples | {"licences": {text["corpus"]: "CC0"}},
-        "published": [],
-        "verification": {},
-    }
-    whole |= {"statistics": {}, "syntax": {"gold": True}, "coreference": {}}
+    parts = {"statistics": {}, "syntax": {"gold": True}, "coreference": {}, "published": [], "verification": {}}
+    whole = document | parts | {"examples": examples | {"licences": {text["corpus"]: "CC0"}}}
     whole["roles"] = [role for role in document["roles"] if (role["id"], role["role"]) == (kept["id"], kept["role"])]
     return merged(whole, None, "2026-11-22").document
 
@@ -162,7 +150,6 @@ GONE = object()
 
 
 def spoiled(document, at, other):
-    """A copy with another value there, or none."""
     whole = below = copy.deepcopy(document)
     for key in at[:-1]:
         below = below[key]
@@ -172,6 +159,7 @@ def spoiled(document, at, other):
     return whole
 
 
+@pytest.mark.thorough
 def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
     """Every value gone, or of another kind or size: it is shown, or refused in a line, and so is a stored one."""
     document, named = small(json.loads(json.dumps(profile.document()))), tmp_path / "profile.json"
@@ -179,9 +167,9 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
     stored, source = user_folder / profile_file_name(document), Source("m", tmp_path, None, profile.weights_sha256)
     shape, run = stored.name.rpartition("-")[0], {**document, "roles": [], "corpora": [], "examples": None}
     user_folder.mkdir(parents=True)
-    shown, refused = 0, 0
+    shown = refused = tried = 0
     for count, at in enumerate(filter(None, places(document))):
-        for other in others[count % 2 :: 2]:
+        for other in others[count % 5 :: 5]:
             text = json.dumps(spoiled(document, at, other))
             named.write_text(text)
             stored.write_text(text)
@@ -201,32 +189,15 @@ def test_no_damage_of_a_profile_is_a_traceback(profile, tmp_path, user_folder):
             console = Console(file=StringIO())
             console.print(*example_tables(read, chosen, 0))
             console.file.getvalue().encode()
-    assert shown > 50
-    assert refused > 150
-    assert shown + refused == 5 * len(list(places(document))[1:])  # each error is one line
+        tried += len(others[count % 5 :: 5])
+    assert min(shown, refused) > 20
+    assert shown + refused == tried  # each error is one line
 
 
-def test_a_stored_profile_is_read_by_the_weights_of_its_model(profile, bert_folder, user_folder):
-    weights = profile_heads(bert_folder, [], repeats=True, control=False).weights_sha256
-    document = profile.document()
-    document["model"] = document["model"] | {"weights_sha256": weights}
-    store_profile(document, "2026-11-22")
-    of = first(profile)
-    done = show("--show", of.id, "-m", bert_folder)
-    assert done.exit_code == 0, done.stderr
-    assert f"{of.id} {of.role.removeprefix('syntactic:')}" in done.stdout
-
-
-def drawn(sentences, style, width=7.0):
+def test_arcs_of_hits_and_misses_differ_in_shape_and_colour(profile):
+    style, sentences = Style("dark"), named_examples(first(profile))
     ax = Figure().subplots()
-    draw_sentences(ax, "a heading", sentences, width, style)
-    return ax
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_arcs_of_hits_and_misses_differ_in_shape_and_colour(profile, theme):
-    style, sentences = Style(theme), named_examples(first(profile))
-    ax = drawn(sentences, style)
+    draw_sentences(ax, "a heading", sentences, 7.0, style)
     colours = {
         line.get_marker(): line.get_color() for line in ax.lines if line.get_markerfacecolor() != style.greys.paper
     }

@@ -1,7 +1,6 @@
-"""Every view of every command can be read: whatever the result, theme, scale and width, nothing is cut or covered."""
+"""Every view of every command can be read at the width of a column: nothing is cut or covered."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ from matplotlib.text import Text
 
 import attnviz
 from attnviz.commands.ablate.inputs import NEXT, STATES
-from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
@@ -28,7 +26,6 @@ from tests.support.corpora import sentences
 from tests.support.drawn import HOSTILE, covered, nothing_over_the_edge
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.hand_made import hand_made
-from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.profiles import corpus, examples_of, model, profile, relation, role, roles_of, statistics
 from tests.support.results import result_of
@@ -41,7 +38,7 @@ TEXT = " ".join(f"word{i % 7} the cat" for i in range(30))
 
 
 def analysis(labels: list[str], n_layers: int, n_heads: int, relations: Sequence[str] = RELATIONS) -> Any:
-    """An analysis of a pair with a parse, so that no view of it is missing, and with roles over a corpus."""
+    """Of a pair with a parse, so that no view of it is missing, and with roles over a corpus."""
     n = len(labels) + 3
     middle = n // 2
     special = {0, middle, n - 1}
@@ -79,19 +76,17 @@ def large_profile() -> Any:
     heads = [HeadId(layer, head) for layer in range(3) for head in range(12)]
     roles = [replace(role(0, names[i % 8], 0.9), id=head) for i, head in enumerate(heads) if i % 11 < 9]
     roles += [replace(other, role="sink", score=0.5, holds=True) for other in roles[::3]]
-    found = profile(
-        roles, checkpoint=model("m", 3, 12), relations=(relation("nsubj:pass", 123_456, -12),),
-        statistics=statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1))),
-    )  # fmt: skip
+    entropy = statistics(3 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1)))
+    relations = (relation("nsubj:pass", 123_456, -12),)
+    found = profile(roles, checkpoint=model("m", 3, 12), relations=relations, statistics=entropy)
     text = "the cat ran away and then it saw " + 9 * "the old house of " + "a"
     return replace(found, examples=examples_of(found, text))
 
 
 def hostile_profile(hostile: str) -> Any:
-    found = profile(
-        roles_of(f"syntactic:{hostile}", [0.1] * 5 + [0.9]), relations=(relation(hostile),),
-        checkpoint=model(hostile), corpora=(corpus(hostile.replace("/", "|"), "conllu"),),
-    )  # fmt: skip
+    measured_on = {"checkpoint": model(hostile), "corpora": (corpus(hostile.replace("/", "|"), "conllu"),)}
+    roles = roles_of(f"syntactic:{hostile}", [0.1] * 5 + [0.9])
+    found = profile(roles, relations=(relation(hostile),), **measured_on)
     return replace(found, examples=examples_of(found, f"the cat {hostile} ran away and saw the house"))
 
 
@@ -102,73 +97,65 @@ def hostile_classifier() -> Any:
 
 BERT: dict[str, Any] = {"tokenizer": bert_tokenizer()}
 GPT2: dict[str, Any] = {"tokenizer": gpt2_tokenizer()}
-LLAMAS: dict[str, Any] = {"tokenizer": sentencepiece_tokenizer()}
 HOSTILE_TEXT = r"[/b] $\frac$ 猫 " + "x" * 40
 HOSTILE_NAMES = (r"[unused1] [/b] $\frac$ _x_ 猫が" "\u202eabc", "long-name " * 30, "x" * 300)
 RESULTS: dict[str, Callable[[], Any]] = {
     "heads, few": lambda: analysis(["a", "b", "c"], 1, 1),
     "heads, many": lambda: analysis([f"word{i}" for i in range(90)], 3, 12),
     "heads, hostile": lambda: analysis(NAMES, 2, 3, NAMES),
-    "heads, chosen": lambda: analysis([f"t{i}" for i in range(6)], 6, 12),
     "compare, few": lambda: comparison("a", "the"),
     "compare, many": lambda: comparison(TEXT, TEXT.replace("word3 the", "word3 a", 1)),
     "compare.corpus": lambda: attnviz.compare_corpus(
         *(from_loaded(sharp_bert(seed), bert_tokenizer()) for seed in (0, 1)),
-        sentences(Path(mkdtemp()) / "s.txt", 40), syntax=False,
+        sentences(Path(mkdtemp()) / "s.txt", 40),
+        syntax=False,
     ),
     "explain, few": lambda: of_gpt2("a", layer=2),
     "explain, many": lambda: of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400}),
     "explain, hostile": lambda: of_gpt2(HOSTILE_TEXT, {"n_positions": 99}),
-    "explain, gated": lambda: attnviz.explain("the cat", sharp_llama("gemma3_text"), **LLAMAS),
-    "explain, capped": lambda: attnviz.explain("the cat", sharp_llama("gemma2"), **LLAMAS),
-    "rollout, few": lambda: attnviz.rollout("a", sharp_bert(), **BERT),
     "rollout, many": lambda: attnviz.rollout(TEXT, long_bert(), **BERT),
     "rollout, hostile": lambda: attnviz.rollout(HOSTILE_TEXT, sharp_gpt2(n_positions=200), **GPT2),
     "why, many": lambda: attnviz.why(TEXT, long_bert(), head="L2H1", depth=4, **BERT),
     "why, hostile": lambda: attnviz.why(HOSTILE_TEXT, sharp_gpt2(n_positions=200), head="L2H1", depth=3, **GPT2),
-    "circuits, few": lambda: attnviz.circuits(next_token_model()[0], **GPT2),
     "circuits, many": lambda: attnviz.circuits(long_bert(), **BERT),
-    "card, many": lambda: attnviz.card("L2H1", TEXT, long_bert(), circuits=False, **BERT),
+    "card": lambda: result_of("card"),
     "card, hostile": lambda: replace(
         attnviz.card("L2H1", HOSTILE_TEXT, sharp_gpt2(n_positions=200), circuits=False, **GPT2),
         profile=profile_of({"L2H1": [stored_role(f"syntactic:{name}", 0.7, 0.4) for name in HOSTILE_NAMES]}),
     ),
-    "card": lambda: result_of("card"),
     "outputs, few": lambda: attnviz.head_outputs("a", next_token_model()[0], **GPT2),
     "outputs, many": lambda: attnviz.head_outputs(TEXT, long_bert(), **BERT),
-    "outputs, hostile": lambda: attnviz.head_outputs(HOSTILE_TEXT[:30], next_token_model()[0], **GPT2),
-    "outputs, hostile classes": lambda: attnviz.head_outputs("the cat", hostile_classifier(), **BERT),
+    "outputs, hostile": lambda: attnviz.head_outputs("the cat", hostile_classifier(), **BERT),
     "profile, many": large_profile,
     "profile, hostile": lambda: hostile_profile(HOSTILE_NAMES[0]),
-    "profile, hostile and broken": lambda: hostile_profile(HOSTILE_NAMES[1]),
-    "profile, hostile and whole": lambda: hostile_profile(HOSTILE_NAMES[2]),
     "patch, few": lambda: attnviz.patch("the cat", next_token_model()[0], corrupt="the dog", **GPT2),
     "patch, hostile": lambda: attnviz.patch(
         f"{HOSTILE_TEXT} cat", next_token_model(n_positions=200)[0], corrupt=f"{HOSTILE_TEXT} dog", select="L1", **GPT2
     ),
     "ablate, few": lambda: measured(STATES, TEXTS, curve=True, select=["L0-1"]),
     "ablate, many": lambda: measured(NEXT, sentences(Path(mkdtemp()) / "s.txt", 30), curve=True),
-    "ablate, hostile classes": lambda: attnviz.ablate(TEXTS, hostile_classifier(), select="L1", curve=False, **BERT),
-}  # fmt: skip
-CHOICES: dict[str, dict[str, Any]] = {"heads, chosen": {"select": ["L0H2", "L2H8", "L4H5", "L5H0", "L5H11"]}}
-"""The options that a result is drawn with."""
-STYLES = {"page": Style(), "column": Style("dark", "per-head", 3.3), "least": Style(width=2.0)}
-STYLES["log"] = Style("light", "log", 2.0)
-STYLES |= {"slide": Style(width=13.3), "large": Style(width=4.0, font_size=14), "wide": Style(width=13.3, font_size=6)}
-IN = {
-    "many": ("page", "least"), "few": ("column",), "hostile": ("column",), "chosen": ("page", "column"),
-    "gated": ("page",), "capped": ("column",),
-}  # fmt: skip
-"""The styles that results of a kind are drawn in; others in all, so that each view is seen in each style."""
+    "ablate, hostile": lambda: attnviz.ablate(TEXTS, hostile_classifier(), select="L1", curve=False, **BERT),
+}
+COLUMN, DARK = Style(width=3.3), Style("dark", "per-head", 3.3)
+WIDE, LARGE, LEAST = Style(width=13.3, font_size=6), Style(width=4.0, font_size=14), Style("light", "log", 2.0)
+QUICK = (
+    ("heads, few", "overview"),
+    ("heads, hostile", "heads"),
+    ("compare, few", "differences"),
+    ("patch, few", "patch"),
+)
 
-DRAWN = [
-    (name, view.name, style)
-    for name in RESULTS
-    for view in views_of(name.partition(",")[0])
-    for style in (*IN.get(re.sub(r".*, (\w+).*", r"\1", name), ("page", "column", "least")), "large", "wide")
-    if not view.suffix
-]
-DRAWN += [("heads, many", "text", "log"), ("heads, hostile", "text", "log")]
+
+def cases() -> Iterator[Any]:
+    for name in RESULTS:
+        for view in views_of(name.partition(",")[0]):
+            if not view.suffix:
+                marks = [] if (name, view.name) in QUICK else [pytest.mark.thorough]
+                yield pytest.param(name, view.name, DARK if "hostile" in name else COLUMN, marks=marks)
+    for style in (Style(), WIDE, LARGE, LEAST):
+        yield from (
+            pytest.param("heads, many", view, style, marks=pytest.mark.thorough) for view in ("overview", "text")
+        )
 
 
 @cache
@@ -176,27 +163,19 @@ def made(name: str) -> Any:
     return RESULTS[name]()
 
 
-@pytest.mark.parametrize(("result", "view", "style"), DRAWN)
-def test_nothing_is_cut_or_covered(result: str, view: str, style: str) -> None:
+@pytest.mark.parametrize(("result", "view", "style"), [*cases()])
+def test_nothing_is_cut_or_covered(result: str, view: str, style: Style) -> None:
     (drawing,) = [each.drawing for each in views_of(made(result).command) if each.name == view]
     if drawing.missing(made(result)):
         pytest.skip(drawing.missing(made(result)))
-    try:
-        figure = made(result).figure(view, STYLES[style], **CHOICES.get(result, {}))
-    except UsageError as refused:
-        if "does not fit in 2 inches" in str(refused):
-            pytest.skip(str(refused))
-        raise
+    figure = made(result).figure(view, style)
     width, height = figure.get_size_inches()
-    chosen = STYLES[style]
-    assert chosen.width in (None, pytest.approx(width * chosen.magnified(width)))
-    assert style != "slide" or width < 13.3 or view == "explain"  # which is wider than the others
+    assert style.width in (None, pytest.approx(width * style.magnified(width)))
     assert height <= max(13, 1.1 * width) or view in ("relations", "card")  # which have as many lines as their words
     assert nothing_over_the_edge(figure)
     assert covered(figure) == []
-    assert {
-        text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_fontsize() < 5.5
-    } == set()
+    small = [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_fontsize() < 5.5]
+    assert small == []
     assert all(ax.get_window_extent().width >= 0.15 * figure.dpi for ax in figure.axes if ax.images)
 
 

@@ -26,31 +26,35 @@ def test_a_width_is_read_in_any_unit_of_a_page(text, inches):
 @pytest.mark.parametrize("text", ["", "in", "3,3in", "3.3 inches", "-3in", "300px", "1e3", "nan"])
 def test_what_is_no_width_is_refused(text):
     for read in (parse_width, lambda width: Style(width=width)):
-        with pytest.raises(UsageError, match="84mm"):
+        with pytest.raises(UsageError):
             read(text)
 
 
 @pytest.mark.parametrize(
-    ("choice", "why"),
+    ("name", "values"),
     [
-        *[({"width": width}, "2 to 40") for width in (1.99, 40.1, -3.0, float("nan"), float("inf"))],
-        *[({"width": width}, "84mm") for width in ([3], b"3in", True)],
-        ({"theme": "sepia"}, "sepia"),
-        ({"scale": "linear"}, "linear"),
-        *[({"font_size": size}, "4 to 40") for size in (3.9, 41.0, float("nan"))],
-        *[({"font_size": size}, "points") for size in ("9pt", True)],
-        ({"font_size": 14.0, "width": 3.3}, "at most 11.5"),
-        ({"font": "DejaVu Sanz"}, "DejaVu Sans"),
-        ({"font": "missing.ttf"}, "cannot be read"),
+        ("width", [1.99, 40.1, -3.0, float("nan"), float("inf"), [3], b"3in", True]),
+        ("theme", ["sepia"]),
+        ("scale", ["linear"]),
+        ("font_size", [3.9, 41.0, float("nan"), "9pt", True]),
+        ("font", ["DejaVu Sanz", "missing.ttf"]),
     ],
 )
-def test_what_cannot_be_chosen_is_refused_with_what_can(choice, why):
-    with pytest.raises(UsageError, match=why):
-        Style(**choice)
+def test_what_cannot_be_chosen_is_refused(name, values):
+    for value in values:
+        with pytest.raises(UsageError, match=name.partition("_")[0]):
+            Style(**{name: value})
+    with pytest.raises(UsageError, match=r"11\.5"):  # the largest font in so narrow a figure
+        Style(font_size=14.0, width=3.3)
 
 
 @pytest.mark.parametrize(
-    ("look", "inches"), [({"width": 13.3}, 13.3), ({"width": 6.0, "font_size": 12.0}, 6.0), ({"width": 3.3}, 3.3)]
+    ("look", "inches"),
+    [
+        pytest.param({"width": 13.3}, 13.3, marks=pytest.mark.thorough),
+        ({"width": 6.0, "font_size": 12.0}, 6.0),
+        pytest.param({"width": 3.3}, 3.3, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_file_of_any_format_is_as_wide_as_was_asked_for(look, inches, tmp_path):
     """What is narrower at its own size is magnified with its text, whose size may be chosen."""

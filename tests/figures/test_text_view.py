@@ -39,11 +39,6 @@ def gpt2() -> Analysis:
     return attnviz.analyze(SENTENCE, sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
 
 
-def long_text(words: int, unit: str = "word") -> Analysis:
-    labels = ["[CLS]", *(f"{unit}{i}" for i in range(words)), "[SEP]"]
-    return hand_made(labels=labels, special=(0, words + 1), patterns=by_design(words + 2))
-
-
 def test_each_piece_has_what_it_receives_and_all_of_it_adds_up(bert: Analysis, gpt2: Analysis) -> None:
     for analysis in (bert, gpt2):
         (plan,) = plans(analysis, "L1H2", "L2H0")
@@ -97,7 +92,9 @@ def test_colours_are_of_one_scale_that_tells_content_apart_or_of_each_blocks_own
 
 def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> None:
     for style in (LIGHT, DARK):
-        (plan,) = plans(long_text(30), "L0H0,L1H1", style=style)
+        labels = ["[CLS]", *(f"word{i}" for i in range(30)), "[SEP]"]
+        analysis = hand_made(labels=labels, special=(0, 31), patterns=by_design(32))
+        (plan,) = plans(analysis, "L0H0,L1H1", style=style)
         figure = text_figure(plan, style)
         shades = next(each for each in figure.axes[0].collections if isinstance(each, PatchCollection))
         values = np.concatenate([block.values for block in plan.blocks])

@@ -24,25 +24,14 @@ from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
 from tests.support.results import result_of
 from tests.support.stored import profile_of, role
 
-MARKUP = [
-    '</script><img src=x onerror="document.title=1">',
-    "\u202egnp.exe\u202c",
-    "<b>bold</b>",
-    "&lt;",
-    "$x$",
-    *HOSTILE,
-]
+IMAGE = '</script><img src=x onerror="document.title=1">'
+MARKUP = [IMAGE, "\u202egnp.exe\u202c", "<b>bold</b>", "&lt;", "$x$", *HOSTILE]
 IN_COMMANDS = " ".join(MARKUP).replace("\x00", "\x150\x7f\x85\u2028\u200d\u00a0\U000e0041'\\'\r")
 """A text that a command line can have."""
 
 LABELS = ["[CLS]", *"the cat that the dog chased".split(), "[SEP]"]
-ROLES = profile_of(
-    {
-        "L0H0": [role("previous-token", 0.95, 0.1)],
-        "L0H1": [role("syntactic:obj", 0.7, 0.4, direction="dependent_to_head")],
-        "L1H0": [role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")],
-    }
-)
+OBJ, NSUBJ = (role(f"syntactic:{name}", 0.7, 0.4, direction="dependent_to_head") for name in ("obj", "nsubj"))
+ROLES = profile_of({"L0H0": [role("previous-token", 0.95, 0.1)], "L0H1": [OBJ], "L1H0": [NSUBJ]})
 PATTERNS = torch.stack([first_pattern(8), torch.eye(8).roll(1, 0), uniform_pattern(8)]).repeat(8, 1, 1)
 MANY = torch.softmax(8 * torch.rand(270, 8, 8, generator=torch.Generator().manual_seed(1)), -1)
 
@@ -82,7 +71,6 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
         "many": hand_made(labels=LABELS, special=(), patterns=causal.reshape(30, 9, 8, 8), causal=True).page(),
         "translated": translated.page(),
         "compare": attnviz.compare(analysis, other).page(),
-        "notebook": f"<!doctype html><meta charset=utf-8>{analysis._repr_html_()}",
     }
     for name, content in pages.items():
         (folder / f"{name}.html").write_text(content, encoding="utf-8")

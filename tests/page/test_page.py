@@ -68,10 +68,9 @@ def test_packed_weights_are_within_the_error_that_the_page_states(triangle: bool
 
 
 @pytest.mark.parametrize("triangle", [False, True])
-@pytest.mark.parametrize("size", [1, 7, 99])
+@pytest.mark.parametrize("size", [1, 7])
 def test_a_pattern_that_comes_in_blocks_is_packed_as_a_whole_one(triangle: bool, size: int) -> None:
     pattern = peaked(100, triangle)
-    assert packed(pattern, triangle, size=size) == packed(pattern, triangle, size=100)
     packing = PackedPattern(triangle)
     for first in range(0, 100, size):  # hidden keys lack
         packing.add(first, pattern[first : first + size, : min(100, first + size) if triangle else 100])
@@ -103,7 +102,6 @@ def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> No
         assert "1 of 4 heads" in said
     entropy = next(each for each in data["statistics"] if each["key"] == "entropy")
     assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=SUMS_32)
-    assert "of 4 heads" not in " ".join(page_data(result, ViewOptions())["notes"])
 
 
 def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
