@@ -153,11 +153,10 @@ def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out.
 UNCOVERED = {f"test_{name}" for name in """
-ablation ablation_gradient ablation_views analysis attention benchmarks blocks blocks_of_commands cli comparison_figures
-coverage cross_commands every_family explain explain_figures explain_page families fonts guide head_grid heads_views
-heatmap help processes known_truth legible lines operations outputs_figures packaging page page_browser paths
-pooling profile profile_figures profile_known_truth published quality results shipped_profile sites
-statistic_map style tallies text_view tiles tiny_gpt2 tour two_texts verify wrong_attention
+ablation ablation_gradient analysis attention benchmarks blocks blocks_of_commands cli coverage cross_commands
+every_family explain explain_page families fonts guide head_grid heads_views heatmap help processes known_truth
+legible lines operations packaging page page_browser paths pooling profile published quality results shipped_profile
+sites style tallies text_view tiny_gpt2 tour two_texts verify wrong_attention
 """.split()}  # fmt: skip
 
 
