@@ -146,4 +146,12 @@ def explain(
     verify_stages(checkpoint, tokens, [followed.layer], kept.append)
     tell(progress, "verifying", 1, 1)
     (stages,) = kept
-    return Explanation(text, pair, checkpoint, tokens, followed, position, stages)
+    return Explanation(
+        text=text,
+        pair=pair,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        head=followed,
+        token=position,
+        stages=stages,
+    )
