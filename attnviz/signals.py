@@ -2,9 +2,10 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name))
 
@@ -13,9 +14,17 @@ class Interrupted(KeyboardInterrupt):
     """Raised by a signal; a plain KeyboardInterrupt that passes through ``exec`` ends the process though caught."""
 
 
-def interrupt(*_: object) -> NoReturn:
-    """The handler of the command line."""
-    raise Interrupted
+def interruption() -> Callable[[int, Any], None]:
+    """A handler that raises Interrupted; signals within a second are one, since timeout and systemd send two."""
+    last = float("-inf")
+
+    def interrupt(*_: object) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= 1:
+            raise Interrupted
+
+    return interrupt
 
 
 @contextmanager

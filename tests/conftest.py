@@ -25,7 +25,7 @@ from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 import attnviz
-from attnviz.signals import SIGNALS, interrupt
+from attnviz.signals import SIGNALS, interruption
 
 if TYPE_CHECKING:  # torch and transformers are imported by those who run tests, not by the one who hands them out
     from attnviz.models.checkpoint import Checkpoint
@@ -139,10 +139,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 @pytest.fixture
 def signals_heard() -> Iterator[None]:
     """As in a program in the foreground, wherever the tests run."""
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
+    handler = interruption()
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    for number, earlier in before.items():
+        signal.signal(number, earlier)
 
 
 @pytest.fixture

@@ -3,19 +3,31 @@
 import errno
 import io
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import NoReturn
 
 from attnviz.errors import INTERRUPTED, OutOfMemoryError
 from attnviz.memory import out_of_memory_named
-from attnviz.signals import handled, interrupt
+from attnviz.signals import SIGNALS, handled, interruption
 
 
 def main() -> None:
     """The console script ``attnviz``; raises SystemExit."""
     try:
-        with handled(interrupt), out_of_memory_named():
+        with handled(interruption()):
+            _run()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            for number in SIGNALS:  # later ones, while the process ends
+                signal.signal(number, signal.SIG_IGN)
+        raise
+
+
+def _run() -> None:
+    try:
+        with out_of_memory_named():
             _prepare()
             from attnviz.cli.program import app
 

@@ -179,12 +179,13 @@ class Unfinished:
                 torch.save({"settings": self._settings, "state": state}, file)
             new.replace(self.path)
         except OSError as error:
-            with suppress(OSError):
-                new.unlink()
             raise OutputError(
                 f"cannot keep what was measured in {self.path}: {error.strerror or error}; free some space or make the "
                 "folder writable there, or choose another folder with -o."
             ) from error
+        finally:
+            with suppress(OSError):
+                new.unlink()
 
     def remove(self) -> None:
         """Delete the file, of a run that cannot be resumed."""

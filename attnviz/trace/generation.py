@@ -32,7 +32,7 @@ def target_tokens(
 ) -> TargetTokens:
     """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
-    TextError: see :func:`attnviz.models.encoding.tokenize`.
+    TextError: see :func:`attnviz.models.encoding.TextReader.tokenize`.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     if target is None:

@@ -211,6 +211,7 @@ def test_a_signal_while_drawing_exits_with_130_without_traceback_or_files(starte
         assert stderr.readline() == "drawing\n"
         assert list(Path().glob(".out-new-*"))  # it had begun to write
         os.kill(child.pid, number)
+        os.kill(child.pid, signal.SIGTERM)  # timeout and systemd send two
         said = stderr.read()
         child.join(100)
     assert (child.exitcode, Path("stdout").read_text()) == (130, "")

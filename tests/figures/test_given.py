@@ -130,7 +130,7 @@ def generating(kind: str = "gpt2") -> Any:
 
 def generated(model: Any, inputs: Any, **options: Any) -> Any:
     known = {"output_attentions": True, "return_dict_in_generate": True, "pad_token_id": 0, "eos_token_id": None}
-    return model.generate(**inputs, max_new_tokens=6, **known, **options)
+    return model.generate(**inputs, **{"max_new_tokens": 6, **known, **options})
 
 
 def one_pass(model: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,10 @@ def one_pass(model: Any, ids: torch.Tensor) -> torch.Tensor:
         return torch.stack(model(ids[None, :-1], output_attentions=True).attentions)[:, 0]
 
 
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+STATIC = {"cache_implementation": "static"}
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, STATIC, {**STATIC, "max_new_tokens": 1}], ids=str)
 @pytest.mark.parametrize("kind", ["gpt2", "windows"])
 def test_the_steps_of_a_generation_are_one_pass(kind: str, options: dict[str, Any]):
     model, tokenizer = generating(kind), gpt2_tokenizer()

@@ -256,7 +256,7 @@ def side_by_side(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Align the chunks of two sides, which may differ in size, to the same rows and keys.
 
-    From those of :meth:`attnviz.commands.heads.analysis.Analysis.blocks` to the first query and the rows of both,
+    From those of :meth:`attnviz.commands.heads.analysis.Analysis.chunks` to the first query and the rows of both,
     [n_heads, rows, n_keys] each.
     """
     first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]

@@ -77,7 +77,10 @@ def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, 
             "expected attention weights, found none: models that transformers loads with sdpa return no weights; load "
             'the model with attn_implementation="eager".'
         )
-    patterns = [_joined([_of_one_text(step[number], batch) for step in steps], between_texts) for number in numbers]
+    if n_steps:
+        patterns = [_joined([_of_one_text(step[number], batch) for step in steps], between_texts) for number in numbers]
+    else:
+        patterns = [_of_one_text(steps[0][number], batch) for number in numbers]
     shapes = sorted({tuple(pattern.shape) for pattern in patterns})
     if len(shapes) > 1:
         raise UsageError(f"expected layers of one shape, found {' and '.join(str(list(shape)) for shape in shapes)}.")
@@ -128,7 +131,7 @@ def _of_one_text(layer: Any, batch: int | None) -> Tensor:
     if batch is None and n_texts > 1:
         raise UsageError(
             f"expected the weights of one text, found a batch of {n_texts}: give its index, batch=0 to "
-            f"batch={n_texts - 1}."
+            f"batch={n_texts - 1}; the beams of a search are not followed."
         )
     if batch is not None and not 0 <= batch < n_texts:
         raise UsageError(f"expected batch as an index from 0 to {n_texts - 1}, found {batch}.")
@@ -138,8 +141,6 @@ def _of_one_text(layer: Any, batch: int | None) -> Tensor:
 def _joined(steps: Sequence[Tensor], between_texts: bool) -> Tensor:
     """The pattern of a layer, [n_heads, n_queries, n_keys], from its rows in each step of a generation."""
     n_heads, n_prompt, n_keys = steps[0].shape
-    if len(steps) == 1:
-        return steps[0]
     n = n_prompt + len(steps) - 1
     whole = steps[0].new_zeros(n_heads, n, n_keys if between_texts else n)
     for number, step in enumerate(steps):
