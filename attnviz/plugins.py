@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.memory import is_out_of_memory
+from attnviz.signals import Interrupted
 
 T = TypeVar("T")
 ORIGIN = "attnviz.register"  # where a plug-in comes from, as documents say it
@@ -81,7 +82,7 @@ class Registry(Mapping[str, T]):
         """
         try:
             yield
-        except (AttnvizError, KeyboardInterrupt):
+        except (AttnvizError, KeyboardInterrupt, Interrupted):
             raise
         except BaseException as error:
             if name not in self.plugins or is_out_of_memory(error):
@@ -109,7 +110,7 @@ def run_file(path: Path) -> None:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         raise
     except BaseException as error:  # whatever somebody else's file raises
         raise UsageError(f"the plug-in {path} cannot be used: {_line(error)}.") from error

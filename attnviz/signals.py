@@ -10,18 +10,19 @@ from typing import Any
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name))
 
 
-class Interrupted(KeyboardInterrupt):
-    """Raised by a signal; a plain KeyboardInterrupt that passes through ``exec`` ends the process though caught."""
+class Interrupted(BaseException):
+    """Raised by a signal; of a KeyboardInterrupt typer makes an exit without a message."""
 
 
-def interruption() -> Callable[[int, Any], None]:
-    """A handler that raises Interrupted; signals within a second are one, since timeout and systemd send two."""
+def interruption(came: list[int]) -> Callable[[int, Any], None]:
+    """A handler that notes a signal in ``came`` and raises Interrupted; within a second (timeout sends two) once."""
     last = float("-inf")
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
         nonlocal last
         before, last = last, time.monotonic()
         if last - before >= 1:
+            came.append(number)
             raise Interrupted
 
     return interrupt

@@ -25,7 +25,7 @@ from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 import attnviz
-from attnviz.signals import SIGNALS, interruption
+from attnviz.signals import SIGNALS
 
 if TYPE_CHECKING:  # torch and transformers are imported by those who run tests, not by the one who hands them out
     from attnviz.models.checkpoint import Checkpoint
@@ -139,8 +139,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 @pytest.fixture
 def signals_heard() -> Iterator[None]:
     """As in a program in the foreground, wherever the tests run."""
-    handler = interruption()
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
     yield
     for number, earlier in before.items():
         signal.signal(number, earlier)

@@ -28,6 +28,7 @@ from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
+from attnviz.signals import Interrupted
 from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., Non
                 run = Run(function.__name__, values)
                 job = function(run, **arguments)
                 job.work()
-        except (AttnvizError, KeyboardInterrupt) as error:
+        except (AttnvizError, KeyboardInterrupt, Interrupted) as error:
             silent = _another_speaks() if job is None else job.silent
             kept = "" if job is None else job.recovery_hint(error)
             if isinstance(error, AttnvizError):

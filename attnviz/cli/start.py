@@ -15,14 +15,18 @@ from attnviz.signals import SIGNALS, handled, interruption
 
 def main() -> None:
     """The console script ``attnviz``; raises SystemExit."""
+    came = list[int]()
     try:
-        with handled(interruption()):
+        with handled(interruption(came)):
             _run()
-    except SystemExit as end:
-        if end.code == INTERRUPTED:
-            for number in SIGNALS:  # later ones, while the process ends
-                signal.signal(number, signal.SIG_IGN)
-        raise
+    except BaseException as error:
+        if not came:
+            raise
+        for number in SIGNALS:  # later ones, while the process ends
+            signal.signal(number, signal.SIG_IGN)
+        if isinstance(error, SystemExit) and error.code == INTERRUPTED:
+            raise
+        _end("interrupted.", INTERRUPTED)  # outside of a command, or a library made another error of it, or none
 
 
 def _run() -> None:
@@ -46,8 +50,6 @@ def _run() -> None:
             _end(f"cannot print: {error.strerror}.", 1)
     except OutOfMemoryError as error:  # while importing
         _end(str(error), error.exit_code)
-    except KeyboardInterrupt:  # likewise
-        _end("interrupted.", INTERRUPTED)
 
 
 def _prepare() -> None:
