@@ -244,20 +244,19 @@ def scale_of_means(values: Sequence[Array], style: Style, n: int) -> tuple[Norma
     return Normalize(0, top, clip=True), float(every.max()) > 1.001 * top
 
 
-def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
-    """Pool every block of ``factor`` rows and ``across`` columns (default as many) to the value furthest from 0.
+def max_pool(values: Array, factor: int) -> Array:
+    """Pool every square of ``factor`` rows and columns to the value furthest from 0.
 
-    [rows, columns] becomes [ceil(rows / factor), ceil(columns / across)].
+    [rows, columns] becomes [ceil(rows / factor), ceil(columns / factor)].
     """
-    across = factor if across is None else across
-    if factor == across == 1:
+    if factor == 1:
         return values
-    beyond = [(0, -values.shape[0] % factor), (0, -values.shape[1] % across)]
+    beyond = [(0, -size % factor) for size in values.shape]
     padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
-    largest = _of_blocks(np.maximum, padded, factor, across)
+    largest = _of_squares(np.maximum, padded, factor)
     if not (values < 0).any():
         return largest
-    smallest = _of_blocks(np.minimum, padded, factor, across)
+    smallest = _of_squares(np.minimum, padded, factor)
     return np.where(-smallest > largest, smallest, largest)
 
 
@@ -280,10 +279,10 @@ class PooledPattern:
         cells[:] = np.where(-smallest > largest, smallest, largest)
 
 
-def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:
-    """Largest or smallest of every block; rows first, many times faster than over two axes or reduceat."""
+def _of_squares(choose: Callable[[Array, Array], Array], values: Array, factor: int) -> Array:
+    """Largest or smallest of every square; rows first, many times faster than over two axes or reduceat."""
     rows = reduce(choose, [values[offset::factor] for offset in range(factor)])
-    return reduce(choose, [rows[:, offset::across] for offset in range(across)])
+    return reduce(choose, [rows[:, offset::factor] for offset in range(factor)])
 
 
 def named_every(cell: float, pooled: int = 1) -> int:

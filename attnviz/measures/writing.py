@@ -84,11 +84,6 @@ class WritingTally(TextTally):
             sums = torch.cat([sums, (case[:, :, None] @ values)[:, :, 0]], -1)
         self._keep("sums", sums)
 
-    def moved(self, layer: int, pattern: Tensor, weighted: Tensor, batch: Batch) -> Tensor:
-        """Direct effect on the logit of the key of largest weight but for a positive scale, [batch, n_heads, n]."""
-        effects = self._effects(layer, weighted, self._read_of(batch))
-        return effects.gather(-1, pattern.argmax(-1, keepdim=True).to(effects.device))[..., 0]
-
     def shown(self, role: str, layer: int, weighted: Tensor, batch: Batch) -> Tensor:
         """Where heads show one of :data:`attnviz.measures.patterns.WRITTEN`, boolean [batch, n_heads, n, n].
 

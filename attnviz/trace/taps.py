@@ -94,11 +94,10 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
 
     ``side`` is ``input`` (the module's first argument), ``source`` (of attention what W_K and W_V are applied to: in
     cross-attention the encoder's final states), ``arguments`` (all of them, positional and named) or ``output`` (what
-    it returns, or the first of that; of the router of experts ``weights`` are the second, ``taken`` the third: their
-    numbers). A tensor that ``visit`` returns replaces the one at the site. Other threads may run the module meanwhile:
-    what they pass is left alone.
+    it returns, or the first of that). A tensor that ``visit`` returns replaces the one at the site. Other threads may
+    run the module meanwhile: what they pass is left alone.
     """
-    at, thread = {"weights": 1, "taken": 2}.get(side, 0), get_ident()
+    thread = get_ident()
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if get_ident() != thread:
@@ -118,8 +117,8 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
             return None
         if isinstance(result, Tensor):
             return visit(result)
-        replaced = visit(result[at])
-        return None if replaced is None else (*result[:at], replaced, *result[at + 1 :])
+        replaced = visit(result[0])
+        return None if replaced is None else (replaced, *result[1:])
 
     if side in ("input", "source", "arguments"):
         return module.register_forward_pre_hook(before, with_kwargs=True)

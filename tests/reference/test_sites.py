@@ -24,7 +24,6 @@ class Attention(nn.Module):
         ("source", True, SOURCE, (STATES, 2 * SOURCE.sum())),
         ("source", False, STATES, (2 * STATES, 2 * STATES.sum())),
         ("output", False, STATES, (2 * STATES, STATES.sum())),
-        ("weights", False, STATES.sum(), (STATES, 2 * STATES.sum())),
     ],
 )
 @pytest.mark.parametrize("named", [False, True])
