@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
+from attnviz.measures.bootstrap import standard_error
 from attnviz.measures.estimates import (
     HeadScores,
     Interval,
@@ -161,12 +162,50 @@ class Candidate:
                 yield self.tested(id, int(best[id]))
 
 
+@dataclass(frozen=True)
+class BestHeads:
+    """The head of the highest score for a role in each of two models, over the same texts."""
+
+    role: str
+    a: Role
+    b: Role
+    # of the difference, from paired samples of texts, at 0.05 over all pairs of heads, so that it holds for these two,
+    # which were chosen on the same texts; None where a score has no interval
+    interval: Interval | None
+
+    @property
+    def difference(self) -> float:
+        return self.b.score - self.a.score
+
+
+def best_heads(of_a: Iterable[Candidate], of_b: Iterable[Candidate]) -> Iterator[BestHeads]:
+    """The best head of each of two models for every role that both can have, but for fixed offsets."""
+    others = {candidate.role: candidate for candidate in of_b if candidate.role not in OFFSETS}
+    for candidate in of_a:
+        if candidate.role not in others:
+            continue
+        both = candidate, others[candidate.role]
+        places = [each.estimate.highest for each in both]
+        a, b = (each.tested(HeadId(*head), direction) for each, (direction, *head) in zip(both, places, strict=True))
+        interval = None
+        if a.interval and b.interval:
+            before, after = (each.estimate.highest_samples for each in both)
+            errors = 0.0, float(standard_error(after - before))
+            rate = ERROR_RATE / math.prod(each.estimate.scores.numel() for each in both)
+            n, texts = min(a.n, b.n), min(a.texts, b.texts)
+            evidence = cosine_evidence(b.score, a.score, errors, texts, rate)
+            if candidate.scale == "proportion":
+                evidence = proportion_evidence(b.score, a.score, errors, (n, texts), rate)
+            interval = evidence.difference
+        yield BestHeads(candidate.role, a, b, interval)
+
+
 def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     """Positional roles, sink and broad, and each head's best fixed offset beyond these.
 
     That is ``offset:-3`` for keys three tokens before their queries; every offset tried counts as a test.
     """
-    estimates = tally.estimates()
+    estimates = tally.estimates(rules.SINK_ONLY)
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:

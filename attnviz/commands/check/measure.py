@@ -274,7 +274,7 @@ def _held(
         if text:
             return compare(analysis(text), analysis(text, model))
         comparison = compare_corpus(checkpoint, model_named(model), *corpus, **over_texts)
-        assert comparison is not None
+        assert isinstance(comparison, CorpusComparison)  # of one shape, as was checked
         return comparison
 
     def held(claim: Claim, id: HeadId) -> CheckedClaim:
