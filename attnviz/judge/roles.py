@@ -205,7 +205,7 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
 
     That is ``offset:-3`` for keys three tokens before their queries; every offset tried counts as a test.
     """
-    estimates = tally.estimates(rules.SINK_ONLY)
+    estimates = tally.estimates()
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:

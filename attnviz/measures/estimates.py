@@ -84,7 +84,7 @@ def estimated(
     largest = stacked[:, 0].argmax(0)
     baseline = stacked.gather(0, largest.expand(1, *values.shape))[0]
     measured = values[0].nan_to_num(-math.inf)
-    ranked = measured if eligible is None else measured.where(eligible, measured - 1)
+    ranked = measured if eligible is None else measured.where(eligible, measured - 2)  # below any other
     direction, layer, head = map(int, torch.unravel_index(ranked.argmax(), ranked.shape))
     return HeadScores(
         scores=values[0],

@@ -14,6 +14,7 @@ from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (
     PATTERNS,
     SHUFFLED,
+    SINK_ONLY,
     MaskInput,
     PatternSpec,
     allowed_units,
@@ -250,11 +251,11 @@ class StatisticsTally(TextTally):
         """Each statistic, [n_layers, n_heads]; NaN where not measurable."""
         return {name: values[0] for name, values in self._samples().items()}
 
-    def estimates(self, most_on_sinks: float = 1.0) -> dict[str, HeadScores]:
+    def estimates(self) -> dict[str, HeadScores]:
         """Each share, the sink, and entropy as a share of uniform attention's (``broad``), beside their baselines.
 
         These are uniform attention, and of patterns of chosen keys the head's own weights with its keys shuffled. A
-        head with more than ``most_on_sinks`` of its attention on sinks is not the best one for a share of the rest.
+        head with more than :data:`SINK_ONLY` of its attention on sinks is not the best one for a share of the rest.
         """
         samples, uniform = self._samples(), self._baselines()
         entropy = uniform.pop("entropy")
@@ -263,7 +264,7 @@ class StatisticsTally(TextTally):
         samples["broad"] = samples["entropy"] / entropy[..., None]
         uniform["broad"] = torch.ones_like(entropy)
         queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
-        on_content, estimates = samples["sink"][0] <= most_on_sinks, {}
+        on_content, estimates = samples["sink"][0] <= SINK_ONLY, {}
         for name, baseline in uniform.items():
             baselines = {} if baseline is None else {"uniform attention": baseline[:, None, :, None]}
             if name in SHUFFLED:

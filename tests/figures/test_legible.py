@@ -110,6 +110,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
         sentences(Path(mkdtemp()) / "s.txt", 40),
         syntax=False,
     ),
+    "compare.roles": lambda: result_of("compare.roles"),
     "explain, few": lambda: of_gpt2("a", layer=2),
     "explain, many": lambda: of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400}),
     "explain, hostile": lambda: of_gpt2(HOSTILE_TEXT, {"n_positions": 99}),
