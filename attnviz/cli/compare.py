@@ -31,6 +31,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     Both sides are verified. It writes compare.png, one picture per head (differences/L00H00.png), captions,
     compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance. With --corpus it
     writes compare-corpus-distances.png, compare-corpus.json and compare-corpus.csv: mean distances with intervals.
+    Models of different shapes are compared role by role (compare-roles.png, .json, .csv), by the best head of each.
     After an interruption the same command goes on where it stopped; torchrun -m attnviz compare splits the texts
     over processes.
 

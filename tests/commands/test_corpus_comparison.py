@@ -344,7 +344,10 @@ def test_models_change_places_and_differences_their_sign(unlike, by_role):
 
 def test_a_head_that_rests_on_sinks_is_not_the_best_for_what_is_left(tmp_path, monkeypatch):
     corpus = sentences(tmp_path / "texts.txt", 8)
-    layers = [[[lambda query: [0 if query % 4 else query - 1], LOOKS_AT["next-token"]]], [[LOOKS_AT["previous-token"]] * 3]]
+    layers = [
+        [[lambda query: [0 if query % 4 else query - 1], LOOKS_AT["next-token"]]],
+        [[LOOKS_AT["previous-token"]] * 3],
+    ]
     models = [from_loaded(hand_built_bert(each), bert_tokenizer()) for each in layers]
     for most, head, score in ((0.9, "L0H0", 1), (0.5, "L0H1", 0)):
         monkeypatch.setattr(tallies, "SINK_ONLY", most)
