@@ -434,6 +434,8 @@ def test_classes_that_differ_are_not_compared_and_labels_need_classes(bert, tune
     assert (alike.flips, alike.accuracy["n"]) == ([], 2)
     assert alike.heads[0].on_flips is None
     assert attnviz.compare_corpus(one, three, table, syntax=False).decisions is None
+    of_gpt2 = attnviz.compare_corpus(one, from_loaded(*hand_built_classifier("gpt2")), table, syntax=False)
+    assert (type(of_gpt2), of_gpt2.accuracy["n"]) == (attnviz.RoleComparison, 2)
     for pair in ((one, three), (bert, tuned)):
         with pytest.raises(attnviz.UsageError, match="label"):
             attnviz.compare_corpus(*pair, table, label_column="label", syntax=False)

@@ -57,13 +57,6 @@ class HeadChange(Difference):
     on_others: Difference | None = None  # likewise, on all other texts
 
     @property
-    def with_class(self) -> float:
-        """By how much farther A and B are apart on texts that they class differently; 0 without any."""
-        return (
-            0.0 if self.on_flips is None or self.on_others is None else self.on_flips.distance - self.on_others.distance
-        )
-
-    @property
     def role_changed(self) -> bool:
         return getattr(self.before, "role", None) != getattr(self.after, "role", None)
 
@@ -272,10 +265,8 @@ class _Run:
         if known is None or self.like:
             return known
 
-        def tell(_: Text, why: str) -> None:
-            self.settings.warn(f"{text.place}: left out: {why}.")
-
-        items = encode(self.models[1], [known], tell)
+        warn = self.settings.warn
+        items = encode(self.models[1], [known], lambda _, why: warn(f"{text.place}: left out: {why}."))
         return known if items and not all(items[0].sink) else None
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
@@ -364,8 +355,9 @@ class _Run:
             passed = roles_by_head(judged_roles(of_side, {}), ids)
             clearest.append({id: next(iter(of_head), None) for id, of_head in passed.items()})
         apart = 0 < len(common.flips) < done.texts
-        groups = [tally.ranked() if apart else [] for tally in (self.flipped, self.others)]
-        on_flips, on_others = ({head.id: head for head in group} for group in groups)
+        on_flips, on_others = (
+            {head.id: head for head in tally.ranked()} if apart else {} for tally in (self.flipped, self.others)
+        )
         heads = [
             HeadChange(
                 **vars(head),

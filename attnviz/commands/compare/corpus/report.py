@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, sub
 from typing import Any
 
 from rich.console import RenderableType
@@ -66,12 +66,15 @@ def _roles(head: HeadChange) -> str:
 _WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
 
 
-_ON_FLIPS: tuple[Field[HeadChange], ...] = (
-    Field("On these", attrgetter("on_flips.distance"), name="on_flips", unit="√nats", write=THOUSANDTHS),
-    Field("Interval", attrgetter("on_flips.interval"), name="on_flips_interval", write=_WRITE_INTERVAL),
-    Field("On others", attrgetter("on_others.distance"), name="on_others", unit="√nats", write=THOUSANDTHS),
-    Field("Interval", attrgetter("on_others.interval"), name="on_others_interval", write=_WRITE_INTERVAL),
-)
+def _distance_on(group: str, title: str) -> tuple[Field[HeadChange], Field[HeadChange]]:
+    ends = {f"{group}_low": (0,), f"{group}_high": (1,)}
+    return (
+        Field(title, attrgetter(f"{group}.distance"), name=group, unit="√nats", write=THOUSANDTHS),
+        Field("Interval", attrgetter(f"{group}.interval"), name=f"{group}_interval", csv=ends, write=_WRITE_INTERVAL),
+    )
+
+
+_ON_FLIPS = (*_distance_on("on_flips", "On these"), *_distance_on("on_others", "On others"))
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
@@ -126,10 +129,17 @@ def _flips(result: CorpusComparison, rows: int | None) -> Iterator[RenderableTyp
             f"Too few to tell which heads change with the class: {ENOUGH_TEXTS} are needed, and as many others."
         )
         return
-    heads = sorted(result.heads, key=lambda head: -head.with_class)
-    heads = sorted(result.heads, key=attrgetter("with_class"), reverse=True)
+    distances = attrgetter("on_others.distance", "on_flips.distance")
+    heads = sorted(result.heads, key=lambda head: sub(*distances(head)))
     columns = [*pick(_FIELDS, "id"), *_ON_FLIPS]
-    yield first_rows("Heads on texts that change their class", columns, heads, rows, "compare-corpus.csv")
+    yield first_rows(
+        "Heads on texts that change their class",
+        columns,
+        heads,
+        rows,
+        "compare-corpus.csv",
+        order="the largest difference first",
+    )
 
 
 def _table(result: CorpusComparison, choices: ViewOptions) -> NamedTable[HeadChange]:
