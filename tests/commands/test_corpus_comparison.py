@@ -397,6 +397,7 @@ def own_classes(model: Any, tokenizer: Any, texts: list[str]) -> list[str]:
     return [model.config.id2label[int(of_text.argmax())] for of_text in logits]
 
 
+@pytest.mark.usefixtures("saved_at_once")
 def test_flips_accuracy_and_heads_on_flipped_texts_are_those_of_plain_loops(classifiers, tmp_path):
     texts = sentences(tmp_path / "t.txt", 90).read_text(encoding="utf-8").splitlines()
     labels = ["bad" if number % 3 else "good" for number in range(len(texts))]
@@ -421,6 +422,11 @@ def test_flips_accuracy_and_heads_on_flipped_texts_are_those_of_plain_loops(clas
         own = [distance for distance, flip in zip(distances, flips, strict=True) if flip == flipped]
         assert group.distance == pytest.approx(np.mean(own), rel=SHARP_32)
         assert group.interval is not None
+    again: dict[str, Any] = {**columns, "batch_size": 16, "unfinished": tmp_path / "u", "warn": lambda _: None}
+    with pytest.raises(KeyboardInterrupt):
+        attnviz.compare_corpus(a, b, table, syntax=False, **again, progress=interrupting(2, signal.SIGINT))
+    resumed = attnviz.compare_corpus(a, b, table, syntax=False, **again)
+    assert (resumed.flips, resumed.accuracy) == (found.flips, found.accuracy)
     whole = (head.on_flips.distance * sum(flips) + head.on_others.distance * (90 - sum(flips))) / 90
     assert head.distance == pytest.approx(whole)
 
