@@ -70,8 +70,9 @@ def why_not_compared(a: Checkpoint, b: Checkpoint) -> str:
     """Reason why the decisions of two models cannot be compared, or ''."""
     if a.classifier is None or b.classifier is None or a.why_no_classes or b.why_no_classes:
         return a.why_no_classes or b.why_no_classes
-    classes = a.classifier.listed, b.classifier.listed
-    return "" if classes[0] == classes[1] else f"A has the classes {classes[0]}; B has {classes[1]}"
+    if a.classifier.labels == b.classifier.labels:
+        return ""
+    return f"A has the classes {a.classifier.listed}; B has {b.classifier.listed}"
 
 
 def decide(model: Checkpoint, inputs: dict[str, Tensor], ids: Sequence[Sequence[int]]) -> list[Decision]:

@@ -98,7 +98,10 @@ class RoleComparison(Result):
 
     @property
     def reading_notes(self) -> list[str]:
-        return list(dict.fromkeys([*self.first.notes, *self.second.notes, *self.text_notes]))
+        notes = [*self.first.notes, *self.second.notes, *self.text_notes]
+        if self.decisions is None and self.first.classifier is not None and self.second.classifier is not None:
+            notes.append(f"Decisions are not compared: {why_not_compared(self.first, self.second)}.")
+        return list(dict.fromkeys(notes))
 
     @property
     def checkpoint(self) -> Checkpoint:  # of the heads' numbers

@@ -73,10 +73,10 @@ def first_lines(result: RoleComparison, said: str) -> Iterator[Text]:
     yield Text("\n".join(side_lines(result)), style="bold")
     yield Text("\n").join(verification_line(side, model, sample=sample) for side, model in models)
     if result.decisions is not None:
-        said += f".\nB decides for another class than A for {len(result.flips)} of {counted(result.texts, 'text')}"
+        said += f".\nB gives {len(result.flips)} of {counted(result.texts, 'text')} another class than A"
     if result.accuracy is not None:
         a, b = (percent(result.accuracy[side]) for side in "ab")
-        said += f"; with a label are {result.accuracy['n']:,}: A is right on {a}, B on {b}"
+        said += f"; of {result.accuracy['n']:,} with a label A is right on {a}, B on {b}"
     yield Text(f"{said}.", style="bold")
 
 
