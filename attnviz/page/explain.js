@@ -1,6 +1,6 @@
 /** The page of a layer: its steps as panels, for the token and the head that are chosen. */
 import { element, frame, givenData, walk } from "./dom.js";
-import { heatmap, pixelsOf, scaleOf, Themes } from "./pictures.js";
+import { heatmap, Themes, thumbnail } from "./pictures.js";
 import { isolated, paint } from "./scene.js";
 import { asMatrix, colours, digits, numberTable, sum, Tensor } from "./steps.js";
 
@@ -145,11 +145,7 @@ class Layer {
     });
     this.heads?.forEach((button, head) => {
       button.setAttribute("aria-pressed", String(head === state.head));
-      const matrix = this.square(this.numbers.pattern.at(head), false);
-      const pixels = pixelsOf(matrix, this.theme.weights, scaleOf("per-head", matrix.largest, false));
-      const canvas = /** @type {HTMLCanvasElement} */ (button.firstElementChild);
-      [canvas.width, canvas.height] = [pixels.width, pixels.height];
-      canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+      thumbnail(/** @type {HTMLCanvasElement} */ (button.firstElementChild), this.square(this.numbers.pattern.at(head), false), this.theme, "per-head");
     });
     showInLine(this.tokens?.[state.token]);
     showInLine(this.heads?.[state.head]);
@@ -197,9 +193,12 @@ class Layer {
     return this.numbers[name].at(this.state.head, this.state.token);
   }
 
-  /** @param {Float32Array} values @param {boolean} signed */
+  /** Signed numbers are those before the mask. @param {Float32Array} values @param {boolean} signed */
   square(values, signed) {
-    return asMatrix(values, this.labels, this.labels, this.data.tokens.muted, signed);
+    const { mask } = this.numbers;
+    const open = signed || mask.values.every(Boolean);
+    const masked = open ? null : (/** @type {number} */ row, /** @type {number} */ column) => !mask.at(row)[column];
+    return { ...asMatrix(values, this.labels, this.labels, this.data.tokens.muted, signed), masked };
   }
 
   /**

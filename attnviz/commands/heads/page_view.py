@@ -13,7 +13,7 @@ from attnviz.commands.heads.summary import corpora_of, no_role, role_text, unles
 from attnviz.figures.families import family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import SCALARS
+from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
@@ -65,8 +65,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     for head, (packed,) in kept.items():  # rows and columns by the numbers of their axes: the source, then the target
         part = parts[of_layer[head.layer]]
         rows, columns = part.stack_letter in ("D", "X"), part.stack_letter == "D"
-        entry = {"rows": int(rows), "columns": int(columns), "data": packed, "triangle": part.context.causal}
-        packed_patterns.append(entry)
+        packed_patterns.append(pattern_entry(packed, int(rows), int(columns), analysis.context_of(head.layer)))
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -114,6 +113,12 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     }
 
 
+def pattern_entry(packed: str, rows: int, columns: int, context: TextContext) -> dict[str, Any]:
+    """``Packed`` as in ``attnviz/page/patterns.js``, with what the mask of its layer hides."""
+    mask = {"triangle": context.causal, "window": context.window}
+    return {"rows": rows, "columns": columns, "data": packed, **mask}
+
+
 def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId]:
     """Selected heads, then cross-attention, sinks and broad ones last; and the clearest labels first."""
     chosen = analysis.select(choices.select) if choices.select else []
@@ -128,8 +133,6 @@ def _page_notes(analysis: Analysis, first: str) -> list[str]:
     recomputed = "verified" if analysis.verification.level else "recomputed"
     lines = [
         first,
-        "Labels are of this text alone; ? marks an indication only.",
-        "Below them: roles over the corpus." if analysis.profile is not None else "",
         f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
         capital(f"{kinds_in_words(analysis)}.") if analysis.target else "",
     ]
