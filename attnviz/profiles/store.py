@@ -24,8 +24,7 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
-from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
-from attnviz.wording import counted
+from attnviz.profiles.parts import Merged, corpus_in_words, measured_on, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -67,8 +66,8 @@ class StoredProfile:
     @property
     def measured_on(self) -> str:
         """The corpora with their sizes, for people."""
-        sizes = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
-        return "; ".join(sizes) or "random tokens, repeated"
+        sizes = [corpus_in_words(corpus.name, corpus.sentences) for corpus in self.corpora]
+        return " and ".join(sizes) or "random tokens, repeated"
 
     def measured_by(self, roles: Iterable[Role]) -> str:
         """The corpora that measured these roles, with their sizes, for people: if several, each with its parts."""
