@@ -38,7 +38,7 @@ export class HeadPanel {
       const kept = matrix && matrix.rows.axis === matrix.columns.axis ? app.state.tokens : [];
       app.set({ direction: /** @type {"from"|"to"} */ (direction), tokens: kept });
     });
-    this.scale = choice("Scale", "scale", [["shared", "0 to 1"], ["per-head", "this head's own"], ["log", "logarithmic"]], (scale) => app.set({ scale }));
+    this.scale = choice("Scale", "scale", [["shared", "0 to 1"], ["per-head", "its own"], ["log", "log"]], (scale) => app.set({ scale }));
     this.drop = tick(`without ${data.dropped || "special tokens"}`, "drop", (drop) => app.set({ drop }));
     this.drop.field.hidden = !data.dropped;
     this.words = tick("whole words", "words", (words) => app.set({ words }));
@@ -268,7 +268,7 @@ export class HeadPanel {
     values.forEach((value, at) => (Math.abs(value) > Math.abs(values[best]) ? (best = at) : best));
     const from = this.facing(matrix) === "from";
     if (!chosen.length) {
-      const none = `No ${own.unit} chosen: the mean of all`;
+      const none = `Mean of all ${own.unit}s`;
       return from ? [`${none}; most to “`, named(other.labels[best]), "”", number(values[best])] : [none];
     }
     const span = this.app.chosenSpan;

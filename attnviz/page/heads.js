@@ -32,7 +32,7 @@ export class HeadsPanel {
     this.turn = 0;
     this.modes = switches("How heads are shown", [["grid", "Grid"], ["scatter", "Scatter"], ["table", "Table"]], (left) => app.set({ left }));
     const statistics = /** @type {[string, string][]} */ (data.statistics.map(({ key, title }) => [key, title]));
-    this.sort = choice("Sort by", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
+    this.sort = choice("Sort", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
     const names = [...new Set(data.heads.flatMap(namesOf))].sort((a, b) => Number(a.endsWith(OVER)) - Number(b.endsWith(OVER)) || a.localeCompare(b, "en"));
     this.label = choice("Only", "only", [["", "all labels"], ...names.map((name) => /** @type {[string, string]} */ ([name, name]))], (only) => app.set({ only }));
     this.kind = choice("Kind", "kind", [["", "all kinds"], ...(data.kinds ?? []).map((kind) => /** @type {[string, string]} */ ([kind, kind]))], (kind) => app.set({ kind }));
@@ -66,7 +66,7 @@ export class HeadsPanel {
 
   /** What marks, dim heads and grey cells of the grid mean. */
   meanings() {
-    const { heads, families, patterns } = this.app.data;
+    const { heads, families, patterns, does } = this.app.data;
     const roles = heads.flatMap(({ role }) => role ?? []);
     const judged = [...heads, ...roles];
     const marks = Object.values(families).filter(({ name }) => judged.some(({ family }) => family === name));
@@ -75,11 +75,11 @@ export class HeadsPanel {
       judged.some(({ label }) => label.endsWith("?")) ? "?: weak" : "",
       roles.some(({ seen }) => seen === false) ? "hollow: none on this text" : "",
       roles.some(({ seen }) => seen === null) ? "half: not looked for on this text" : "",
-      this.buttons.some((button) => button.classList.contains("dim")) ? "dim: rests on sinks, or unnamed" : "",
+      this.buttons.some((button) => button.classList.contains("dim")) ? "dim: rests on sinks, or shows no pattern" : "",
       patterns.length ? "darker: more attention" : "",
       patterns.some(({ triangle, window }) => triangle || window !== null) ? "hatched: masked" : "",
     ];
-    return [...marks.map((family) => element("span", {}, markElement(mark(family, 6, 6, 4.6, "", "none", true)), family.name)), said.filter(Boolean).join("; ")];
+    return [...marks.map((family) => element("span", {}, markElement(mark(family, 6, 6, 4.6, "", "none", true)), does?.[family.name] ?? family.name)), said.filter(Boolean).join("; ")];
   }
 
   /** @param {import("./patterns.js").Head} head @param {number} place */

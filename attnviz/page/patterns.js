@@ -20,7 +20,7 @@
  * @typedef {{names: string[], places: number[][], pairs: {from: number, to: number, uniform: number|null, values: (number|null)[]}[]}} Spans
  *   places: positions of each; pairs: of two spans, by number, the share of attention of every head
  * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
- * @typedef {{command: string, title: string, verification: string, sentences?: string[], look?: Table|null, notes: string[], sides: string[], axes: Axis[],
+ * @typedef {{command: string, title: string, verification: string, sentences?: string[], look?: Table|null, does?: Record<string, string>, notes: string[], sides: string[], axes: Axis[],
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>, families: Record<string, Family>,
  *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[], spans?: Spans}} PageData
