@@ -103,15 +103,15 @@ export function sortable(table, chosen, digits = 3) {
   });
   body.append(...rows.map(({ row }) => row));
   const headers = table.columns.map((title, at) => {
+    const numbers = rows.some(({ cells }) => typeof cells[at] === "number");
     const sort = () => {
-      const numbers = rows.some(({ cells }) => typeof cells[at] === "number");
       const descending = header.getAttribute("aria-sort") === "none" ? numbers : header.getAttribute("aria-sort") === "ascending";
       headers.forEach((each) => each.setAttribute("aria-sort", "none"));
       header.setAttribute("aria-sort", descending ? "descending" : "ascending");
       rows.sort((a, b) => ordered(a.cells[at], b.cells[at], descending));
       body.append(...rows.map(({ row }) => row));
     };
-    const header = element("th", { scope: "col", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
+    const header = element("th", { scope: "col", class: numbers ? "number" : "text", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
     return header;
   });
   return cue(element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
