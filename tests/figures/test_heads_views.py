@@ -136,7 +136,7 @@ def test_every_statistic_is_a_map_with_the_value_of_each_head_and_a_column_with_
     found = [map_of(analysis, name).values[head.id.layer, head.id.head] for head in analysis.heads]
     expected = [head.statistics.get(name) for head in analysis.heads]
     assert found == pytest.approx([np.nan if value is None else value for value in expected], nan_ok=True)
-    header = " ".join(analysis.report(maps=[name], width=150).partition("Baseline")[2].partition("─")[0].split())
+    header = " ".join(analysis.report(maps=[name], width=150).partition(" n ")[2].partition("─")[0].split())
     unit = described(name, "token", "")[2]
     assert header.endswith(f"({unit})") if unit else "(" not in header
 

@@ -154,23 +154,16 @@ def on_this_text(part: Analysis, head: HeadFindings) -> str:
     return f"{'yes' if shows else 'no'} ({rounded(verdict.judged[0])})"
 
 
-def closing(analysis: Analysis, rows: Sequence[LookRow]) -> list[str]:
-    """What a guess is, where one head is shown, and that the heads are the model's own."""
-    verification, guess = analysis.verification, "Guess: uniform attention, or the best of six rules."
-    with_roles = [head.id for _, head in rows if head.role is not None and not head.role.describes]
-    if with_roles and not analysis.checkpoint.stacks:
-        named = [] if analysis.checkpoint.name == "minilm" else analysis.checkpoint.model_options
-        guess += visible(" ".join([" One head: attnviz card", str(with_roles[0]), *named]))
-    elif analysis.profile is None:
-        guess += f" n below {ENOUGH}: weak."
-    lines = [guess] if rows else []
-    if verification.level:
-        worst = max(verification.pattern_error, verification.output_error)
-        lines.append(
-            f"Checked: all {verification.heads_compared} heads equal the model's own (to {worst:.0e}, as it runs: "
-            f"{verification.attention})."
-        )
-    return lines
+def guess_note(analysis: Analysis, rows: Sequence[LookRow]) -> str:
+    """What a guess is, and the command that shows one of the heads."""
+    note = "Guess: uniform attention, or the best of six rules."
+    if analysis.profile is None:
+        return f"{note} Below n = {ENOUGH} a score is weak."
+    shown = next((head.id for _, head in rows if head.role is not None and not head.role.describes), None)
+    if shown is None:
+        return note
+    named = [] if analysis.checkpoint.name == "minilm" else analysis.checkpoint.model_options
+    return f"{note} One head: {visible(' '.join(['attnviz card', str(shown), *named]))}"
 
 
 def _special_tokens(analysis: Analysis) -> str:

@@ -96,18 +96,18 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
 def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[tuple[str, HeadFindings]]:
     """The clearest heads of each kind, each head once, up to ``most``; by kind, of every kind the first one.
 
-    The kind is that of the first role over the corpus, or without a stored profile of each part of the label.
+    A kind is that of the first role over the corpus; heads without one stand below, by the parts of their labels.
     """
     rows = list[tuple[int, str, HeadFindings]]()
     left = list(heads)
     for kind in LABEL_KINDS:
         ranked = []
         for head in left:
-            judged: list[tuple[str, Role | Verdict]] = [*(head.on_text if head.roles is None else head.over_corpus[:1])]
+            judged: list[tuple[str, Role | Verdict]] = [*(head.over_corpus[:1] or head.on_text)]
             clearest = [rank_value(part) for name, part in judged if _kind_of(name) == kind]
             if clearest:
-                ranked.append((-max(clearest), head.id, head))
-        ranked.sort(key=lambda item: item[:2])
+                ranked.append((not head.roles, -max(clearest), head.id, head))
+        ranked.sort(key=lambda item: item[:3])
         new = [head for *_, head in ranked[: 3 if kind in MISSION else 1]]
         rows += [(place, kind, head) for place, head in enumerate(new)]
         left = [head for head in left if head not in new]

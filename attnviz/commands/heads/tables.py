@@ -6,12 +6,12 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, sorted_by_selection
-from attnviz.commands.heads.first_look import closing, look_rows, look_table, sentences
+from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
 from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import (
     LABEL_NUMBERS,
@@ -32,6 +32,7 @@ from attnviz.present.published import ARROWS, role_name, score_and_baseline
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
+    checked_line,
     cut_note,
     first_rows,
     glued,
@@ -61,10 +62,13 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
         yield from _contact_table(analysis, chosen, choices.rows(MOST_LISTED))
         yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole)
         target = analysis.target
-        yield notes(
-            "" if target is None else target_note(target.text, target.generated),
-            "" if target is None else cut_note(target.tokens, "target"),
-            *closing(analysis, rows),
+        yield Group(
+            notes(
+                guess_note(analysis, rows) if rows else "",
+                "" if target is None else target_note(target.text, target.generated),
+                "" if target is None else cut_note(target.tokens, "target"),
+            ),
+            checked_line(analysis.verification, analysis.checkpoint),
         )
         return
     for part in analysis.parts_of(choices.select):
