@@ -54,7 +54,7 @@ export class HeadsPanel {
     this.count = element("p", { class: "quiet" });
     this.grid = element("div", { class: "grid", tabindex: 0, role: "group", "aria-label": "Heads; arrows walk through them" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
-    this.table = element("div");
+    this.table = element("div", { class: "all" });
     this.buttons = data.heads.map((head, place) => this.thumbnail(head, place));
     this.legend = element("p", { class: "legend" }, ...this.meanings());
     const look = data.look ? [sortable(data.look, (id) => app.open(app.placeOf(id)), 2)] : [];
@@ -281,10 +281,8 @@ export class HeadsPanel {
       button.classList.toggle("previewed", place === shown && place !== state.head);
       button.tabIndex = place === state.head ? 0 : -1;
     });
-    if (state.left === "table") {
-      for (const row of this.table.querySelectorAll("tr[data-head]")) {
-        row.classList.toggle("current", /** @type {HTMLElement} */ (row).dataset.head === this.app.data.heads[shown].id);
-      }
+    for (const row of /** @type {NodeListOf<HTMLElement>} */ (this.root.querySelectorAll("tr[data-head]"))) {
+      row.classList.toggle("current", row.dataset.head === this.app.data.heads[shown].id);
     }
   }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
-from attnviz.commands.heads.first_look import closing, look_rows, look_table, sentences
+from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
 from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
@@ -122,7 +122,7 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
     listed = None
     if rows:
         table = look_table(rows, len(chosen), ids_and_names(choices.select)[1], choices)
-        listed = page_table(table.title, closing(analysis, rows)[0], table.columns, rows, head=0)
+        listed = page_table(table.title, guess_note(analysis, rows), table.columns, rows, head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, chosen), "look": listed, "does": does}
 
