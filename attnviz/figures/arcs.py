@@ -39,6 +39,7 @@ class Arc:
         return self.found is None and not self.step
 
     def ink(self, style: Style) -> str:
+        """The colour of its line."""
         if self.step:
             return text_colour(style)
         return style.greys.frame if self.found is None else style.verdict(self.found)

@@ -167,7 +167,7 @@ class Style:
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> "LinearSegmentedColormap":
-        """Diverging colours: teal below 0, the paper's for 0, orange above; blue is of weights alone (Brewer's BrBG)."""
+        """Diverging colours: teal below 0, the paper's for 0, orange above; blue is for weights alone."""
         from matplotlib.colors import LinearSegmentedColormap
 
         less, more = ("#01665e", "#b35806") if self.theme == "light" else ("#5ab4ac", "#f1a340")

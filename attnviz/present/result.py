@@ -380,7 +380,7 @@ class Result:
         return {"attnviz": __version__, **content, **more, "figures": list(figures)}
 
 
-def _models_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+def _models_of(document: dict[str, Any]) -> list[Any]:
     return document.get("models") or [document.get("model", {})]
 
 

@@ -13,7 +13,6 @@ from rich.tree import Tree
 from attnviz.commands.why.chain import ChainLink
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
-from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
