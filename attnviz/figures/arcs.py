@@ -270,9 +270,11 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
     if span.is_short:
         half = points_of(name, _NAME) / 2 + 0.6 + _BOLD / 2
         left, right = max(x for x in legs if x <= middle) + half, min(x for x in legs if x >= middle) - half
-        middle = min(max(middle, left), right)
         height = height - 0.6 * _STEP
-        name = name if left <= right else ""
+        if left <= right:
+            middle = min(max(middle, left), right)
+        elif not span.arc.step:  # whose name lies on the legs that it has no room between
+            name = ""
     if span.arc.found is False:
         ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)
     elif name and (span.is_short or span.lacking <= 0):

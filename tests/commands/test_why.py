@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.text import Text
 from transformers import GPT2Config, GPT2Model
 
 import attnviz
@@ -218,6 +219,12 @@ def test_the_picture_is_the_path_from_head_to_head_over_the_tokens_around_it(n_b
     whole = n_before <= 30
     assert words.count("…") == (not whole)
     assert len(words) == (n_before + 10 if whole else 12)
+
+
+def test_every_arc_of_a_path_has_its_name_also_between_the_legs_of_others() -> None:
+    result = attnviz.why("one one two two three three", "tiny-gpt2", head="L1H3", query=5, key=5)
+    texts = {text.get_text().split()[0] for text in result.figure().findobj(Text) if text.get_fontsize() == 6}
+    assert {"L0H2", "L1H3"} <= texts
 
 
 def test_where_no_earlier_head_wrote_what_is_read_the_path_is_that_of_the_head_alone() -> None:
