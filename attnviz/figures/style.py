@@ -167,10 +167,10 @@ class Style:
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> "LinearSegmentedColormap":
-        """Diverging colours: blue below 0, the paper's for 0, orange above; safe for colour blindness."""
+        """Diverging colours: teal below 0, the paper's for 0, orange above; blue is for weights alone."""
         from matplotlib.colors import LinearSegmentedColormap
 
-        less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
+        less, more = ("#01665e", "#b35806") if self.theme == "light" else ("#5ab4ac", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
     def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":

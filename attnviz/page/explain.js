@@ -2,7 +2,7 @@
 import { element, frame, givenData, walk } from "./dom.js";
 import { heatmap, Themes, thumbnail } from "./pictures.js";
 import { isolated, paint } from "./scene.js";
-import { asMatrix, colours, digits, numberTable, sum, Tensor } from "./steps.js";
+import { asMatrix, colours, digits, legendOf, numberTable, sum, Tensor } from "./steps.js";
 
 /**
  * @typedef {{head: number, token: number, key: number}} Choice
@@ -127,7 +127,7 @@ class Layer {
     root.append(
       element("p", { class: "quiet", text: `Choose a token${said}:` }),
       element("div", { class: "strip", role: "group", "aria-label": "The text: choose the token that attends", dir: tokens.rtl ? "rtl" : "ltr" }, ...this.tokens),
-      element("p", { class: "quiet", text: "and one of the heads, each with its pattern:" }),
+      element("p", { class: "quiet", text: "and one of the heads, each with its pattern, blue to its largest weight:" }),
       element("div", { class: "grid", role: "group", "aria-label": `The ${heads.length} heads of the layer` }, ...this.heads),
       element("nav", { "aria-label": "Steps" }, ...links),
     );
@@ -202,10 +202,10 @@ class Layer {
   }
 
   /**
-   * A picture; a click on it gives a row and a column.
-   * @param {import("./pictures.js").Picture} picture @param {string} label @param {(row: number, column: number) => void} clicked
+   * A picture with its legend; a click on it gives a row and a column.
+   * @param {import("./pictures.js").Picture & {legend: string}} picture @param {string} label @param {(row: number, column: number) => void} clicked
    */
-  canvas({ scene, at }, label, clicked) {
+  canvas({ scene, at, legend }, label, clicked) {
     const made = /** @type {HTMLCanvasElement} */ (element("canvas", {
       class: "picture", role: "img", "aria-label": label,
       onclick: (event) => {
@@ -214,13 +214,14 @@ class Layer {
       },
     }));
     paint(made, scene, this.themes.density);
-    return made;
+    return element("figure", {}, made, element("figcaption", { class: "check", text: legend }));
   }
 
   /** Numbers of tokens by tokens. @param {string} label @param {Float32Array} values @param {boolean} signed @param {number} room */
   pattern(label, values, signed, room) {
-    const picture = heatmap(this.square(values, signed), "shared", this.theme, Math.min(room, SQUARE), [], { rows: [this.state.token], columns: [] });
-    return this.canvas(picture, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
+    const matrix = this.square(values, signed);
+    const picture = heatmap(matrix, "shared", this.theme, Math.min(room, SQUARE), [], { rows: [this.state.token], columns: [] });
+    return this.canvas({ ...picture, legend: legendOf(matrix) }, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
   }
 
   /** A vector for each token. @param {string} label @param {Float32Array} values @param {number} chosen @param {number} room @param {(row: number, column: number) => void} clicked @param {[number, number]} [columns] that are outlined */

@@ -67,7 +67,7 @@ export function scaleOf(scale, largest, signed) {
 
 /** @param {string} scale @param {Matrix} matrix */
 export function scaleInWords(scale, matrix) {
-  if (matrix.signed) return `colours: blue more in A, orange more in B, by the root of the difference to ±${matrix.largest.toPrecision(2)}${scale === "per-head" ? " (this head's own)" : ", the same for every head"}`;
+  if (matrix.signed) return `colours: teal more in A, orange more in B, by the root of the difference to ±${matrix.largest.toPrecision(2)}${scale === "per-head" ? " (this head's own)" : ", the same for every head"}`;
   const named = {
     shared: "0 to 1, the same for every head", log: "0.0001 or less to 1, logarithmic, the same for every head",
     "per-head": `0 to this head's largest weight, ${matrix.largest.toPrecision(2)}`,

@@ -38,6 +38,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
     adapter = model.adapter and {key: getattr(model.adapter, key) for key in ("name", "kind", "revision", "sha256")}
     return {
         "name": model.names[0],
+        "full_name": model.full_name,
         **({"adapter": adapter} if adapter else {}),
         "architecture": model.architecture.name,
         "revision": model.revision,

@@ -1,11 +1,11 @@
 """Model, text and unit of a result, as titles, notes and captions state them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnviz.figures.style import FAINTEST, Style
-from attnviz.wording import counted, ordinal, quoted
+from attnviz.wording import counted, ordinal, quoted, visible
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
@@ -124,6 +124,20 @@ def caption_of(what: str, *details: str) -> str:
     facts = [fact.strip().removesuffix(".") for fact in details if fact.strip()]
     first = f"{what.strip().removesuffix('.')}."
     return f"{first}\nDetails: {'; '.join(facts)}." if facts else first
+
+
+def with_models(caption: str, models: Iterable[dict[str, Any]]) -> str:
+    """A caption with a last line: full name and revision of each model, and how heads are numbered.
+
+    ``models`` are entries of a document. Without a revision the hash of the weights says which model it is.
+    """
+    named = []
+    for model in models:
+        digest = model.get("weights_sha256")
+        revision = model.get("revision") or (f"weights with SHA-256 {digest[:12]}…" if digest else "")
+        name = model.get("full_name") or visible(model["name"])
+        named.append(f"{name} ({visible(revision)})" if revision else name)
+    return f"{caption}\nModel: {' and '.join(dict.fromkeys(named))}. Layers and heads count from 0."
 
 
 def capital(text: str) -> str:

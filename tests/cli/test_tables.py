@@ -138,7 +138,7 @@ def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(
     assert len(analysis.report(width=100).splitlines()) < 22  # the last one says where to look
     assert len(analysis.report(width=100, verbose=True).splitlines()) > 30
     (first,) = tables_of(analysis)
-    assert len(first.rows) <= 8
+    assert len(first.rows) <= 7
     (asked_for,) = tables_of(analysis, maps=("local",))
     assert "Local" in [column.title for column in asked_for.columns]
     for table in (first, *tables_of(analysis, verbose=True)):

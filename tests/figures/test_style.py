@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import rgb_to_hsv, to_hex, to_rgb
 from PIL import Image
 
 from attnviz.errors import UsageError
@@ -117,3 +117,13 @@ def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_
 def test_the_norm_of_each_scale(scale, places):
     assert list(Style(scale=scale).norm(0.4)([1e-5, 0.2, 0.4])) == pytest.approx(places, abs=1e-4)
     assert Style(scale=scale).norm(0.0).vmax == 1.0  # a head without any weight
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_no_signed_number_has_a_colour_of_weights(theme: str) -> None:
+    every = np.arange(256)
+    weights = rgb_to_hsv(Style(theme).colour_map()(every)[:, :3])
+    signed = rgb_to_hsv(Style(theme).diverging_map()(every)[:, :3])
+    hues = [colours[colours[:, 1] > 0.1, 0] for colours in (weights, signed)]  # greys and the paper have none
+    apart = np.abs(hues[0][:, None] - hues[1])
+    assert 360 * np.minimum(apart, 1 - apart).min() > 20

@@ -18,7 +18,7 @@ from attnviz.present.figure_context import FigureContext, capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, shortened_token, signed
 
-_COLOURS = "orange is more in B, blue more in A"
+_COLOURS = "orange is more in B, teal more in A"
 _NOTHING = "no weight differs beyond rounding"
 _BAR = "attention in B minus A: + is more in B (root scale, same for all heads)"
 

@@ -67,7 +67,7 @@ def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
 def trust_sentence(analysis: Analysis) -> str:
     """Whether to trust this text or the stored profile, and of which corpora; without one what makes it."""
     n, unit, profile = analysis.context.n_non_sink, analysis.units.name, analysis.profile
-    few = f"{counted(n, unit)} {'is' if n == 1 else 'are'} few" if n < FEW else ""
+    few = f"{counted(n, unit)} {'is' if n == 1 else 'are'} few" if LEAST_N <= n < FEW else ""
     if profile is not None:
         trust = f"{few}: trust “corpus”," if few else "“corpus” is"
         return f"{trust} a stored profile over {visible(profile.measured_on)}."
@@ -158,7 +158,7 @@ def guess_note(analysis: Analysis, rows: Sequence[LookRow]) -> str:
     """What a guess is, and the command that shows one of the heads."""
     note = "Guess: uniform attention, or the best of six rules."
     if analysis.profile is None:
-        return f"{note} Below n = {ENOUGH} a score is weak."
+        return f"{note} n below {ENOUGH}: weak."
     shown = next((head.id for _, head in rows if head.role is not None and not head.role.describes), None)
     if shown is None:
         return note
@@ -177,7 +177,7 @@ def _does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> 
     if judged is None:
         return head.label if head.label in NO_LABEL else f"shows {'no role' if part.profile else 'no pattern'}"
     role = _role_of(judged)
-    words = role_words(role, judged.direction, part.units.name)
+    words = role_words(role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
     label = head.role_label if isinstance(judged, Role) else head.label
     return f"{words}, beside sinks" if role != SINK and label.startswith(SINK) else words
 

@@ -16,7 +16,7 @@ from attnviz.wording import visible
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
 MISSION = ("local", "syntactic", "long-range")  # of these up to three heads are among those to look at, of others one
-MOST_LISTED = 8  # heads to look at
+MOST_LISTED = 7  # heads to look at
 MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
 
 
