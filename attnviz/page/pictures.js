@@ -257,7 +257,7 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infi
       if (Math.abs(weight) < 0.005) return;
       scene.items.push({
         kind: "text", x: left + cell * ((at % columns.length) + 0.5), y: top + cell * (Math.floor(at / columns.length) + 0.5),
-        text: written(weight, matrix.signed).replace("0.", "."), size: 10, colour: inkOn(table, place(weight)), align: "center",
+        text: written(weight, matrix.signed).replace(/\b0\./, "."), size: 10, colour: inkOn(table, place(weight)), align: "center",
       });
     });
   }
