@@ -75,7 +75,8 @@ def trust_sentence(analysis: Analysis) -> str:
         return ""
     corpus = "CORPUS.conllu" if analysis.checkpoint.architecture.has_words else "CORPUS.txt"
     command = f"attnviz profile {corpus} {visible(' '.join(analysis.checkpoint.model_options))}".strip()
-    return f"{f'{few}; ' if few else ''}to measure every head over a corpus: {command}"
+    begins = f"{few}; to" if few else "To"
+    return f"{begins} measure every head over a corpus: {command}"
 
 
 def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookRow]:
