@@ -104,11 +104,7 @@ def columns_in_words(columns: Sequence[_Column]) -> str:
 @cache
 def text_width(text: str) -> float:
     """Points that a line takes at most in Computer Modern or Times, in letters of :data:`POINTS`."""
-    if text in _WIDTHS:
-        return POINTS * _WIDTHS[text]
-    if len(text) != 1:
-        return sum(map(text_width, text))
-    return POINTS * (5.0 if "[U+" in latex(text) else 0.8)
+    return POINTS * sum(_WIDTHS.get(letter) or (5.0 if "[U+" in latex(letter) else 0.8) for letter in text)
 
 
 def _fitted(columns: Sequence[_Column]) -> tuple[str, list[list[list[str]]]]:
