@@ -85,12 +85,15 @@ def paper_table(kind: str, table: NamedTable[Any], names: Sequence[str], caption
     parts = {"environment": environment, "sides": sides, "head": _row(first, sides, "b")}
     parts["title"] = f"\\caption{{{latex(caption)}}}\n\\label{{{label}}}"
     text = "% \\usepackage{booktabs}\n"
-    n_rows = max(1, _LINES // max((len(lines) for row in body for lines in row), default=1))
-    for start in range(0, max(1, len(body)), n_rows):
-        if start and start % (_FLOATS * n_rows) == 0:
-            text += "\\clearpage\n"
-        parts["rows"] = "\n".join(_row(row, sides, "t") for row in body[start : start + n_rows])
-        text += _TABLE % parts
+    n_lines, pages = 0, [list[str]()]
+    for row in body:
+        n_lines += max(map(len, row))
+        if n_lines > _LINES * len(pages):
+            pages.append([])
+        pages[-1].append(_row(row, sides, "t"))
+    for number, page in enumerate(pages, start=1):
+        parts["rows"] = "\n".join(page)
+        text += _TABLE % parts + ("\\clearpage\n" if number % _FLOATS == 0 else "")
         parts["title"] = rf"Table~\ref{{{label}}}, continued.\par\smallskip"
     return text
 

@@ -147,6 +147,7 @@ def test_all_characters_that_are_left_alone_and_all_that_are_replaced_compile():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdfLaTeX")
 @pytest.mark.parametrize("kind", CLASSES)
 def test_no_table_is_too_wide_or_too_long_for_a_paper(kind: str):
