@@ -128,10 +128,7 @@ class Checkpoint:
     @property
     def short_name(self) -> str:
         """The name for titles, safe to show: the last part of a folder; with ``(encoder)`` for an encoder alone."""
-        name = " + ".join(
-            Path(part).resolve().name if "/" in part and Path(part).is_dir() else part for part in self.names
-        )
-        return visible(f"{name} (encoder)" if self.encoder_only else name)
+        return short_name(self.names, self.encoder_only)
 
     @property
     def full_name(self) -> str:
@@ -363,6 +360,12 @@ class Checkpoint:
                 f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "
                 f"{self.architecture.name!r} reads an image; attnviz measures it on text alone."
             )
+
+
+def short_name(names: Sequence[str], encoder_only: bool) -> str:
+    """The name of a model, and of its adapter, for titles: see :attr:`Checkpoint.short_name`."""
+    parts = [Path(name).resolve().name if "/" in name and Path(name).is_dir() else name for name in names]
+    return visible(" + ".join(parts) + (" (encoder)" if encoder_only else ""))
 
 
 def load_checkpoint(

@@ -157,21 +157,20 @@ class Result:
 
     def paper_table(self, choices: "ViewOptions") -> str:
         """The table for a paper, as ``--table`` writes it."""
-        from attnviz.present.documents import paper_table
+        from attnviz.present.paper_tables import paper_table
 
         spec = spec_of(self.command)
         whole = self.table(choices)
         listed = ""
         table = whole if spec.in_paper is None else spec.in_paper(self, choices)
-        columns, rows = table.csv_rows()
-        if table.name == whole.name and len(rows) < len(whole.rows):
-            listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
+        if table.name == whole.name and len(table.rows) < len(whole.rows):
+            listed = f"; {len(table.rows):,} of {counted(len(whole.rows), 'row')} listed"
         if isinstance(self, OfHeads) and len(self.select(choices.select)) < len(self.heads):
             listed = f"; {len(self.select(choices.select))} of {counted(len(self.heads), 'head')} listed"
         what = f"{self.noun or type(self).__name__} {self.in_words}{listed}"
         caption = f"{what} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
-        return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
+        return paper_table(choices.table or "md", table, spec.paper, caption, label)
 
     def table(self, choices: "ViewOptions") -> "NamedTable[Any]":
         """The rows that the JSON document and the CSV file have."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.judge.roles import Role, role_key
@@ -37,6 +37,16 @@ class StoredCorpus:
     sentences: int  # texts that were measured
 
 
+class StoredRelation(NamedTuple):
+    """A relation of a stored profile, as pictures show it."""
+
+    relation: str
+    n: int
+    offset: int
+    best: tuple[HeadId, str, float]  # the head with the highest accuracy, as of RelationCount
+    verdict: Role | None  # of this head; None where only roles that hold are stored
+
+
 @dataclass(frozen=True)
 class StoredProfile:
     """A profile read from disk; without corpora if measured on random tokens only."""
@@ -49,6 +59,7 @@ class StoredProfile:
     stacks: tuple[Stack, ...] = ()
     examples: tuple[RoleExamples, ...] = ()
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)  # as of attnviz.profiles.parts.parts_of
+    relations: tuple[StoredRelation, ...] = ()  # the most frequent first
 
     @property
     def model(self) -> dict[str, Any]:
@@ -248,9 +259,20 @@ def profile_of_document(document: Any, path: Path = Path("profile.json"), shippe
             stacks=stacks,
             examples=stored_examples(examples, head),
             parts=parts,
+            relations=tuple(
+                _relation(entry, head(entry["best"]["id"]))
+                for entry in (document.get("syntax") or {}).get("relations", ())
+            ),
         )
     except (AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _relation(entry: dict[str, Any], id: HeadId) -> StoredRelation:
+    best = entry["best"]
+    verdict = _role(id, best["role"]) if "role" in best else None
+    head = id, str(best["direction"]), float(best["accuracy"])
+    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), head, verdict)
 
 
 def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
@@ -279,6 +301,7 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
         untrained=None if untrained is None else float(untrained),
         refuted=bool(evidence.get("refuted")),
         too_few=str(entry.get("too_few", "")),
+        simultaneous_over=evidence.get("simultaneous_over"),
     )
 
 

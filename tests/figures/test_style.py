@@ -17,7 +17,16 @@ from tests.support.hand_made import hand_made
 
 @pytest.mark.parametrize(
     ("text", "inches"),
-    [("3.3in", 3.3), ("3.3", 3.3), (" 8.4 cm ", 8.4 / 2.54), ("84mm", 8.4 / 2.54), ("240pt", 10 / 3), (".5in", 0.5)],
+    [
+        ("3.3in", 3.3),
+        ("3.3", 3.3),
+        (" 8.4 cm ", 8.4 / 2.54),
+        ("84mm", 8.4 / 2.54),
+        ("240pt", 10 / 3),
+        (".5in", 0.5),
+        ("column", 3.3),
+        (" page ", 6.9),
+    ],
 )
 def test_a_width_is_read_in_any_unit_of_a_page(text, inches):
     assert parse_width(text) == pytest.approx(inches)

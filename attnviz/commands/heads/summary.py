@@ -134,11 +134,13 @@ def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
 
 # The label of a head and the verdict behind it; None for what is unknown.
 LABEL: tuple[Field[HeadFindings], ...] = (
-    Field(name="label"),
-    Field("Score", lambda head: _judged(head)[0], name="label_score"),
-    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline"),
+    Field(name="label", meaning="what the head does on this text"),
+    Field(
+        "Score", lambda head: _judged(head)[0], name="label_score", meaning="share of attention, or of right guesses"
+    ),
+    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline", meaning="the same of the best guess"),
     Field(value=lambda head: head.labelled.error_reduction, name="label_error_reduction"),
-    Field("n", lambda head: head.labelled.n, name="label_n"),
+    Field("n", lambda head: head.labelled.n, name="label_n", meaning="pairs of tokens or words, or positions"),
     Field(value=lambda head: head.labelled.certain, name="label_certain"),
 )
 

@@ -55,7 +55,8 @@ def _role(side: str) -> Field[HeadChange]:
         names = ("direction", "score", "baseline", "n")
         return role and {"name": role.role, **{name: getattr(role, name) for name in names}}
 
-    return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)})
+    meaning = f"the clearest role of the {'first' if side == 'before' else 'second'} model's head"
+    return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)}, meaning=meaning)
 
 
 def _roles(head: HeadChange) -> str:
@@ -67,7 +68,14 @@ _WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_WRITE_INTERVAL, detail=True),
+    Field(
+        "Interval",
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=_WRITE_INTERVAL,
+        detail=True,
+        meaning=f"its interval at {ERROR_RATE:g}, for all heads together",
+    ),
     *pick(DIFFERENCE, "divergence", "total_variation"),
     _role("before"),
     _role("after"),
@@ -117,5 +125,5 @@ SPEC = CommandSpec(
     table=lambda result, choices: NamedTable("heads", _FIELDS, result.select(choices.select)),
     patterns=True,
     all_selected=True,
-    paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),
+    paper=("id", "distance", "low", "high", "role_before", "role_after"),
 )
