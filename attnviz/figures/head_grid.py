@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from attnviz.errors import UsageError
@@ -23,6 +24,7 @@ from attnviz.figures.matrix import (
     MOST_NUMBERED,
     Array,
     Labels,
+    hatch,
     hundredths,
     label_pixels,
     label_size,
@@ -65,8 +67,8 @@ class HeadCell:
     """One head's small matrix."""
 
     id: HeadId
-    # [rows, columns], pooled by grid_pooling and stretched to a square, NaN for no value; on each head's own
-    # scale the share of its largest
+    # [rows, columns], pooled by grid_pooling and stretched to a square, NaN, which is hatched, for no value; on each
+    # head's own scale the share of its largest
     values: Array
     beside: str = ""  # a short text: a distance, a share, a label
     family: Family | None = None  # mark before that text, which then has a line of its own
@@ -243,6 +245,8 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
+    if any(np.isnan(cell.values).any() for cell in plan.cells):
+        hatch(ax.add_patch(Rectangle((0, 0), extent[1], extent[2], linewidth=0, zorder=-1)), style)
     pitch = grid.pitch * shown * DPI / ax.figure.dpi
     small = min(6.0, grid.size)
     properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
@@ -314,10 +318,9 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     for cell in plan.cells:
         left, top = (round(length * pixels) for length in grid.corner(cell.id))
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
-        painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
-        opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
+        painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)  # NaN is transparent
         rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
-        image[top : top + side, left : left + side, :3] = opaque[rows][:, columns]
+        image[top : top + side, left : left + side] = painted[rows][:, columns]
         below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
         below[:, np.isin(columns, list(plan.sinks if cell.sinks is None else cell.sinks))] = sink
     return image, side

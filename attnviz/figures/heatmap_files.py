@@ -21,7 +21,7 @@ from PIL import Image
 
 from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
+from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hatch, hundredths, value_size
 from attnviz.figures.page import heading
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
@@ -88,6 +88,7 @@ class _Page:
         self.dpi = file_dpi(style)
         with figure_style():
             figure, axes, cells = heatmap_page(plan, style)
+            hatch(axes.patch, style)
         self.width = figure.get_figwidth()
         texts = figure.texts[: len(self.lines(plan))]
         self.corners = [text.get_position() for text in texts]
@@ -105,7 +106,9 @@ class _Page:
         line = round(pixel)
         down, across = (self.cell * n for n in plan.values.shape)
         around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
+        hatched = around[line:-line, line:-line].copy()
         around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
+        around[line:-line, line:-line] = hatched
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
@@ -128,16 +131,19 @@ class _Page:
                 np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
                 x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
         cells = self.cells(plan)
-        picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
+        area = picture[self.top :, self.left :][: len(cells), : cells.shape[1]]
+        shown = ~np.isnan(plan.values)
+        np.copyto(area, cells, where=shown.repeat(self.cell, axis=0).repeat(self.cell, axis=1))
         return picture
 
     def cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; each of the few different ones is drawn once."""
         cell = self.cell
-        rows, columns = plan.values.shape
-        shares = np.clip(np.ma.filled(plan.norm(plan.values), 0.0), 0, 1)
+        values = np.nan_to_num(plan.values)
+        rows, columns = values.shape
+        shares = np.clip(np.ma.filled(plan.norm(values), 0.0), 0, 1)
         levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
-        numbers: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
+        numbers: NDArray[np.int64] = np.rint(np.maximum(values, 0) * 100).astype(np.int64)
         size = None
         texts = {text for number in np.unique(numbers) if (text := hundredths(number / 100))}
         if texts and max(rows, columns) <= MOST_NUMBERED:

@@ -13,7 +13,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import ScaledTranslation, Transform
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def draw_matrix(
 ) -> Cells:
     """Draw a matrix, row 0 at the top: rows are queries, columns keys; returns the cells.
 
-    ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
+    ``values`` are [rows, columns], NaN hatched (:func:`hatch`). Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
     a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
     line before row and column 4. In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
@@ -147,6 +147,8 @@ def draw_matrix(
     else:
         cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **properties)
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
+    if np.isnan(values).any():
+        hatch(ax.patch, style)
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     for rule in rules:
@@ -166,6 +168,11 @@ def draw_matrix(
     name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, style)
     name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, style)
     return cells
+
+
+def hatch(patch: Patch, style: Style) -> None:
+    """Hatch what lies behind cells, and shows where there are none: no value, such as where a mask forbids one."""
+    patch.set(facecolor=style.greys.paper, hatch="////", hatchcolor=style.greys.frame, hatch_linewidth=0.5)
 
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
@@ -189,8 +196,8 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
 
 
 def hundredths(value: float) -> str:
-    """A value for a cell: ``.93``, ``1``, ``1.85``; '' below 0.005."""
-    shown = round(100 * value)
+    """A value for a cell: ``.93``, ``1``, ``1.85``; '' below 0.005, and for NaN."""
+    shown = 0 if math.isnan(value) else round(100 * value)
     if not shown:
         return ""
     return "1" if shown == 100 else f"{shown / 100:.2f}".removeprefix("0")
@@ -239,7 +246,7 @@ def scale_of_means(values: Sequence[Array], style: Style, n: int) -> tuple[Norma
     scaled = style.scaled_for(n)
     if scaled.scale == "log":
         return scaled.norm(), False
-    every = np.concatenate([matrix.ravel() for matrix in values])
+    every = np.nan_to_num(np.concatenate([matrix.ravel() for matrix in values]))
     top = scale_end(float(np.quantile(every, _COVERED)))
     return Normalize(0, top, clip=True), float(every.max()) > 1.001 * top
 
