@@ -26,11 +26,12 @@ from attnviz.figures.page import heading
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
 
-LEVELS = 176  # steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256
+# steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
+LEVELS, _GREYS = 176, 78
 _THREADS, _AHEAD = 2, 16
 _EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
-_INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
+_INK = (_GREYS - 1) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
 # Unicode ranges of scripts whose letters depend on their neighbours: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
 _COVERAGES = 16  # steps from a colour to a number's ink on it
@@ -172,12 +173,12 @@ def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, 
 
 @cache
 def palette(theme: str) -> _Pixels:
-    """Palette of a PNG, [256, 3]: the colour scale from paper on, then greys from paper to ink."""
+    """Palette of a PNG, [256, 3]: the colour scale from paper on, greys from paper to ink, black, white."""
     greys = Style(theme).greys
     paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
     scale = Style(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
-    ramp = paper + np.linspace(0, 1, 256 - LEVELS)[:, None] * (ink - paper)
-    colours: _Pixels = (np.concatenate([scale, ramp]) * 255).round().astype(np.uint8)
+    ramp = paper + np.linspace(0, 1, _GREYS)[:, None] * (ink - paper)
+    colours: _Pixels = (np.concatenate([scale, ramp, np.zeros((1, 3)), np.ones((1, 3))]) * 255).round().astype(np.uint8)
     return colours
 
 

@@ -37,6 +37,7 @@ _SLANTED = 14.4
 _AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 _FIRST_LANE = 3.0  # points between cells and brackets
+_EQUAL = 0.179  # luminance of the colour with which black and white contrast alike: (L + 0.05)² = 0.05 × 1.05
 _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
 LONGEST = 140  # largest width of a label in pixels; longer ones are cut
 
@@ -188,7 +189,8 @@ def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float]
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
     """Write texts into cells of a matrix, by row and column, in ink that contrasts with their colours."""
-    painted = np.asarray(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
+    painted = cells.cmap(cells.norm(np.nan_to_num(values)))
+    painted[np.isnan(values)] = ax.get_facecolor()
     for (row, column), text in texts.items():
         ax.text(
             column, row, text, color=contrasting_ink(painted[row, column]), ha="center", parse_math=False, **properties
@@ -226,10 +228,10 @@ def value_size(texts: Iterable[str], width: float, height: float) -> float | Non
 
 
 def contrasting_ink(colour: Sequence[float] | Array) -> str:
-    """Dark or light ink, whichever contrasts with a colour (red, green, blue; 0-1), by its WCAG luminance."""
+    """Black or white, whichever contrasts more with a colour (red, green, blue; 0-1): at least 4.5 to 1 (WCAG 2.1)."""
     linear = [((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#222222" if luminance > 0.25 else "#ffffff"
+    return "#000000" if luminance > _EQUAL else "#ffffff"
 
 
 def scale_end(value: float) -> float:
@@ -307,14 +309,16 @@ def label_pixels(labels: Iterable[str], size: float) -> float:
     return max(text_width(fitted_token(label, size, LONGEST), size) for label in set(labels))
 
 
-def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
-    """Set ticks and labels of one side, as many as fit beside n cells of a size in points."""
+def name_axis(
+    axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style, every: int = 1
+) -> None:
+    """Set ticks and labels of one side, as many as fit beside n cells of a size in points, of ``every`` cells one."""
     if labels is None:
         axis.set_ticks([], [])
         return
     size = label_size(cell)
     ink = text_colour(style, f"{axis.axis_name}tick.color")
-    ticks = range(0, n, named_every(cell))
+    ticks = range(0, n, max(every, named_every(cell)))
     texts = [fitted_token(labels.texts[tick * pooled], size, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}

@@ -49,7 +49,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
     end = _end(result.heads)
     heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
-    pooled = grid_pooling(n, [head.id for head in heads], choices.style)
+    pooled, _ = grid_pooling(n, [head.id for head in heads], choices.style)
     count = f"all {len(heads)} heads"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"

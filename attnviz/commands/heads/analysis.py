@@ -40,7 +40,7 @@ class PatternReader(Protocol):
 
 T = TypeVar("T", bound=PatternReader)
 
-_CHUNK = 1024  # rows of a mask that are made at once
+_CHUNK = 64  # rows of a mask that are made at once
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def pooled_patterns(
 
 
 def hidden_cells(shown: Analysis, layer: int, factor: int) -> NDArray[np.bool_]:
-    """The cells of a layer's pooled patterns in which its mask hides every key: later ones, or those beyond a window."""
+    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
     seen = PooledPattern(len(shown.units), len(shown.keys), factor)
     for first, allowed in shown.allowed(layer):
         seen.add(first, allowed)
@@ -87,7 +87,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     labels, keys = _labels(shown[0]) if few else (None, None)
     named = [axis.texts for axis in (labels, keys) if axis is not None]
     n = max(len(units) for part in shown for units in (part.units, part.keys))
-    pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
+    pooled, every = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
     for part in shown:
         sinks = frozenset(position // pooled for position, sink in enumerate(part.keys.sink) if sink)
@@ -114,7 +114,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         **about.caption_and_notes(
             f"Attention of {count} of {about.model} on {about.text_line}",
             rows,
-            "" if few else kinds_in_words(analysis),
+            about.label_interval_note(every) if few else kinds_in_words(analysis),
             "below an id: the label on this text (?: an indication only)",
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             choices.style.why_log(analysis.longest),
@@ -133,6 +133,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         labels=labels,
         keys=keys,
         pooled=pooled,
+        every=every,
         norm=Normalize(0, 1, clip=True) if per_head else style.norm(),
         bar=_BARS[style.scale],
     )

@@ -31,7 +31,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     heads, n = result.select(choices.select), _longest(result)
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
     of_all = None if style.scale == "per-head" else result.largest
-    pooled = grid_pooling(n, [head.id for head in heads], style)
+    pooled, _ = grid_pooling(n, [head.id for head in heads], style)
     cells = [
         HeadCell(head.id, norms / (of_all or head.largest or 1.0), percent(head.projection_share))
         for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
@@ -87,7 +87,7 @@ def _pooled(
 
 
 def _hidden_cells(part: HeadOutputs, layer: int, factor: int) -> Array:
-    """The cells of a layer's pooled patterns in which its mask hides every key: later ones, or those beyond a window."""
+    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
     model, stack, n = part.checkpoint, part.stack, len(part.queries)
     if part.queries is not part.keys:
         return np.array(False)
