@@ -189,7 +189,7 @@ def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float]
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
     """Write texts into cells of a matrix, by row and column, in ink that contrasts with their colours."""
-    painted = cells.cmap(cells.norm(np.nan_to_num(values)))
+    painted: Array = np.array(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
     painted[np.isnan(values)] = ax.get_facecolor()
     for (row, column), text in texts.items():
         ax.text(

@@ -76,7 +76,7 @@ def test_what_is_missing_is_hatched():
     plan = grid(1, 1, 3, marked=False)
     plan.cells[0].values[0, 2] = np.nan
     figure = head_grid_figure(plan, Style(theme="dark"))
-    image, places = drawn(figure)
+    _, places = drawn(figure)
     left, top = places["L0H0"]
     assert figure.axes[0].images[0].get_array()[top + 5, left + 200 : left + 240, 3].max() == 0
     box = figure.axes[0].get_window_extent()

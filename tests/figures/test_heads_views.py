@@ -9,7 +9,6 @@ import pytest
 import torch
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from attnviz.commands.heads import views
 from attnviz.commands.heads.analysis import Analysis

@@ -21,6 +21,7 @@ from attnviz.wording import counted, shortened_token, signed
 
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"
+_DISTANCE = "the Jensen-Shannon distance"
 _BAR = "attention in B minus A: + is more in B (root scale, same for all heads)"
 
 
@@ -58,6 +59,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
         source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
         sizes = f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
     nothing = [] if result.any_beyond_rounding else [_NOTHING]
+    a, b, *shared = side_lines(result)
     of_heads = [
         HeadCell(head.id, values, f"{head.distance:.3f}")
         for head, values in _pooled_differences(result, heads, lambda _: pooled)
@@ -69,16 +71,18 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
             f"{_COLOURS}, on a square-root scale to ±{end:g}, the same for every head",
             _pooled(pooled),
             hatched_in_words(*(cell.values for cell in of_heads)),
+            f"in each square rows attend to columns ({sizes})",
+            f"beside each id, where there is room, {_DISTANCE}",
             *nothing,
         ),
         title="; ".join([f"What changed: {count}", *nothing]),
-        notes=(*side_lines(result), f"In each square rows attend to columns ({sizes}).", _pooled(pooled, note=True)),
+        notes=(f"{a}; {b}", *shared, f"In each square rows attend to columns ({sizes}).", _pooled(pooled, note=True)),
         cells=tuple(of_heads),
         norm=root_norm(end),
         bar=_BAR,
         colours=choices.style.diverging_map(),
         signed=True,
-        beside="Beside each id: the Jensen-Shannon distance.",
+        beside=f"Beside each id: {_DISTANCE}.",
     )
 
 

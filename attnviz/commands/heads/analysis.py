@@ -304,15 +304,15 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             first += pattern.shape[1]
 
     def allowed(self, layer: int) -> Iterator[tuple[int, Tensor]]:
-        """The keys that a layer's mask lets each row attend to, boolean [rows, n_keys], in chunks as of :meth:`chunks`."""
-        context, first = self.context_of(layer), 0
+        """The keys that a layer's mask lets rows attend to, boolean [rows, n_keys], in chunks as of :meth:`chunks`."""
+        context = self.context_of(layer)
         rows, columns = torch.tensor(context.query_positions), torch.ones(len(context.keys), dtype=torch.bool)
         if self.without_sinks:
             rows, columns = context.non_sink.nonzero()[:, 0], context.key_non_sink
-        for chunk in rows.split(_CHUNK):
+        for first in range(0, len(rows), _CHUNK):
+            chunk = rows[first : first + _CHUNK]
             start, end = int(chunk[0]), int(chunk[-1]) + 1
             yield first, context.allowed_rows(start, end).cpu()[chunk - start][:, columns]
-            first += len(chunk)
 
     def read(
         self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]

@@ -55,7 +55,7 @@ def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str
     if not relations and any(of_source):
         yield f"{_NO_RELATION}: --relation names one for all."
     if choices.top is None and len(relations) > MOST_PICTURES:
-        yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--top, --select)."
+        yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--top N)."
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:

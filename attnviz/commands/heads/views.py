@@ -53,7 +53,7 @@ _BARS = {
 def pooled_patterns(
     shown: Analysis, heads: Iterable[HeadFindings], factor: int
 ) -> Iterator[tuple[HeadFindings, Array]]:
-    """Yield each head with its pooled pattern: of every ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
+    """Yield each head with its pooled pattern: of ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
     n_queries, n_keys = len(shown.units), len(shown.keys)
     hidden = dict[int | None, NDArray[np.bool_]]()  # by window, the only difference between the masks of a text
     for head, pooled in shown.read(heads, lambda _: PooledPattern(n_queries, n_keys, factor)):

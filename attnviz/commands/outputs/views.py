@@ -81,9 +81,9 @@ def _pooled(
                 raw.add(first, rows.cpu())
                 weighted.add(first, (rows * of_keys[: rows.shape[1]]).cpu())
         hidden = _hidden_cells(result.part_of(of_layer[0]), layer.layer, factor(of_layer[0]))
-        for head, of_keys, patterns in zip(of_layer, norms, pooled, strict=True):
-            raw, weighted = (np.where(hidden, np.nan, pattern.cells) for pattern in patterns)
-            yield head, of_keys.float().cpu().numpy(), (raw, weighted)
+        for head, of_keys, both in zip(of_layer, norms, pooled, strict=True):
+            a, a_f = (np.where(hidden, np.nan, pattern.cells) for pattern in both)
+            yield head, of_keys.float().cpu().numpy(), (a, a_f)
 
 
 def _hidden_cells(part: HeadOutputs, layer: int, factor: int) -> Array:
@@ -93,7 +93,8 @@ def _hidden_cells(part: HeadOutputs, layer: int, factor: int) -> Array:
         return np.array(False)
     causal = model.architecture.causal if stack is None else stack.letter == "D"
     window = model.windows[layer] if stack is None else None
-    return max_pool(allowed_positions(torch.ones(1, n), causal, window)[0, 0].numpy(), factor) == 0
+    hidden: Array = max_pool(allowed_positions(torch.ones(1, n), causal, window)[0, 0].numpy(), factor) == 0
+    return hidden
 
 
 def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
