@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from PIL import Image
 
 import attnviz
-from attnviz.figures.style import Style
+from attnviz.figures.style import Style, figure_bytes
 from attnviz.present.view import ViewOptions
 from tests.figures import test_pooling
 from tests.support.drawn import drawing_of, pixels_of
+from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -94,6 +96,33 @@ def test_means_are_hatched_where_no_head_may_attend_and_special_tokens_and_pooli
     np.testing.assert_array_equal(np.isnan(grid.cells[0].values), forbidden(len(gpt2().units), None)[kept][:, kept])
     (of_cross,) = drawing_of("heads", "overview").plans(test_pooling.translated(), ViewOptions())
     assert not any(np.isnan(cell.values).any() for cell in of_cross.cells)
+
+
+def test_of_an_encoder_decoder_the_decoder_alone_hides_what_comes_later() -> None:
+    tokenizer = unigram_tokenizer()
+    options: dict[str, Any] = {"tokenizer": tokenizer, "target": TARGET}
+    model = sharp("t5", len(tokenizer))
+    for result in (
+        attnviz.analyze(SOURCE, model, syntax=False, **options),
+        attnviz.head_outputs(SOURCE, model, **options),
+    ):
+        (grid,) = drawing_of(result.command, "overview").plans(result, ViewOptions())
+        assert {(str(cell.id)[0], bool(np.isnan(cell.values).any())) for cell in grid.cells} == {
+            ("E", False),
+            ("D", True),
+            ("X", False),
+        }
+
+
+@pytest.mark.parametrize("file_format", ["svg", "pdf"])
+def test_vector_files_hatch_by_a_pattern_and_are_hardly_larger(file_format: str) -> None:
+    drawing, style = drawing_of("heads", "heads"), Style()
+    plan = next(drawing.plans(gpt2(), ViewOptions()))
+    plain = replace(plan, values=np.nan_to_num(plan.values))
+    hatched, other = (figure_bytes(drawing.figure(each, style, True), file_format, style) for each in (plan, plain))
+    pattern = {"svg": b"<pattern", "pdf": b"/PatternType 1"}[file_format]
+    assert (pattern in hatched, pattern in other) == (True, False)
+    assert len(hatched) < 1.1 * len(other)
 
 
 @pytest.mark.parametrize("residual", [0.5, 1.0])
