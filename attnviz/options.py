@@ -297,8 +297,8 @@ COMMANDS = {
         ),
         output=(
             _switch("save_attention", "Also write attention.safetensors, one tensor a layer."),
-            _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
-                 "a few heads of each kind."),
+            _top("Number of heads in the tables, the clearest first, with all statistics and what they mean; "
+                 "and in relations, those that find most. Default: a few heads of each kind."),
             _TABLE, *_FILES,
         ),
         of_one=(

@@ -20,6 +20,7 @@ from attnviz.figures.style import MISSED_DASHES, Style, figure_style, text_colou
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
 _STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
+MOST_INCHES = 6.7  # of all sentences: with title, notes and legend a figure is at most 9 high
 _BOLD = 1.3
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
 
@@ -112,11 +113,11 @@ def in_several_lines(words: Sequence[Piece], style: Style) -> bool:
     return len(text_lines(words, _LETTERS, _room(words, style), _SPACE)) > 1
 
 
-def leaves_out_lines(words: Sequence[Piece], blocks: Sequence[Sentence], style: Style) -> bool:
-    """Whether a folded picture has runs of lines without an arc, which are left out."""
+def leaves_out_lines(folded: bool, words: Sequence[Piece], blocks: Sequence[Sentence], style: Style) -> bool:
+    """Whether a folded picture leaves out lines, which have no arc or do not fit."""
     room = _room(words, style)
     lines = text_lines(words, _LETTERS, room, _SPACE)
-    return any(row is None for block in blocks for row in _kept(True, lines, block, room))
+    return any(row is None for block in blocks for row in _kept(folded, lines, block, room))
 
 
 def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in points
@@ -170,18 +171,26 @@ def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
     height = 0.0
     for block in plan.blocks:
-        height += _HEADING + _BETWEEN
-        for row in _kept(plan.folded, lines, block, room):
-            height += _GAP if row is None else _above(row[1]) + _LINE
+        height += _HEADING + _BETWEEN + sum(map(_row_height, _kept(plan.folded, lines, block, room)))
     return height
 
 
+def _row_height(row: _Row | None) -> float:
+    return _GAP if row is None else _above(row[1]) + _LINE
+
+
 def _kept(folded: bool, lines: Sequence[Sequence[Placed]], block: Sentence, room: float) -> Iterator[_Row | None]:
-    """Lines of a sentence with the arcs above; None for a run of lines left out."""
+    """Lines of a sentence with the arcs above; None for a run of lines left out, and for those that do not fit."""
     rows = ((line, _stacked(line, block.arcs, room)) for line in lines)
+    left = MOST_INCHES * 72 - _HEADING - _BETWEEN - _GAP
     for empty, run in groupby(rows, lambda row: folded and not row[1]):
         some = list(run)
-        yield from [None] if empty and len(some) > 1 else some
+        for row in [None] if empty and len(some) > 1 else some:
+            left -= _row_height(row)
+            if left < 0:
+                yield None
+                return
+            yield row
 
 
 def _above(spans: Sequence[_Span]) -> float:  # height in points of the arcs above a line

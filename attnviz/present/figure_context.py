@@ -4,11 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnviz.figures.style import FAINTEST, Style
 from attnviz.wording import counted, ordinal, quoted, visible
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
+
+    from attnviz.figures.matrix import Array
 
 # the heads of an encoder-decoder, in the squares of a figure
 STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
@@ -111,6 +115,11 @@ def colours_in_words(style: Style, own: str) -> str:
     """The scale of weights for a caption; ``own``: its end if each head has its own."""
     ends = {"shared": "colours from 0 to 1", "per-head": f"colours from 0 to {own}"}
     return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
+
+
+def hatched_in_words(*patterns: "Array") -> str:
+    """What a caption says of the cells of patterns that are NaN, and so hatched, or ''."""
+    return "hatched: cells that the mask forbids" if any(np.isnan(cells).any() for cells in patterns) else ""
 
 
 def norm_in_words(norm: "Normalize") -> str:

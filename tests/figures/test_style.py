@@ -9,9 +9,10 @@ from PIL import Image
 
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width, using
-from attnviz.figures.heatmap_files import LEVELS, palette
+from attnviz.figures.heatmap_files import LEVELS, _inked, palette
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import THEMES, Style, parse_width
+from tests.support.drawn import contrasts
 from tests.support.hand_made import hand_made
 
 
@@ -103,13 +104,6 @@ def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
     assert abs(table[-1].sum() - table[0].sum()) > 500
 
 
-def contrasts(some, others):
-    """By WCAG, of colours with others; 1 for the same."""
-    linear = np.where((both := np.stack([some, others])) <= 0.04045, both / 12.92, ((both + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ (0.2126, 0.7152, 0.0722)
-    return (luminance.max(0) + 0.05) / (luminance.min(0) + 0.05)
-
-
 @pytest.mark.parametrize("theme", THEMES)
 def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_scale(theme):
     colours = Style(theme).colour_map()([0.05, 0.1])[:, :3]
@@ -117,7 +111,9 @@ def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_
 
     colours = palette(theme)[:LEVELS] / 255
     inks = np.array([to_rgb(contrasting_ink(colour)) for colour in colours])
-    assert contrasts(colours, inks).min() >= 3.0
+    assert contrasts(colours, inks).min() >= 4.5
+    written = palette(theme)[[_inked(level, theme)[-1] for level in range(LEVELS)]] / 255
+    assert contrasts(colours, written).min() >= 4.5
 
 
 @pytest.mark.parametrize(
