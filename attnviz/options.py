@@ -219,8 +219,8 @@ _LOOK = (
     Option("formats", list[str], "png, svg or pdf. May be given more than once. Default: png.", (), "FORMAT",
            flags=("--format",)),
     Option("theme", str, "light or dark.", "light"),
-    Option("width", str, "Width of every figure, which fills it: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. "
-           "Default: what the content needs."),
+    Option("width", str, "Width of every figure, which fills it: column (3.3in) or page (6.9in) of a paper, 84mm, "
+           "240pt, or a number of inches. Default: what the content needs."),
     Option("font_size", float, "Size of the text in points; titles are larger, in proportion. Default: 7, or what "
            "fills the width.", None, "POINTS"),
     Option("font", str, "An installed font family, or a font file. Default: DejaVu Sans."),
@@ -229,8 +229,8 @@ _LOOK = (
 _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
               None, "FOLDER", flags=("--out", "-o"))
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
-_TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs) or md.",
-                None, "FORMAT", choices=("tex", "md"))
+_TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs, as wide "
+                "as a column or a page) or md.", None, "FORMAT", choices=("tex", "md"))
 _QUIET = _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q")
 _FILES = (
     _OUT,
@@ -297,8 +297,8 @@ COMMANDS = {
         ),
         output=(
             _switch("save_attention", "Also write attention.safetensors, one tensor a layer."),
-            _top("Number of heads in the tables, the clearest first, with all statistics and what they mean. Default: "
-                 "a few heads of each kind."),
+            _top("Number of heads in the tables, the clearest first, with all statistics and what they mean; "
+                 "and in relations, those that find most. Default: a few heads of each kind."),
             _TABLE, *_FILES,
         ),
         of_one=(
@@ -366,8 +366,9 @@ COMMANDS = {
             Option("examples", int, "Keep N sentences in which a head shows a role best, and N in which it fails most "
                    "clearly; 0 for none.", 8, "N", least=0, most=MOST_EXAMPLES),
             Option("show", list[str], "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, "
-                   "or with roles the roles of all heads (with --table as a table for a paper), and measure nothing. "
-                   "Instead of a corpus, a profile.json may be named. May be given more than once.", (),
+                   "or with roles the roles of all heads, and measure nothing. With --table roles are a table for a "
+                   "paper; with --figures, --format or --width pictures are drawn. Instead of a corpus, a profile.json "
+                   "may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
         ),
         pictures=_figures("profile"),

@@ -11,7 +11,7 @@ attnviz heads "The cat that I saw ran away" -o "$out/first"
 attnviz heads "The cat that I saw ran away" --select L0H2 --select L1H8 --format svg --format pdf -o "$out/paper"
 
 # 3. Is a difference rounding or an error? Rounding all but disappears in float64.
-attnviz heads "The cat that I saw ran away" --dtype float64 --figures none -o "$out/float64" | grep -A 1 "^Verified"
+attnviz heads "The cat that I saw ran away" --dtype float64 --figures none -o "$out/float64" | grep "^Checked"
 
 # 4. Words instead of word pieces, and a sentence pair.
 attnviz heads "Unbelievably, the antidisestablishmentarians agreed." --words --select L1 -o "$out/words"

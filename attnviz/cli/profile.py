@@ -10,14 +10,16 @@ import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.errors import OutputError, UsageError
+from attnviz.options import COMMANDS
 from attnviz.progress import Progress
 from attnviz.texts.long_runs import own_file, remove_kept, this_process
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# what ``--show`` reads
+# what ``--show`` reads, and what makes it draw
 _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
+_DRAWS = {"out", *(option.name for option in COMMANDS["profile"].pictures)}
 
 
 @command
@@ -34,11 +36,13 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             Induction and duplicate-token heads; needs no corpus.
         attnviz profile --show L2H8
             What a stored profile says of a head, with examples.
-        attnviz profile --show roles --table tex
-            The roles of all heads by a stored profile, as a table for a paper.
+        attnviz profile --show syntactic --table tex
+            The relations that heads find by a stored profile, as a table for a paper.
+        attnviz profile --show roles --figures roles --format pdf --width column
+            The map of roles once more, for a column of a paper.
     """
     if show:
-        return Job(partial(_show, run, split_names(show), corpora))
+        return _show(run, split_names(show), corpora)
     if not corpora and not options["repeats"]:
         raise UsageError(
             "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
@@ -68,14 +72,14 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     return run.job(measure, corpora=corpora, rate=True, finish=finish, recovery_hint=kept, silent=not process.first)
 
 
-def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
+def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> Job:
     from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import find_profile, read_profile
 
-    unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW]
+    unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW | _DRAWS]
     if unused:
-        raise UsageError(f"--show prints, and writes no files: leave out {', '.join(unused)}.")
+        raise UsageError(f"--show measures nothing: leave out {', '.join(unused)}.")
     if len(named) > 1 or any(path.suffix.lower() != ".json" and not path.is_dir() for path in named):
         raise UsageError(
             f"--show reads no corpus: expected one profile.json or its folder, or nothing, found "
@@ -92,20 +96,19 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
             "profile.json."
         )
     top, table = run.options["top"], run.options["table"]
-    if wanted == [show.ROLES]:
+    shown: RenderableType | str
+    if table or wanted == [show.ROLES]:
         printed = show.roles_document(profile)
-
-        def tables() -> "RenderableType | str":
-            return show.paper_table_of(profile, table) if table else spaced(show.role_tables(profile, top or 0))
+        shown = show.paper_table_of(profile, table, wanted) if table else spaced(show.role_tables(profile, top or 0))
     else:
-        run.refuse(("table",), f"is a table of roles: expected --show {show.ROLES} with it")
         chosen = show.chosen_examples(profile, wanted)
         printed = show.examples_document(profile, chosen)
-
-        def tables() -> "RenderableType | str":
-            return spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
-
-    print_results(printed, tables, run.options["as_json"], run.quiet)
+        shown = spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
+    if _DRAWS.isdisjoint(run.changed) or run.figure_names() == []:
+        return Job(partial(print_results, printed, lambda: shown, run.options["as_json"], run.quiet))
+    pictures = show.StoredPictures(profile, shown)
+    model = str(profile.model.get("name"))
+    return run.job(lambda *_: pictures, texts=wanted, corpora=named, models=[model], reads=[profile.path], more="")
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:

@@ -144,6 +144,7 @@ class Run:
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
         recovery_hint: Callable[[BaseException], str] = lambda _: "",
         silent: bool = False,  # such a process only measures
+        more: str = "; more tables: --verbose",  # where the first screen does not print all
     ) -> Job:
         """The job that measures, writes and prints; UsageError at once for wrong options of figures and output."""
         from attnviz.present.output_folder import OutputFolder
@@ -173,7 +174,7 @@ class Run:
                 if message:
                     say(message, quiet)
             is_short = not (choices.verbose or self.options["as_json"])
-            say_where_to_look(output, quiet, "; more tables: --verbose" if is_short else "")
+            say_where_to_look(output, quiet, more if is_short else "")
 
         def only_measure() -> None:
             measure(output, lambda *_: None, lambda _: None)

@@ -1,4 +1,4 @@
-"""Arcs over a sentence from dependent to head: what a head finds is solid, what it misses is dashed with a cross."""
+"""Arcs over a text: from dependent to head, solid where a head finds it, dashed with a cross where not; or a path."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from attnviz.figures.style import MISSED_DASHES, Style, figure_style, text_colou
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
 _STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
+MOST_INCHES = 6.7  # of all sentences: with title, notes and legend a figure is at most 9 high
 _BOLD = 1.3
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
 
@@ -32,6 +33,17 @@ class Arc:
     head: int
     name: str
     found: bool | None = None
+    step: bool = False  # of a path, which is neither found nor missed: no legend
+
+    @property
+    def is_context(self) -> bool:
+        return self.found is None and not self.step
+
+    def ink(self, style: Style) -> str:
+        """The colour of its line."""
+        if self.step:
+            return text_colour(style)
+        return style.greys.frame if self.found is None else style.verdict(self.found)
 
 
 @dataclass(frozen=True)
@@ -101,11 +113,11 @@ def in_several_lines(words: Sequence[Piece], style: Style) -> bool:
     return len(text_lines(words, _LETTERS, _room(words, style), _SPACE)) > 1
 
 
-def leaves_out_lines(words: Sequence[Piece], blocks: Sequence[Sentence], style: Style) -> bool:
-    """Whether a folded picture has runs of lines without an arc, which are left out."""
+def leaves_out_lines(folded: bool, words: Sequence[Piece], blocks: Sequence[Sentence], style: Style) -> bool:
+    """Whether a folded picture leaves out lines, which have no arc or do not fit."""
     room = _room(words, style)
     lines = text_lines(words, _LETTERS, room, _SPACE)
-    return any(row is None for block in blocks for row in _kept(True, lines, block, room))
+    return any(row is None for block in blocks for row in _kept(folded, lines, block, room))
 
 
 def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in points
@@ -116,7 +128,7 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
     """A new figure of sentences with arcs, with title, notes and a legend."""
     width = prose_width(plan.words, style, _SPACE)
     inches = arcs_inches(plan, style)
-    kinds = {arc.found for block in plan.blocks for arc in block.arcs}
+    kinds = {arc.found for block in plan.blocks for arc in block.arcs if not arc.step}
     looks: dict[bool | None, dict[str, Any]] = {
         True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
         False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
@@ -128,7 +140,8 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
         page = new_page(plan.title, plan.notes, style, width=width, body=inches + legend_height(legend, width) + 0.1)
         ax = page.add_subplot()
         ax.set_axis_off()
-        add_legend(page, legend, style)
+        if legend:
+            add_legend(page, legend, style)
         fix_axes_height(page, ax, inches)
         draw_arcs(ax, plan, style)
         return page
@@ -158,18 +171,26 @@ def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
     height = 0.0
     for block in plan.blocks:
-        height += _HEADING + _BETWEEN
-        for row in _kept(plan.folded, lines, block, room):
-            height += _GAP if row is None else _above(row[1]) + _LINE
+        height += _HEADING + _BETWEEN + sum(map(_row_height, _kept(plan.folded, lines, block, room)))
     return height
 
 
+def _row_height(row: _Row | None) -> float:
+    return _GAP if row is None else _above(row[1]) + _LINE
+
+
 def _kept(folded: bool, lines: Sequence[Sequence[Placed]], block: Sentence, room: float) -> Iterator[_Row | None]:
-    """Lines of a sentence with the arcs above; None for a run of lines left out."""
+    """Lines of a sentence with the arcs above; None for a run of lines left out, and for those that do not fit."""
     rows = ((line, _stacked(line, block.arcs, room)) for line in lines)
+    left = MOST_INCHES * 72 - _HEADING - _BETWEEN - _GAP
     for empty, run in groupby(rows, lambda row: folded and not row[1]):
         some = list(run)
-        yield from [None] if empty and len(some) > 1 else some
+        for row in [None] if empty and len(some) > 1 else some:
+            left -= _row_height(row)
+            if left < 0:
+                yield None
+                return
+            yield row
 
 
 def _above(spans: Sequence[_Span]) -> float:  # height in points of the arcs above a line
@@ -182,7 +203,7 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[Arc], room: float) -> list[_
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
     spans: list[_Span] = []
     ends: list[tuple[int, int, _Span]] = []
-    for arc in sorted(arcs, key=lambda arc: arc.found is not None):
+    for arc in sorted(arcs, key=lambda arc: not arc.is_context):
         words = arc.dependent, arc.head
         xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
         span = _Span(arc, xs, [word in middles for word in words], abs(words[0] - words[1]))
@@ -215,16 +236,15 @@ def _draw_line(
         middle = placed.x + placed.width / 2
         put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=text_colour(style))
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
-    verdicts = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
-    inks = [style.greys.frame if value is None else style.verdict(value) for value in verdicts]
+    inks = [span.arc.ink(style) for span in above]
     arcs = PathCollection(
         bows,
         facecolors="none",
         edgecolors=inks,
         zorder=1.5,
-        linewidths=[PIXEL if value is None else _BOLD for value in verdicts],
-        linestyles=[MISSED_DASHES if value is False else "-" for value in verdicts],
+        linewidths=[PIXEL if span.arc.is_context else _BOLD for span in above],
+        linestyles=[MISSED_DASHES if span.arc.found is False else "-" for span in above],
     )
     arrives = [span.here[1] for span in above]
     heads = [span.ends[1] for span in compress(above, arrives)]
@@ -257,14 +277,16 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
     middle = (span.low + span.high) / 2
     name = span.name
     if span.is_short:
-        half = points_of(name, _NAME) / 2 + 0.6
+        half = points_of(name, _NAME) / 2 + 0.6 + _BOLD / 2
         left, right = max(x for x in legs if x <= middle) + half, min(x for x in legs if x >= middle) - half
-        middle = min(max(middle, left), right)
         height = height - 0.6 * _STEP
-        name = name if left <= right else ""
+        if left <= right:
+            middle = min(max(middle, left), right)
+        elif not span.arc.step:  # whose name lies on the legs that it has no room between
+            name = ""
     if span.arc.found is False:
         ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)
     elif name and (span.is_short or span.lacking <= 0):
-        ink = style.greys.muted if span.arc.found is None else style.verdict(True)
+        ink = style.greys.muted if span.arc.is_context else span.arc.ink(style)
         box = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.6}
         put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from attnviz.errors import UsageError
@@ -23,6 +24,7 @@ from attnviz.figures.matrix import (
     MOST_NUMBERED,
     Array,
     Labels,
+    hatch,
     hundredths,
     label_pixels,
     label_size,
@@ -55,7 +57,7 @@ _NUMBERS = 15  # above it, for numbers of columns
 _PAGE_HEIGHT, _PAGE_SHAPE = 2000, 1.2  # of a grid that is not split, and height by width of one that is
 _PACKED = 4  # least heads side by side when packed
 _HIGHEST = 1000  # of a grid whose layers wrap
-_BAR, _LEGEND_ROW = 0.68, 0.15
+_BAR, _LEGEND_ROW, _ENTRY = 0.58, 0.15, 36  # inches; pixels of a mark with its gaps
 _EVEN = 0.85
 Names = Sequence[Sequence[str]]  # names of tokens: of rows, and of columns if others; none if they are not drawn
 
@@ -65,8 +67,8 @@ class HeadCell:
     """One head's small matrix."""
 
     id: HeadId
-    # [rows, columns], pooled by grid_pooling and stretched to a square, NaN for no value; on each head's own
-    # scale the share of its largest
+    # [rows, columns], pooled by grid_pooling and stretched to a square, NaN, which is hatched, for no value; on each
+    # head's own scale the share of its largest
     values: Array
     beside: str = ""  # a short text: a distance, a share, a label
     family: Family | None = None  # mark before that text, which then has a line of its own
@@ -88,6 +90,7 @@ class HeadGridPlan(ColourScale, PagePlan):
     labels: Labels | None = None  # of positions, for a few heads; drawn if they fit
     keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
+    every: int = 1  # of so many positions one is named, at least
 
     @property
     def named(self) -> Names:
@@ -145,13 +148,13 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
     families = _families(plan.cells, grid).values()
-    legend = math.ceil(len(families) / legend_columns(families, room)) * _LEGEND_ROW + 0.06 if families else 0
+    legend = math.ceil(len(families) / legend_columns(families, room, _ENTRY)) * _LEGEND_ROW + 0.06 if families else 0
     names = _names(plan.cells, grid)
     notes = (*plan.notes, plan.beside) if plan.beside and names.beside else plan.notes
     notes = (*notes, plan.roles) if plan.roles and names.right else notes
     with figure_style():
-        body = down / DPI + legend + _BAR
-        page = new_page(plan.title, notes, style, width=width, body=body)
+        data = down / DPI + legend
+        page = new_page(plan.title, notes, style, width=width, body=data + _BAR, data=data)
         ax = page.add_subplot()
         _lay_out(ax, plan, grid, style, room)
         colour_bar(page, ax, plan, style)
@@ -228,9 +231,15 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
         marks["fillstyle"] = "left" if filled is None else "full"
         ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
-        gaps: dict[str, Any] = {"borderaxespad": 0.2, "borderpad": 0, "handletextpad": 0.1, "columnspacing": 1.0}
+        gaps: dict[str, Any] = {
+            "borderaxespad": 0.2,
+            "borderpad": 0,
+            "handletextpad": 0.1,
+            "columnspacing": 1.0,
+            "handlelength": 1.2,
+        }
         look: dict[str, Any] = {"frameon": False, "fontsize": 7, "labelcolor": style.greys.ink}
-        ncols = legend_columns(families.values(), width)
+        ncols = legend_columns(families.values(), width, _ENTRY)
         ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=ncols, **gaps, **look)
 
 
@@ -243,6 +252,8 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
+    if any(np.isnan(cell.values).any() for cell in plan.cells):
+        hatch(ax.add_patch(Rectangle((0, 0), extent[1], extent[2], linewidth=0, zorder=-1)), style)
     pitch = grid.pitch * shown * DPI / ax.figure.dpi
     small = min(6.0, grid.size)
     properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
@@ -290,7 +301,8 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
         beside.spines[:].set_visible(False)
         for axis, letter, n in ((beside.yaxis, "l", rows), (beside.xaxis, "b", columns)):
             labels = plan.keys if letter == "b" and plan.keys is not None else plan.labels
-            name_axis(axis, labels if letter in sides else None, n, points / n, plan.pooled, style)
+            named = labels if letter in sides else None
+            name_axis(axis, named, n, points / n, plan.pooled, style, plan.every // plan.pooled)
         beside.tick_params(length=0, pad=4)
         squares.append(beside)
     texts = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
@@ -303,10 +315,7 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
 def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
     m = _most_cells(plan)
     colours = plan.colours or style.colour_map()
-    room = grid.square * pixels
-    side = max(1, int(room / m + 0.1)) * m
-    if (style.room is not None and side < _EVEN * room) or side > 1.1 * room:
-        side = int(room)
+    side = _side(grid.square * pixels, m)
     greys = (style.greys.paper, style.greys.frame, style.greys.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
@@ -314,13 +323,18 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     for cell in plan.cells:
         left, top = (round(length * pixels) for length in grid.corner(cell.id))
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
-        painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
-        opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
+        painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)  # NaN is transparent
         rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
-        image[top : top + side, left : left + side, :3] = opaque[rows][:, columns]
+        image[top : top + side, left : left + side] = painted[rows][:, columns]
         below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
         below[:, np.isin(columns, list(plan.sinks if cell.sinks is None else cell.sinks))] = sink
     return image, side
+
+
+def _side(room: float, m: int) -> int:
+    """Pixels of a square of m cells a side: a multiple of m, unless that leaves too much of the room."""
+    side = max(1, int(room / m + 0.1)) * m
+    return side if _EVEN * room <= side <= 1.1 * room else int(room)
 
 
 class _Names(NamedTuple):
@@ -364,13 +378,17 @@ def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
 
 def grid_pooling(
     n_positions: int, heads: Iterable[HeadId], style: Style, *, marked: bool = False, labels: Names = ()
-) -> int:
-    """Positions per cell of a small matrix, so that every cell has a pixel; UsageError if the page is too narrow.
+) -> tuple[int, int]:
+    """Positions per cell of a small matrix, so that every cell has a pixel, and the interval of labels, in positions.
 
     ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
+    UsageError: the page is too narrow.
     """
-    square = _planned(heads, 1, style, marked, labels).square * file_dpi(style) / DPI
-    return math.ceil(n_positions / int(square))
+    pixels, ids = file_dpi(style) / DPI, list(heads)
+    pooled = math.ceil(n_positions / int(_planned(ids, 1, style, marked, labels).square * pixels))
+    m = math.ceil(n_positions / pooled)
+    side = _side(_planned(ids, m, style, marked, labels).square * pixels, m)
+    return pooled, named_every(side / m / pixels * 72 / DPI, pooled)
 
 
 def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
@@ -378,8 +396,9 @@ def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels
     packed = bool(labels) or _sparse(ids)
     columns = len({head.head for head in ids})
     if style.room is None:
-        square = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m
         across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
+        few = bool(labels) or across <= 2
+        square = _side(_LARGEST_CHOSEN, m) if few else _LARGEST // m * m
         grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
         n = len(grid.layers)
         if n and grid.extent[1] > _PAGE_HEIGHT:  # in as many blocks as bring it nearest to the shape of a page

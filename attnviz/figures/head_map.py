@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
@@ -144,13 +142,6 @@ def _write(ax: Axes, values: Array, cells: Cells, head_map: HeadMap) -> None:
 def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) -> Cells:
     n_layers, n_heads = head_map.values.shape
     cells = draw_matrix(ax, head_map.values, head_map.norm, style, colours=head_map.colours, vector=vector)
-    with rc_context({"hatch.linewidth": 0.5}):
-        for layer, head in np.argwhere(~np.isfinite(head_map.values)):
-            ax.add_patch(
-                Rectangle(
-                    (head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=style.greys.frame, linewidth=0, hatch="//"
-                )
-            )
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
             line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)

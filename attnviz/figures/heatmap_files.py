@@ -21,16 +21,17 @@ from PIL import Image
 
 from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
+from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hatch, hundredths, value_size
 from attnviz.figures.page import heading
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
 
-LEVELS = 176  # steps of the colour scale; with 80 steps from paper to ink they fill a palette of 256
+# steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
+LEVELS, _GREYS = 176, 78
 _THREADS, _AHEAD = 2, 16
 _EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
-_INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
+_INK = (_GREYS - 1) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
 # Unicode ranges of scripts whose letters depend on their neighbours: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
 _COVERAGES = 16  # steps from a colour to a number's ink on it
@@ -88,6 +89,7 @@ class _Page:
         self.dpi = file_dpi(style)
         with figure_style():
             figure, axes, cells = heatmap_page(plan, style)
+            hatch(axes.patch, style)
         self.width = figure.get_figwidth()
         texts = figure.texts[: len(self.lines(plan))]
         self.corners = [text.get_position() for text in texts]
@@ -105,7 +107,9 @@ class _Page:
         line = round(pixel)
         down, across = (self.cell * n for n in plan.values.shape)
         around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
+        hatched = around[line:-line, line:-line].copy()
         around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
+        around[line:-line, line:-line] = hatched
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
@@ -128,16 +132,19 @@ class _Page:
                 np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
                 x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
         cells = self.cells(plan)
-        picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
+        area = picture[self.top :, self.left :][: len(cells), : cells.shape[1]]
+        shown = ~np.isnan(plan.values)
+        np.copyto(area, cells, where=shown.repeat(self.cell, axis=0).repeat(self.cell, axis=1))
         return picture
 
     def cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; each of the few different ones is drawn once."""
         cell = self.cell
-        rows, columns = plan.values.shape
-        shares = np.clip(np.ma.filled(plan.norm(plan.values), 0.0), 0, 1)
+        values = np.nan_to_num(plan.values)
+        rows, columns = values.shape
+        shares = np.clip(np.ma.filled(plan.norm(values), 0.0), 0, 1)
         levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
-        numbers: NDArray[np.int64] = np.rint(np.maximum(plan.values, 0) * 100).astype(np.int64)
+        numbers: NDArray[np.int64] = np.rint(np.maximum(values, 0) * 100).astype(np.int64)
         size = None
         texts = {text for number in np.unique(numbers) if (text := hundredths(number / 100))}
         if texts and max(rows, columns) <= MOST_NUMBERED:
@@ -166,12 +173,12 @@ def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, 
 
 @cache
 def palette(theme: str) -> _Pixels:
-    """Palette of a PNG, [256, 3]: the colour scale from paper on, then greys from paper to ink."""
+    """Palette of a PNG, [256, 3]: the colour scale from paper on, greys from paper to ink, black, white."""
     greys = Style(theme).greys
     paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
     scale = Style(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
-    ramp = paper + np.linspace(0, 1, 256 - LEVELS)[:, None] * (ink - paper)
-    colours: _Pixels = (np.concatenate([scale, ramp]) * 255).round().astype(np.uint8)
+    ramp = paper + np.linspace(0, 1, _GREYS)[:, None] * (ink - paper)
+    colours: _Pixels = (np.concatenate([scale, ramp, np.zeros((1, 3)), np.ones((1, 3))]) * 255).round().astype(np.uint8)
     return colours
 
 

@@ -32,7 +32,7 @@ _HIGHEST, _NARROWEST, _LINES_WIDTH = 9.0, 5.0, 2.8
 _COMFORTABLE, _LARGEST_PITCH, _LEAST_PITCH = 576, 11.5, 5.8
 _LETTERS, _HANDLE, _ENTRY = 7.0, 24.0, 11.0
 _PAD, _HEADING, _LABEL_SHARE = 4.0, 14.0, 0.33
-_SPREAD, _BEND, _GAP, _FAINTEST = 0.6, 0.5, 0.9, 0.45
+_SPREAD, _BEND, _GAP, _FAINTEST, _THINNEST = 0.6, 0.5, 0.9, 0.3, 0.3
 _COLUMNS = ("attends from", "attended to")
 
 
@@ -88,7 +88,7 @@ def lines_figure(plan: LinesPlan, style: Style, vector: bool = False) -> Figure:
     first = "those that give (left) or get (right) more attention come first"
     with figure_style():
         for notes in (plan.notes, (*plan.notes, f"Not every {plan.unit} is named; {first}.")):
-            head = new_page(plan.title, notes, style, width=width, body=1).get_figheight() - 1
+            head = new_page(plan.title, notes, style, width=width, body=_HIGHEST).get_figheight() - _HIGHEST
             room = (_HIGHEST - head - legends) * 72 - _HEADING
             if plan.extent * _LEAST_PITCH <= room:
                 break
@@ -154,9 +154,8 @@ def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:  # heading of a si
 def _strokes(plan: LinesPlan, pitch: float, weights: Array) -> tuple[Array, Array]:
     """Opacities, and widths in points, of lines by weight, in steps that keep files small."""
     widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
-    thinnest = min(0.8, 0.5 * widest)
-    strong = np.clip(weights.astype(float), 0, 1)
-    widths = np.round(20 * (thinnest + (widest - thinnest) * strong)) / 20
+    strong = np.sqrt(np.clip(weights.astype(float), 0, 1))  # so that 0.02 and 0.1 differ
+    widths = np.maximum(_THINNEST, np.round(20 * widest * strong) / 20)
     return np.round(_FAINTEST + (1 - _FAINTEST) * strong, 2), widths
 
 

@@ -13,7 +13,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import ScaledTranslation, Transform
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ _SLANTED = 14.4
 _AIR = 5  # pixels of a cell's width that stay free beside its number
 _LEAST_OUTLINE = 4  # least side of an outline in points; around smaller cells it keeps a distance
 _FIRST_LANE = 3.0  # points between cells and brackets
+_EQUAL = 0.179  # luminance of the colour with which black and white contrast alike: (L + 0.05)² = 0.05 × 1.05
 _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
 LONGEST = 140  # largest width of a label in pixels; longer ones are cut
 
@@ -133,7 +134,7 @@ def draw_matrix(
 ) -> Cells:
     """Draw a matrix, row 0 at the top: rows are queries, columns keys; returns the cells.
 
-    ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
+    ``values`` are [rows, columns], NaN hatched (:func:`hatch`). Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
     a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
     line before row and column 4. In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
@@ -147,6 +148,8 @@ def draw_matrix(
     else:
         cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **properties)
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
+    if np.isnan(values).any():
+        hatch(ax.patch, style)
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
     for rule in rules:
@@ -168,6 +171,11 @@ def draw_matrix(
     return cells
 
 
+def hatch(patch: Patch, style: Style) -> None:
+    """Hatch what lies behind cells, and shows where there are none: no value, such as where a mask forbids one."""
+    patch.set(facecolor=style.greys.paper, hatch="////", hatchcolor=style.greys.frame, hatch_linewidth=0.5)
+
+
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
     if max(values.shape) > MOST_NUMBERED:
@@ -181,7 +189,8 @@ def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float]
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
     """Write texts into cells of a matrix, by row and column, in ink that contrasts with their colours."""
-    painted = np.asarray(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
+    painted: Array = np.array(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
+    painted[np.isnan(values)] = ax.get_facecolor()
     for (row, column), text in texts.items():
         ax.text(
             column, row, text, color=contrasting_ink(painted[row, column]), ha="center", parse_math=False, **properties
@@ -189,8 +198,8 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
 
 
 def hundredths(value: float) -> str:
-    """A value for a cell: ``.93``, ``1``, ``1.85``; '' below 0.005."""
-    shown = round(100 * value)
+    """A value for a cell: ``.93``, ``1``, ``1.85``; '' below 0.005, and for NaN."""
+    shown = 0 if math.isnan(value) else round(100 * value)
     if not shown:
         return ""
     return "1" if shown == 100 else f"{shown / 100:.2f}".removeprefix("0")
@@ -219,10 +228,10 @@ def value_size(texts: Iterable[str], width: float, height: float) -> float | Non
 
 
 def contrasting_ink(colour: Sequence[float] | Array) -> str:
-    """Dark or light ink, whichever contrasts with a colour (red, green, blue; 0-1), by its WCAG luminance."""
+    """Black or white, whichever contrasts more with a colour (red, green, blue; 0-1): at least 4.5 to 1 (WCAG 2.1)."""
     linear = [((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in colour[:3]]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#222222" if luminance > 0.25 else "#ffffff"
+    return "#000000" if luminance > _EQUAL else "#ffffff"
 
 
 def scale_end(value: float) -> float:
@@ -239,7 +248,7 @@ def scale_of_means(values: Sequence[Array], style: Style, n: int) -> tuple[Norma
     scaled = style.scaled_for(n)
     if scaled.scale == "log":
         return scaled.norm(), False
-    every = np.concatenate([matrix.ravel() for matrix in values])
+    every = np.nan_to_num(np.concatenate([matrix.ravel() for matrix in values]))
     top = scale_end(float(np.quantile(every, _COVERED)))
     return Normalize(0, top, clip=True), float(every.max()) > 1.001 * top
 
@@ -300,14 +309,16 @@ def label_pixels(labels: Iterable[str], size: float) -> float:
     return max(text_width(fitted_token(label, size, LONGEST), size) for label in set(labels))
 
 
-def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style) -> None:
-    """Set ticks and labels of one side, as many as fit beside n cells of a size in points."""
+def name_axis(
+    axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style, every: int = 1
+) -> None:
+    """Set ticks and labels of one side, as many as fit beside n cells of a size in points, of ``every`` cells one."""
     if labels is None:
         axis.set_ticks([], [])
         return
     size = label_size(cell)
     ink = text_colour(style, f"{axis.axis_name}tick.color")
-    ticks = range(0, n, named_every(cell))
+    ticks = range(0, n, max(every, named_every(cell)))
     texts = [fitted_token(labels.texts[tick * pooled], size, LONGEST) for tick in ticks]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}

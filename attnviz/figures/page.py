@@ -16,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
-from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
+from attnviz.figures.fonts import fitted, fitted_token, font_families, text_width, wrapped
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.wording import rounded
@@ -24,6 +24,7 @@ from attnviz.wording import rounded
 MARGIN = 0.12  # margin of a page in inches
 PIXEL = 72 / DPI  # width of the thinnest lines, in points
 _LEAST_WIDTH = 4.3
+_LEAST_DATA = 0.7  # share of the height of a figure of a chosen width
 _TITLE, _NOTE = 10.0, 7.0
 _LINE, _ASCENT = 1.35, 0.93  # line height and ascent, as multiples of the font size
 _GAP = 2.5  # between notes that do not share lines, as the size of an empty line
@@ -80,18 +81,33 @@ class ShownFigure(Figure):
 
 
 def new_page(
-    title: str, notes: Sequence[str], style: Style, *, width: float, body: float, feet: Sequence[str] | None = None
+    title: str,
+    notes: Sequence[str],
+    style: Style,
+    *,
+    width: float,
+    body: float,
+    feet: Sequence[str] | None = None,
+    data: float | None = None,
 ) -> Figure:
     """A new figure with wrapped title and notes; panels are added below them.
 
     ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
     labels and colour bars, both in inches. ``feet`` are notes below it; with them none shares a line with another.
+    In a chosen width ``data``, inches of the body (default all), take at least 70 % of the height: notes that leave
+    them less stand in the caption alone, the last ones first, but never the first, which ``data`` may cut to a line.
     Constrained layout makes panels as large as they fit into it.
     """
-    lines = heading(title, notes, style, width, feet is None)
     below = heading("", feet or (), style, width, False)
-    head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
     foot = sum(size * _LINE for _, size, _ in below) / 72 + MARGIN * bool(below)
+    fewer = [notes[:n] for n in range(len(notes) - 1, 0, -1)]
+    if data is not None:
+        fewer += [[fitted_token(note, _NOTE, (width - 2 * MARGIN) * DPI)] for note in notes[:1]]
+    for some in (notes, *fewer):
+        lines = heading(title, some, style, width, feet is None)
+        head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
+        if style.inches is None or (data or body) >= _LEAST_DATA * (head + body + foot + MARGIN / 3):
+            break
     # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
     height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
     rect = (0, (foot + MARGIN / 3) / height, 1, body / height)

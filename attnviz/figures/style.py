@@ -61,6 +61,7 @@ MISSED_DASHES = (0, (2.2, 1.4))  # dash pattern of missed pairs; found ones are 
 TEXT_SIZE = 7.0  # size of notes and legends in points; titles are larger, labels in cells smaller, all in proportion
 _SMALLEST, _LARGEST = 4.0, 40.0
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
+NAMED_WIDTHS = {"column": "3.3in", "page": "6.9in"}  # of a paper in two columns
 _NARROWEST, _WIDEST = 2.0, 40.0
 _LEAST_ROOM = 2.0  # inches that a figure is laid out in, at least
 
@@ -78,7 +79,7 @@ class Style:
 
     theme: str = "light"  # or ``dark``
     scale: str = "auto"  # one of :data:`SCALES`
-    width: float | str | None = None  # on the page, in inches or as ``3.3in``, ``84mm``; None to fit the content
+    width: float | str | None = None  # on the page, in inches or as ``3.3in``, ``column``; None to fit the content
     bare: bool = False  # no title and no notes, for papers with their own captions
     font_size: float | None = None  # of notes, in points; others in proportion; default 7, or what fills the width
     font: str | None = None  # an installed family, or a font file; characters that it lacks are drawn in others
@@ -167,10 +168,10 @@ class Style:
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> "LinearSegmentedColormap":
-        """Diverging colours: blue below 0, the paper's for 0, orange above; safe for colour blindness."""
+        """Diverging colours: teal below 0, the paper's for 0, orange above; blue is for weights alone."""
         from matplotlib.colors import LinearSegmentedColormap
 
-        less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
+        less, more = ("#01665e", "#b35806") if self.theme == "light" else ("#5ab4ac", "#f1a340")
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
     def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":
@@ -195,10 +196,11 @@ PLAIN = Style()  # the default style: light, scale by the text's length, width o
 
 
 def parse_width(text: str) -> float:
-    """Inches from ``3.3in``, ``8.4cm``, ``84mm``, ``240pt`` or a number of inches; UsageError for anything else."""
+    """Inches from ``3.3in``, ``84mm``, ``240pt``, a number of inches, or a name; UsageError for anything else."""
+    text = NAMED_WIDTHS.get(text.strip(), text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
     if match is None:
-        raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {as_found(text)}.")
+        raise UsageError(f"expected a width such as column, page, 3.3in, 84mm or 240pt, found {as_found(text)}.")
     return float(match[1]) * _UNITS[match[2]]
 
 

@@ -62,6 +62,9 @@ class Role:
     untrained: float | None = None  # best score of any head of a freshly initialised copy in the same direction
     refuted: bool = False  # even the upper ends break the rule, or do not exceed untrained; else it is undecided
     too_few: str = ""  # why there is no verdict: n = 29, 30 needed; intervals, p and q are then None
+    simultaneous_over: int | None = (
+        None  # how many tests, of heads × directions or offsets, that its intervals hold over together
+    )
 
     @property
     def describes(self) -> bool:
@@ -152,7 +155,9 @@ class Candidate:
         scores = self.estimate.scores
         n_tests = self.n_tests or scores.numel()
         role = self.judge(id, direction, ERROR_RATE / n_tests)
-        return replace(role, p=None if role.p is None else min(1.0, role.p * n_tests / scores[0].numel()))
+        if role.p is None:
+            return role
+        return replace(role, p=min(1.0, role.p * n_tests / scores[0].numel()), simultaneous_over=n_tests)
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction of its largest margin."""

@@ -169,11 +169,6 @@ class TextContext:
         return allowed
 
     @cached_property
-    def allowed(self) -> Tensor:
-        """Keys that each query may attend to, boolean [n_queries, n_keys], on the host."""
-        return self.allowed_rows(0, len(self.units)).cpu()
-
-    @cached_property
     def masks(self) -> tuple[str, ...]:
         """The statistics of patterns that apply to the model; none for cross-attention."""
         return () if self.text is None else applicable(tuple(PATTERNS), self.text.causal)

@@ -26,7 +26,7 @@ from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
-from attnviz.models.sources import Source, weight_files
+from attnviz.models.sources import FULL_NAMES, Source, weight_files
 from attnviz.models.tokenized import Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
@@ -128,10 +128,13 @@ class Checkpoint:
     @property
     def short_name(self) -> str:
         """The name for titles, safe to show: the last part of a folder; with ``(encoder)`` for an encoder alone."""
-        name = " + ".join(
-            Path(part).resolve().name if "/" in part and Path(part).is_dir() else part for part in self.names
-        )
-        return visible(f"{name} (encoder)" if self.encoder_only else name)
+        return short_name(self.names, self.encoder_only)
+
+    @property
+    def full_name(self) -> str:
+        """The short name, of a built-in model as its makers call it: ``all-MiniLM-L6-v2``."""
+        first = self.names[0]
+        return FULL_NAMES[first] + self.short_name.removeprefix(first) if first in FULL_NAMES else self.short_name
 
     @property
     def names(self) -> list[str]:
@@ -357,6 +360,12 @@ class Checkpoint:
                 f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "
                 f"{self.architecture.name!r} reads an image; attnviz measures it on text alone."
             )
+
+
+def short_name(names: Sequence[str], encoder_only: bool) -> str:
+    """The name of a model, and of its adapter, for titles: see :attr:`Checkpoint.short_name`."""
+    parts = [Path(name).resolve().name if "/" in name and Path(name).is_dir() else name for name in names]
+    return visible(" + ".join(parts) + (" (encoder)" if encoder_only else ""))
 
 
 def load_checkpoint(

@@ -85,35 +85,45 @@ export function ordered(a, b, descending) {
 /**
  * A table whose columns sort it.
  * @param {import("./patterns.js").Table} table @param {(id: string) => void} [chosen] of a head that was clicked
+ * @param {number} [digits] of numbers that are not whole
  */
-export function sortable(table, chosen) {
+export function sortable(table, chosen, digits = 3) {
   const body = element("tbody");
   const decimals = table.columns.map((_, at) => table.rows.some((cells) => typeof cells[at] === "number" && !Number.isInteger(cells[at])));
   const rows = table.rows.map((cells) => {
     const row = element("tr");
     cells.forEach((cell, at) => {
       if (at === table.head && chosen) {
-        row.append(element("td", {}, element("button", { type: "button", class: "link", text: String(cell), onclick: () => chosen(String(cell)) })));
+        row.append(element("td", {}, element("button", { type: "button", class: "link", text: String(cell) })));
         row.dataset.head = String(cell);
-      } else row.append(element("td", { class: typeof cell === "string" ? "text" : "number" }, element("bdi", { text: typeof cell === "number" && decimals[at] ? cell.toFixed(3) : cellText(cell) })));
+        row.addEventListener("click", () => chosen(String(cell)));
+      } else row.append(element("td", { class: typeof cell === "string" ? "text" : "number" }, element("bdi", { text: typeof cell === "number" && decimals[at] ? cell.toFixed(digits) : cellText(cell) })));
     });
     return { cells, row };
   });
   body.append(...rows.map(({ row }) => row));
   const headers = table.columns.map((title, at) => {
+    const numbers = rows.some(({ cells }) => typeof cells[at] === "number");
     const sort = () => {
-      const numbers = rows.some(({ cells }) => typeof cells[at] === "number");
       const descending = header.getAttribute("aria-sort") === "none" ? numbers : header.getAttribute("aria-sort") === "ascending";
       headers.forEach((each) => each.setAttribute("aria-sort", "none"));
       header.setAttribute("aria-sort", descending ? "descending" : "ascending");
       rows.sort((a, b) => ordered(a.cells[at], b.cells[at], descending));
       body.append(...rows.map(({ row }) => row));
     };
-    const header = element("th", { scope: "col", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
+    const header = element("th", { scope: "col", class: numbers ? "number" : "text", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
     return header;
   });
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
-    element("table", {}, element("caption", {}, element("bdi", { text: table.title }), element("span", { class: "note", text: table.note })), element("thead", {}, element("tr", {}, ...headers)), body));
+  return cue(element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
+    element("table", {}, element("caption", {}, element("bdi", { text: table.title }), element("span", { class: "note", text: table.note })), element("thead", {}, element("tr", {}, ...headers)), body)));
+}
+
+/** Fades the side of a box behind which there is more. @param {HTMLElement} box that scrolls */
+export function cue(box) {
+  const look = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  box.addEventListener("scroll", look);
+  new ResizeObserver(look).observe(box);
+  return box;
 }
 
 /** @param {Blob} content @param {string} name */
@@ -151,7 +161,7 @@ export function givenData() {
 
 /**
  * What stands above and below the panels.
- * @param {{title: string, command: string, verification: string, notes: string[], tables: import("./patterns.js").Table[]}} data
+ * @param {{title: string, command: string, verification: string, sentences?: string[], notes: string[], tables: import("./patterns.js").Table[]}} data
  * @param {string} keys a note on the keyboard @param {(id: string) => void} open of a head that was clicked in a table
  */
 export function frame(data, keys, open) {
@@ -159,8 +169,14 @@ export function frame(data, keys, open) {
   document.title = `attnviz: ${data.title}`;
   document.body.dataset.command = data.command;
   put("verified", element("bdi", { text: data.verification }));
-  if (data.verification.startsWith("Not verified")) document.getElementById("verified")?.classList.add("not");
-  put("title", element("bdi", { text: data.title }));
+  const verified = document.getElementById("verified");
+  if (verified && data.verification.startsWith("Not verified")) {
+    verified.classList.add("not");
+    document.querySelector("header")?.prepend(verified);
+  }
+  const [title, ...sentences] = data.sentences ?? [data.title];
+  put("title", element("bdi", { text: title }));
+  put("sentences", ...sentences.map((text) => element("p", { text })));
   put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
   put("tables", ...data.tables.map((table) => sortable(table, table.head < 0 ? undefined : open)));
 }

@@ -1,8 +1,8 @@
 /** The page of a layer: its steps as panels, for the token and the head that are chosen. */
 import { element, frame, givenData, walk } from "./dom.js";
-import { heatmap, pixelsOf, scaleOf, Themes } from "./pictures.js";
+import { heatmap, Themes, thumbnail } from "./pictures.js";
 import { isolated, paint } from "./scene.js";
-import { asMatrix, colours, digits, numberTable, sum, Tensor } from "./steps.js";
+import { asMatrix, colours, digits, legendOf, numberTable, sum, Tensor } from "./steps.js";
 
 /**
  * @typedef {{head: number, token: number, key: number}} Choice
@@ -127,7 +127,7 @@ class Layer {
     root.append(
       element("p", { class: "quiet", text: `Choose a token${said}:` }),
       element("div", { class: "strip", role: "group", "aria-label": "The text: choose the token that attends", dir: tokens.rtl ? "rtl" : "ltr" }, ...this.tokens),
-      element("p", { class: "quiet", text: "and one of the heads, each with its pattern:" }),
+      element("p", { class: "quiet", text: "and one of the heads, each with its pattern, blue to its largest weight:" }),
       element("div", { class: "grid", role: "group", "aria-label": `The ${heads.length} heads of the layer` }, ...this.heads),
       element("nav", { "aria-label": "Steps" }, ...links),
     );
@@ -145,11 +145,7 @@ class Layer {
     });
     this.heads?.forEach((button, head) => {
       button.setAttribute("aria-pressed", String(head === state.head));
-      const matrix = this.square(this.numbers.pattern.at(head), false);
-      const pixels = pixelsOf(matrix, this.theme.weights, scaleOf("per-head", matrix.largest, false));
-      const canvas = /** @type {HTMLCanvasElement} */ (button.firstElementChild);
-      [canvas.width, canvas.height] = [pixels.width, pixels.height];
-      canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+      thumbnail(/** @type {HTMLCanvasElement} */ (button.firstElementChild), this.square(this.numbers.pattern.at(head), false), this.theme, "per-head");
     });
     showInLine(this.tokens?.[state.token]);
     showInLine(this.heads?.[state.head]);
@@ -197,16 +193,19 @@ class Layer {
     return this.numbers[name].at(this.state.head, this.state.token);
   }
 
-  /** @param {Float32Array} values @param {boolean} signed */
+  /** Signed numbers are those before the mask. @param {Float32Array} values @param {boolean} signed */
   square(values, signed) {
-    return asMatrix(values, this.labels, this.labels, this.data.tokens.muted, signed);
+    const { mask } = this.numbers;
+    const open = signed || mask.values.every(Boolean);
+    const masked = open ? null : (/** @type {number} */ row, /** @type {number} */ column) => !mask.at(row)[column];
+    return { ...asMatrix(values, this.labels, this.labels, this.data.tokens.muted, signed), masked };
   }
 
   /**
-   * A picture; a click on it gives a row and a column.
-   * @param {import("./pictures.js").Picture} picture @param {string} label @param {(row: number, column: number) => void} clicked
+   * A picture with its legend; a click on it gives a row and a column.
+   * @param {import("./pictures.js").Picture & {legend: string}} picture @param {string} label @param {(row: number, column: number) => void} clicked
    */
-  canvas({ scene, at }, label, clicked) {
+  canvas({ scene, at, legend }, label, clicked) {
     const made = /** @type {HTMLCanvasElement} */ (element("canvas", {
       class: "picture", role: "img", "aria-label": label,
       onclick: (event) => {
@@ -215,13 +214,14 @@ class Layer {
       },
     }));
     paint(made, scene, this.themes.density);
-    return made;
+    return element("figure", {}, made, element("figcaption", { class: "check", text: legend }));
   }
 
   /** Numbers of tokens by tokens. @param {string} label @param {Float32Array} values @param {boolean} signed @param {number} room */
   pattern(label, values, signed, room) {
-    const picture = heatmap(this.square(values, signed), "shared", this.theme, Math.min(room, SQUARE), [], { rows: [this.state.token], columns: [] });
-    return this.canvas(picture, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
+    const matrix = this.square(values, signed);
+    const picture = heatmap(matrix, "shared", this.theme, Math.min(room, SQUARE), [], { rows: [this.state.token], columns: [] });
+    return this.canvas({ ...picture, legend: legendOf(matrix) }, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
   }
 
   /** A vector for each token. @param {string} label @param {Float32Array} values @param {number} chosen @param {number} room @param {(row: number, column: number) => void} clicked @param {[number, number]} [columns] that are outlined */

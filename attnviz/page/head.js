@@ -2,10 +2,13 @@
 import { choice, element, save, sortable, switches, tick, walk } from "./dom.js";
 import { nearestHeads, OVER } from "./heads.js";
 import { attentionOf } from "./patterns.js";
-import { colourAt, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
+import { colourAt, endsOf, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
 import { fileOf, paint } from "./scene.js";
 
 const [NEAREST, STRONGEST, PAUSE] = [5, 3, 120];
+
+/** Pixels that a heatmap may be high on every screen, and those that are left below it. */
+const [LOWEST, BELOW] = [240, 10];
 
 /** Pixels of a picture's width on paper. */
 const PAPER = 680;
@@ -35,7 +38,7 @@ export class HeadPanel {
       const kept = matrix && matrix.rows.axis === matrix.columns.axis ? app.state.tokens : [];
       app.set({ direction: /** @type {"from"|"to"} */ (direction), tokens: kept });
     });
-    this.scale = choice("Scale", "scale", [["shared", "0 to 1"], ["per-head", "this head's own"], ["log", "logarithmic"]], (scale) => app.set({ scale }));
+    this.scale = choice("Scale", "scale", [["shared", "0 to 1"], ["per-head", "its own"], ["log", "log"]], (scale) => app.set({ scale }));
     this.drop = tick(`without ${data.dropped || "special tokens"}`, "drop", (drop) => app.set({ drop }));
     this.drop.field.hidden = !data.dropped;
     this.words = tick("whole words", "words", (words) => app.set({ words }));
@@ -53,32 +56,49 @@ export class HeadPanel {
     this.copied = element("span", { class: "quiet", role: "status" });
     this.statistics = /** @type {HTMLDetailsElement} */ (element("details", {}, element("summary", { text: "All statistics of this head" })));
     this.patternParts = [
-      element("div", { class: "controls" }, this.views.field, this.sides.field, this.scale.field, this.drop.field, this.words.field, ...this.saves),
-      element("div", { class: "controls" }, this.direction.field, this.clear),
-      this.strips, this.reading, this.scroll, this.table, this.said, this.nearest,
+      element("div", { class: "controls" }, this.views.field, this.sides.field, this.scale.field, this.drop.field, this.words.field),
+      this.strips, element("div", { class: "colours" }, this.direction.field, this.clear, this.reading),
+      this.scroll, this.table, this.said, element("div", { class: "controls" }, ...this.saves), this.nearest,
     ];
-    root.append(this.back, this.title, this.evidence, this.paragraphs, ...this.patternParts,
+    root.append(this.back, this.title, this.paragraphs, ...this.patternParts, this.evidence,
       element("p", { class: "command" }, this.command, element("button", { type: "button", text: "Copy the command", onclick: () => this.copy() }), this.copied), this.statistics);
     this.statistics.addEventListener("toggle", () => this.showStatistics());
     this.listen();
     /** @type {[number, number]|null} */
     this.over = null;
     this.stripKey = "";
+    /** @type {string[]} */
+    this.lines = []; // above a picture that is saved
     this.turn = 0;
   }
 
   listen() {
     const { canvas, app } = this;
-    canvas.addEventListener("pointermove", (event) => this.hover(this.picture?.at(event.offsetX, event.offsetY) ?? null));
+    canvas.addEventListener("pointermove", (event) => this.hover(this.cellAt(event)));
     canvas.addEventListener("pointerleave", () => this.hover(null));
     canvas.addEventListener("click", (event) => {
-      const place = this.picture?.at(event.offsetX, event.offsetY);
+      const place = this.cellAt(event);
       if (!place || !this.matrix) return;
       const [row, column] = place;
       const { rows, columns } = this.matrix;
       if (row >= 0) app.choose(rows.places[row], rows.axis, event.shiftKey, "from");
       else app.choose(columns.places[column], columns.axis, event.shiftKey, "to");
     });
+  }
+
+  /** @param {MouseEvent} event */
+  cellAt({ offsetX, offsetY }) {
+    const { larger } = this.app;
+    return this.picture?.at(offsetX / larger, offsetY / larger) ?? null;
+  }
+
+  /** Pixels from the picture to the end of the window, if the page is not scrolled; on a narrow screen all that it needs. */
+  get tall() {
+    const { scroll, app } = this;
+    if (app.paper.matches || app.narrow.matches) return Infinity;
+    const [panel, main] = [/** @type {HTMLElement} */ (scroll.parentElement), /** @type {HTMLElement} */ (document.querySelector("main"))];
+    const above = scroll.getBoundingClientRect().top - panel.getBoundingClientRect().top + panel.scrollTop;
+    return Math.max(LOWEST, innerHeight - main.offsetTop - above - BELOW);
   }
 
   /** @param {[number, number]|null} place row and column under the pointer, -1 for none */
@@ -97,7 +117,7 @@ export class HeadPanel {
     const matrix = await app.matrix(place);
     if (turn !== this.turn) return;
     this.matrix = matrix;
-    const room = app.paper.matches ? PAPER : Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
+    const room = app.paper.matches ? PAPER : Math.max(300, ((this.scroll.parentElement?.clientWidth || 600) - 4) / app.larger); // before anything that moves
     this.title.textContent = titleOf(head);
     const { between } = app;
     const share = between && `${between.names.join(" to ")}: ${Number(between.values[place]).toFixed(2)}, uniform attention ${Number(between.uniform).toFixed(2)}`;
@@ -210,6 +230,7 @@ export class HeadPanel {
     const place = scaleOf(app.state.scale, matrix.largest, matrix.signed);
     const [ownSide, otherSide] = matrix.rows.axis === matrix.columns.axis ? [0, 0] : from ? [0, 1] : [1, 0];
     const locked = new Set(this.placesOf(own));
+    this.clear.hidden = !locked.size;
     for (const button of /** @type {NodeListOf<HTMLElement>} */ (this.strips.querySelectorAll(".token"))) {
       const [at, side] = [Number(button.dataset.at), Number(button.parentElement?.dataset.side)];
       if (side === otherSide) {
@@ -239,6 +260,7 @@ export class HeadPanel {
     const number = (/** @type {number} */ value) => `, ${written(value, matrix.signed)}${matrix.signed ? " (B − A)" : ""}`;
     const named = (/** @type {string} */ label) => element("bdi", { text: label });
     if (row >= 0 && column >= 0) {
+      if (matrix.masked?.(row, column)) return [named(matrix.rows.labels[row]), " may not attend to ", named(matrix.columns.labels[column]), " (masked)"];
       const value = matrix.values[row * matrix.columns.labels.length + column];
       return [named(matrix.rows.labels[row]), " attends to ", named(matrix.columns.labels[column]), number(value)];
     }
@@ -246,10 +268,8 @@ export class HeadPanel {
     values.forEach((value, at) => (Math.abs(value) > Math.abs(values[best]) ? (best = at) : best));
     const from = this.facing(matrix) === "from";
     if (!chosen.length) {
-      const none = `No ${own.unit} chosen: colours are the mean attention that each`;
-      return from
-        ? [`${none} receives; most “`, named(other.labels[best]), "”", number(values[best])]
-        : [`${none} pays to one ${own.unit}`];
+      const none = `Mean of all ${own.unit}s`;
+      return from ? [`${none}; most to “`, named(other.labels[best]), "”", number(values[best])] : [none];
     }
     const span = this.app.chosenSpan;
     const tokens = chosen.flatMap((at, place) => [...(place ? [" + "] : []), named(own.labels[at])]);
@@ -274,20 +294,24 @@ export class HeadPanel {
     const chosen = this.placesOf(this.own(matrix));
     const outlined = this.facing(matrix) === "from" ? { rows: chosen, columns: [] } : { rows: [], columns: chosen };
     const side = data.sides.length > 1 ? ` · ${["A", "B", "B − A"][Number(state.side)]}` : "";
-    const lines = [`${titleOf(head)}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
+    this.lines = [`${titleOf(head)}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
       const attended = app.between && app.chosenSpan >= 0 && outlined.rows.length ? this.placesOf(matrix.columns, app.between.places[1]) : outlined.columns;
-      this.picture = heatmap(matrix, state.scale, theme, room, lines, { ...outlined, columns: attended });
+      const tall = this.tall / app.larger;
+      this.draw = (/** @type {string[]} */ lines) => heatmap(matrix, state.scale, theme, room, lines, { ...outlined, columns: attended }, tall, endsOf(state.scale, matrix));
       notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ");
     }
     if (state.view === "lines") {
-      const picture = linesPicture(matrix, state.scale, theme, room, lines, outlined);
-      this.picture = picture;
-      notes.push(`${between ? "Left (target) attends to right (source)" : "Left attends to right"}; weights below ${picture.least.toPrecision(2)} are not drawn. `);
+      this.draw = (/** @type {string[]} */ lines) => linesPicture(matrix, state.scale, theme, room, lines, outlined);
+      notes.push(between ? "Left (target) attends to right (source). " : "Left attends to right. ");
     }
-    if (state.view !== "table" && this.picture) paint(this.canvas, this.picture.scene, app.density);
-    this.canvas.setAttribute("aria-label", `${state.view} of ${lines[0]}; the table view has the numbers`);
+    if (state.view !== "table" && this.draw) {
+      this.picture = this.draw([]);
+      paint(this.canvas, this.picture.scene, app.density, app.larger);
+      if (this.picture.least) notes.push(`Weights below ${this.picture.least.toPrecision(2)} are not drawn. `);
+    }
+    this.canvas.setAttribute("aria-label", `${state.view} of ${this.lines[0]}; the table view has the numbers`);
     const scale = scaleInWords(state.scale, matrix);
     this.said.textContent = `${notes.join("")}${scale[0].toUpperCase()}${scale.slice(1)}.`;
   }
@@ -354,6 +378,6 @@ export class HeadPanel {
   /** @param {"svg"|"png"} format */
   async save(format) {
     const { data, state, shown } = this.app;
-    if (this.picture) save(await fileOf(this.picture.scene, format), `${data.heads[shown].id}-${state.view}.${format}`);
+    if (this.draw) save(await fileOf(this.draw(this.lines).scene, format), `${data.heads[shown].id}-${state.view}.${format}`);
   }
 }

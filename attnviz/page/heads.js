@@ -1,7 +1,7 @@
 /** All heads: as a grid of thumbnails, as a scatter of two statistics, as a table; sorted and filtered. */
-import { cellText, choice, element, markElement, ordered, save, sortable, switches } from "./dom.js";
+import { cellText, choice, cue, element, markElement, ordered, save, sortable, switches } from "./dom.js";
 import { hellinger } from "./patterns.js";
-import { pixelsOf, scaleOf, scatter } from "./pictures.js";
+import { scatter, thumbnail } from "./pictures.js";
 import { fileOf, mark, paint } from "./scene.js";
 
 const [LARGEST_THUMBNAIL, ALL_NAMED, MOST] = [64, 40, 6];
@@ -11,6 +11,9 @@ const SLICE = 50;
 
 /** The statistic of the two spans that are chosen. */
 export const BETWEEN = "between";
+
+/** Kinds of heads that are dim in the grid: most heads, of which there is little to see. */
+const DIM = ["sink", "unnamed"];
 
 /** What roles are marked by wherever labels stand, too. */
 export const OVER = " over the corpus";
@@ -29,7 +32,7 @@ export class HeadsPanel {
     this.turn = 0;
     this.modes = switches("How heads are shown", [["grid", "Grid"], ["scatter", "Scatter"], ["table", "Table"]], (left) => app.set({ left }));
     const statistics = /** @type {[string, string][]} */ (data.statistics.map(({ key, title }) => [key, title]));
-    this.sort = choice("Sort by", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
+    this.sort = choice("Sort", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
     const names = [...new Set(data.heads.flatMap(namesOf))].sort((a, b) => Number(a.endsWith(OVER)) - Number(b.endsWith(OVER)) || a.localeCompare(b, "en"));
     this.label = choice("Only", "only", [["", "all labels"], ...names.map((name) => /** @type {[string, string]} */ ([name, name]))], (only) => app.set({ only }));
     this.kind = choice("Kind", "kind", [["", "all kinds"], ...(data.kinds ?? []).map((kind) => /** @type {[string, string]} */ ([kind, kind]))], (kind) => app.set({ kind }));
@@ -51,10 +54,32 @@ export class HeadsPanel {
     this.count = element("p", { class: "quiet" });
     this.grid = element("div", { class: "grid", tabindex: 0, role: "group", "aria-label": "Heads; arrows walk through them" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
-    this.table = element("div");
-    root.append(element("div", { class: "controls" }, this.modes.field, this.kind.field, this.sort.field, this.label.field, this.leastField), this.spans, this.axes, this.count, this.grid, this.canvas, this.table);
+    this.table = element("div", { class: "all" });
     this.buttons = data.heads.map((head, place) => this.thumbnail(head, place));
+    this.legend = element("p", { class: "legend" }, ...this.meanings());
+    const look = data.look ? [sortable(data.look, (id) => app.open(app.placeOf(id)), 2)] : [];
+    const controls = element("div", { class: "controls" }, this.modes.field, this.kind.field, this.sort.field, this.label.field, this.leastField, this.count);
+    root.append(...look, controls, this.spans, this.axes, this.legend, this.grid, this.canvas, this.table);
     this.listen();
+    cue(this.grid);
+  }
+
+  /** What marks, dim heads and grey cells of the grid mean. */
+  meanings() {
+    const { heads, families, patterns, does } = this.app.data;
+    const roles = heads.flatMap(({ role }) => role ?? []);
+    const judged = [...heads, ...roles];
+    const marks = Object.values(families).filter(({ name }) => judged.some(({ family }) => family === name));
+    const said = [
+      roles.length ? "Below a head: its label on this text, then its role over the corpus" : "",
+      judged.some(({ label }) => label.endsWith("?")) ? "?: weak" : "",
+      roles.some(({ seen }) => seen === false) ? "hollow: none on this text" : "",
+      roles.some(({ seen }) => seen === null) ? "half: not looked for on this text" : "",
+      this.buttons.some((button) => button.classList.contains("dim")) ? "dim: rests on sinks, or shows no pattern" : "",
+      patterns.length ? "darker: more attention" : "",
+      patterns.some(({ triangle, window }) => triangle || window !== null) ? "hatched: masked" : "",
+    ];
+    return [...marks.map((family) => element("span", {}, markElement(mark(family, 6, 6, 4.6, "", "none", true)), does?.[family.name] ?? family.name)), said.filter(Boolean).join("; ")];
   }
 
   /** @param {import("./patterns.js").Head} head @param {number} place */
@@ -63,8 +88,10 @@ export class HeadsPanel {
     const picture = element("canvas", { class: "thumbnail", "aria-hidden": "true" });
     picture.hidden = !head.patterns.length;
     const name = [`${head.id}: ${head.label}`, ...(head.role ? [head.role.label + OVER + head.role.where] : [])].join(", ");
+    const kinds = [head, ...(head.role ? [head.role] : [])].flatMap((judged) => judged.kinds);
+    const dim = app.data.sides.length < 2 && kinds.every((kind) => DIM.includes(kind));
     return element("button", {
-      type: "button", class: "head", "data-head": head.id, tabindex: -1, title: name, "aria-label": name,
+      type: "button", class: dim ? "head dim" : "head", "data-head": head.id, tabindex: -1, title: name, "aria-label": name,
       onclick: () => app.open(place),
       onpointerenter: (event) => event.pointerType !== "touch" && app.preview(place),
       onpointerleave: () => app.preview(null),
@@ -75,7 +102,7 @@ export class HeadsPanel {
 
   listen() {
     const { canvas, app } = this;
-    const near = (/** @type {MouseEvent} */ event) => this.nearest?.(event.offsetX, event.offsetY) ?? -1;
+    const near = (/** @type {MouseEvent} */ event) => this.nearest?.(event.offsetX / app.larger, event.offsetY / app.larger) ?? -1;
     canvas.addEventListener("pointermove", (event) => {
       const place = near(event);
       canvas.title = place < 0 ? "" : `${app.data.heads[place].id}: ${app.data.heads[place].label}`;
@@ -120,7 +147,7 @@ export class HeadsPanel {
     this.leastField.hidden = state.sort === "" || state.sort === "label";
     [this.x.select.value, this.y.select.value, this.marks.select.value] = [state.x, state.y, state.marks];
     this.axes.hidden = this.canvas.hidden = state.left !== "scatter";
-    this.grid.hidden = state.left !== "grid";
+    this.grid.hidden = this.legend.hidden = state.left !== "grid";
     this.table.hidden = state.left !== "table";
     this.showSpans();
     this.count.textContent = listed.length < data.heads.length ? `${listed.length} of ${data.heads.length} heads` : `${data.heads.length} heads`;
@@ -157,7 +184,7 @@ export class HeadsPanel {
   showGrid(listed) {
     const { data } = this.app;
     const cells = [];
-    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(44px, 1fr))` : "";
+    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(3.15rem, 1fr))` : "";
     if (this.inRows) {
       const left = new Set(listed);
       const rows = this.app.state.kind ? [...new Set(listed.map((place) => data.heads[place].row))] : [...data.rows.keys()];
@@ -191,9 +218,7 @@ export class HeadsPanel {
         if (!matrix) continue;
         const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
         const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
-        const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(app.state.scale, matrix.largest, matrix.signed), pooled);
-        [canvas.width, canvas.height] = [pixels.width, pixels.height];
-        canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+        thumbnail(canvas, matrix, theme, app.state.scale, pooled);
         if (performance.now() - began > SLICE) {
           await new Promise((go) => setTimeout(go));
           began = performance.now();
@@ -225,9 +250,10 @@ export class HeadsPanel {
       return a === null || b === null ? [] : [{ x: a, y: b, id: head.id, place, family: data.families[family], kinds, seen }];
     });
     const names = /** @type {[string, string]} */ ([x, y].map(({ title, unit }) => (unit ? `${title} (${unit})` : title)));
-    const room = (this.canvas.parentElement?.clientWidth || 600) - 2;
+    const { larger } = this.app;
+    const room = ((this.canvas.parentElement?.clientWidth || 600) - 2) / larger;
     const picture = scatter(dots, data.families, names, theme, room, data.heads[shown].id, dots.length <= ALL_NAMED);
-    paint(this.canvas, picture.scene, this.app.density);
+    paint(this.canvas, picture.scene, this.app.density, larger);
     this.scene = picture.scene;
     this.nearest = picture.nearest;
     this.canvas.setAttribute("aria-label", `${dots.length} heads by ${names[0]} across and ${names[1]} up; the table has the numbers`);
@@ -255,10 +281,8 @@ export class HeadsPanel {
       button.classList.toggle("previewed", place === shown && place !== state.head);
       button.tabIndex = place === state.head ? 0 : -1;
     });
-    if (state.left === "table") {
-      for (const row of this.table.querySelectorAll("tr[data-head]")) {
-        row.classList.toggle("current", /** @type {HTMLElement} */ (row).dataset.head === this.app.data.heads[shown].id);
-      }
+    for (const row of /** @type {NodeListOf<HTMLElement>} */ (this.root.querySelectorAll("tr[data-head]"))) {
+      row.classList.toggle("current", row.dataset.head === this.app.data.heads[shown].id);
     }
   }
 

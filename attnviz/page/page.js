@@ -9,9 +9,12 @@ import { Themes } from "./pictures.js";
 /**
  * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
  *   scale: string, drop: boolean, words: boolean, side: string, direction: "from"|"to", tokens: number[],
- *   text: number, kind: string, marks: string, from: string, to: string}} State  text: which one the tokens are of;
- *   from, to: numbers of two spans, empty for none
+ *   text: number, kind: string, marks: string, from: string, to: string, size: string}} State  text: which one the tokens are of;
+ *   from, to: numbers of two spans, empty for none; size: how many times the text was made larger
  */
+
+/** Pixels of the page's text, and how many times it can be made larger. */
+const [TEXT, SIZES] = [14, ["0", "1", "2", "3"]];
 
 /** What cannot be seen, or not be told from a space: tokens have it as an escape, too. */
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
@@ -66,7 +69,7 @@ export class App {
     const head = Math.max(0, this.placeOf(start.head));
     return {
       head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", marks: "text", from: "", to: "", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
-      scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token,
+      scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token, size: SIZES[0],
     };
   }
 
@@ -90,7 +93,7 @@ export class App {
       left: ["grid", "scatter", "table"], sort: keys, x: keys.slice(2), y: keys.slice(2), view: ["heatmap", "lines", "table"],
       scale: ["shared", "per-head", "log"], side: this.data.sides.length > 1 ? ["0", "1", "2"] : ["0"], direction: ["from", "to"],
       kind: ["", ...(this.data.kinds ?? [])], only: this.data.heads.flatMap(namesOf), marks: ["text", "corpus"],
-      from: spans, to: spans,
+      from: spans, to: spans, size: SIZES,
     });
     for (const [name, values] of Object.entries(known)) {
       const value = asked.get(name);
@@ -133,6 +136,11 @@ export class App {
     return this.themes.now;
   }
 
+  /** How many times larger text is than at first. */
+  get larger() {
+    return 1.2 ** Number(this.state.size);
+  }
+
   get density() {
     return this.themes.density;
   }
@@ -152,7 +160,7 @@ export class App {
     this.measureSpans();
     const patterns = ["scale", "drop", "words", "side"].some((name) => before[/** @type {keyof State} */ (name)] !== this.state[/** @type {keyof State} */ (name)]);
     const listed = ["left", "sort", "only", "kind", "least", "x", "y", "marks", "from", "to"].some((name) => name in change);
-    if (patterns || listed) this.show(patterns || this.state.left === "grid");
+    if (patterns || listed || before.size !== this.state.size) this.show(patterns || this.state.left === "grid");
     else {
       this.heads.showCurrent();
       if (this.state.left === "scatter") this.heads.show();
@@ -264,6 +272,7 @@ export class App {
 
   /** @param {boolean} [thumbnails] */
   show(thumbnails = false) {
+    document.documentElement.style.fontSize = `${TEXT * this.larger}px`;
     this.heads.show();
     this.head.show();
     if (!thumbnails) return;
@@ -281,6 +290,8 @@ export class App {
       this.set({ tokens: [] });
       return;
     }
+    const sized = { "+": 1, "=": 1, "-": -1 }[event.key];
+    if (sized) this.set({ size: SIZES[Number(this.state.size) + sized] ?? this.state.size });
     const step = steps[event.key];
     if (step === undefined || (event.key.startsWith("Arrow") && target.closest(".scroll"))) return;
     event.preventDefault();
@@ -295,7 +306,7 @@ export class App {
   }
 }
 
-const KEYS = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
+const KEYS = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears; + makes text 20 % larger, for a projector, - smaller.";
 
 const app = new App(givenData());
 frame(app.data, KEYS, (id) => app.open(app.placeOf(id)));

@@ -99,6 +99,8 @@ def axis_entry(units: Positions, segments: Sequence[int | None], words: Position
         "segments": list(segments),
         "rtl": right_to_left("".join(label for label, sink in zip(units.labels, units.sink, strict=True) if not sink)),
     }
+    if units.name == "word":
+        entry["tokens"] = [(members[0], members[-1]) for members in units.members]
     if words is not None:
         entry["words"] = {
             "labels": list(words.labels),

@@ -2,7 +2,8 @@
  * What the page is given, and patterns from bytes to weights.
  *
  * @typedef {{unit: string, labels: string[], sink: number[], segments: (number|null)[], rtl: boolean,
- *   words?: {labels: string[], sink: number[], members: number[][]}}} Axis
+ *   tokens?: [number, number][], words?: {labels: string[], sink: number[], members: number[][]}}} Axis
+ *   tokens: of words, the first token of each and the last
  * @typedef {{name: string, colour: string, marker: string}} Family
  * @typedef {{label: string, short: string, family: string, kinds: string[], seen: boolean|null, evidence: string}} Judged  family: by
  *   name, of its mark; kinds: families that it is counted under; seen: whether the mark is filled, null for half
@@ -10,7 +11,8 @@
  *   role: (Judged & {where: string})|null, kind?: number, patterns: number[], words?: [string, string][]}} Head  kind: place in
  *   PageData.kinds; patterns: one a side, places in PageData.patterns; empty if left out; words: headings and paragraphs of a card;
  *   where: " (not here)" and the like after a role that the text does not show, else ""
- * @typedef {{rows: number, columns: number, triangle: boolean, data: string}} Packed  rows, columns: places in axes
+ * @typedef {{rows: number, columns: number, triangle: boolean, window: number|null, data: string}} Packed  rows, columns: places in
+ *   axes; window: tokens that each sees on either side, its own included; null for all
  * @typedef {{key: string, title: string, reading: string, unit: string, uniform: (number|null)[],
  *   values: (number|null)[]}} Statistic  uniform: one a kind; a value a head
  * @typedef {{title: string, note: string, columns: string[], rows: (string|number|null)[][], head: number}} Table
@@ -18,7 +20,7 @@
  * @typedef {{names: string[], places: number[][], pairs: {from: number, to: number, uniform: number|null, values: (number|null)[]}[]}} Spans
  *   places: positions of each; pairs: of two spans, by number, the share of attention of every head
  * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
- * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
+ * @typedef {{command: string, title: string, verification: string, sentences?: string[], look?: Table|null, does?: Record<string, string>, notes: string[], sides: string[], axes: Axis[],
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>, families: Record<string, Family>,
  *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[], spans?: Spans}} PageData
@@ -27,8 +29,10 @@
  * @typedef {{head: string, role: string, title: string, examples: Sentence[]}} Examples  of one role of a head
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names
  *   places: of the axis' positions, the first that each is made of; breaks: before which another text begins
- * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, bytes?: Uint8Array}} Matrix
- *   largest: where colours of the head's own end; bytes: the values as they are kept, where they are neither merged nor scaled
+ * @typedef {(row: number, column: number) => boolean} Masked  whether attention from a row to a column is forbidden
+ * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, bytes?: Uint8Array, masked?: Masked|null}} Matrix
+ *   largest: where colours of the head's own end; bytes: the values as they are kept, where they are neither merged nor scaled;
+ *   masked: null where all is allowed
  */
 
 /** @param {string} text base64 @returns {Promise<Uint8Array>} */
@@ -110,7 +114,7 @@ function merged(weights, width, rows, columns) {
 /**
  * The positions of an axis as they are named now.
  * @param {Axis[]} axes @param {number} axis @param {boolean} words @param {boolean} drop
- * @returns {{names: Names, kept: number[]}} kept: which positions stay
+ * @returns {{names: Names, kept: number[], tokens: [number, number][]}} kept: which positions stay; tokens: the first and last of each
  */
 function named(axes, axis, words, drop) {
   const entry = axes[axis];
@@ -133,7 +137,21 @@ function named(axes, axis, words, drop) {
     labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks,
     places: kept.map((at) => first[at]), unit: merged ? "word" : entry.unit, axis,
   };
-  return { names, kept };
+  const tokens = kept.map((at) => /** @type {[number, number]} */ (merged ? [first[at], merged.members[at].at(-1)] : entry.tokens?.[at] ?? [at, at]));
+  return { names, kept, tokens };
+}
+
+/**
+ * What a causal mask or a window hides; of words, what is hidden from all of their tokens.
+ * @param {Packed} packed @param {[number, number][]} rows @param {[number, number][]} columns @returns {Masked|null}
+ */
+function maskOf({ triangle, window }, rows, columns) {
+  if (!triangle && window === null) return null;
+  const width = window ?? Infinity;
+  return (row, column) => {
+    const [back, ahead] = [rows[row][0] - columns[column][1], columns[column][0] - rows[row][1]];
+    return ahead >= (triangle ? 1 : width) || back >= width;
+  };
 }
 
 /**
@@ -155,7 +173,7 @@ export function matrixOf(data, packed, bytes, words, drop) {
   if (drop) values = renormalised(values, width, rows.kept, columns.kept);
   let largest = 0;
   for (const value of values) if (value > largest) largest = value;
-  return { values, rows: rows.names, columns: columns.names, largest, signed: false, ...(whole ? { bytes } : {}) };
+  return { values, rows: rows.names, columns: columns.names, largest, signed: false, masked: maskOf(packed, rows.tokens, columns.tokens), ...(whole ? { bytes } : {}) };
 }
 
 /** @param {Float32Array} values @param {number} width @param {number[]} rows @param {number[]} columns */
@@ -177,7 +195,10 @@ export function difference(a, b) {
   const pairs = (/** @type {Names} */ one, /** @type {Names} */ other) => ({
     ...one, labels: one.labels.map((label, at) => (label === other.labels[at] ? label : `${label} → ${other.labels[at]}`)),
   });
-  return { values, rows: pairs(a.rows, b.rows), columns: pairs(a.columns, b.columns), largest, signed: true };
+  const [maskA, maskB] = [a.masked, b.masked];
+  /** @type {Masked|null} */
+  const masked = maskA && maskB ? (row, column) => maskA(row, column) && maskB(row, column) : null;
+  return { values, rows: pairs(a.rows, b.rows), columns: pairs(a.columns, b.columns), largest, signed: true, masked };
 }
 
 /** As many products of bytes as surely fit in a whole number of 32 bits, with which browsers count faster. */

@@ -5,10 +5,11 @@
  * @typedef {import("./scene.js").Scene} Scene
  * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, weights: Uint8Array,
  *   differences: Uint8Array}} Theme
- * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null}} Picture  at: row and column there
+ * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null, least?: number}} Picture  at: row and column
+ *   there; least: the smallest weight that has a line
  */
 import { SQUARES } from "./patterns.js";
-import { cut, cutToken, isolated, mark } from "./scene.js";
+import { cutToken, isolated, mark } from "./scene.js";
 
 const FAINTEST = 1e-4;
 const [LEAST_LINE, MOST_LINES] = [0.02, 2000];
@@ -66,7 +67,7 @@ export function scaleOf(scale, largest, signed) {
 
 /** @param {string} scale @param {Matrix} matrix */
 export function scaleInWords(scale, matrix) {
-  if (matrix.signed) return `colours: blue more in A, orange more in B, by the root of the difference to ±${matrix.largest.toPrecision(2)}${scale === "per-head" ? " (this head's own)" : ", the same for every head"}`;
+  if (matrix.signed) return `colours: teal more in A, orange more in B, by the root of the difference to ±${matrix.largest.toPrecision(2)}${scale === "per-head" ? " (this head's own)" : ", the same for every head"}`;
   const named = {
     shared: "0 to 1, the same for every head", log: "0.0001 or less to 1, logarithmic, the same for every head",
     "per-head": `0 to this head's largest weight, ${matrix.largest.toPrecision(2)}`,
@@ -87,11 +88,11 @@ export function inkOn(table, place) {
 
 /**
  * @param {Matrix} matrix @param {Uint8Array} table @param {(weight: number) => number} scale @param {number} [pooled]
- * @returns {ImageData} each pixel is the largest of pooled × pooled weights
+ * @returns {ImageData} each pixel is the largest of pooled × pooled weights; transparent where all are masked
  */
 export function pixelsOf(matrix, table, scale, pooled = 1) {
   const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
-  const { values, bytes } = matrix;
+  const { values, bytes, masked } = matrix;
   const colours = bytes && Array.from(SQUARES, scale);
   const pixels = new ImageData(Math.ceil(width / pooled), Math.ceil(height / pooled));
   for (let top = 0, to = 0; top < height; top += pooled) {
@@ -101,9 +102,10 @@ export function pixelsOf(matrix, table, scale, pooled = 1) {
       for (let row = top; row < bottom; row++) {
         for (let at = row * width + left; at < row * width + right; at++) {
           const size = bytes ? bytes[at] : Math.abs(values[at]);
-          if (size > most) [largest, most] = [at, size];
+          if (size > most && (size || !masked?.(row, at - row * width))) [largest, most] = [at, size];
         }
       }
+      if (most < 0) continue;
       const colour = 3 * (colours ? colours[most] : scale(values[largest]));
       pixels.data[to] = table[colour];
       pixels.data[to + 1] = table[colour + 1];
@@ -112,6 +114,41 @@ export function pixelsOf(matrix, table, scale, pooled = 1) {
     }
   }
   return pixels;
+}
+
+/**
+ * A head as a small picture; what is masked is hatched by its style.
+ * @param {HTMLCanvasElement} canvas @param {Matrix} matrix @param {Theme} theme @param {string} scale @param {number} [pooled]
+ */
+export function thumbnail(canvas, matrix, theme, scale, pooled) {
+  const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(scale, matrix.largest, matrix.signed), pooled);
+  [canvas.width, canvas.height] = [pixels.width, pixels.height];
+  canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+  canvas.classList.add("painted");
+}
+
+/** What both ends of the colours are. @param {string} scale @param {Matrix} matrix */
+export function endsOf(scale, matrix) {
+  const most = matrix.largest.toPrecision(2);
+  if (matrix.signed) return [`−${most}, more in A`, `+${most}, more in B`];
+  if (scale === "log") return ["0.0001 or less", "1 (logarithmic)"];
+  return ["0", scale === "per-head" ? `${most}, this head's largest` : "1, all attention"];
+}
+
+/**
+ * Grey under diagonal lines, for cells where attention is forbidden: cells that are allowed are drawn over it.
+ * @param {number} left @param {number} top @param {number} width @param {number} height @param {Theme} theme
+ * @returns {import("./scene.js").PathItem[]}
+ */
+function hatch(left, top, width, height, theme) {
+  const [right, bottom] = [left + width, top + height];
+  /** @type {import("./scene.js").PathItem[]} */
+  const lines = [{ kind: "path", points: [left, top, right, top, right, bottom, left, bottom], colour: theme.frame, width: 0, fill: theme.frame, opacity: 0.3 }];
+  for (let from = 6; from < width + height; from += 6) {
+    const [down, across] = [Math.min(from, height), Math.min(from, width)];
+    lines.push({ kind: "path", points: [left + from - down, top + down, left + across, top + from - across], colour: theme.frame, width: 1, opacity: 0.9 });
+  }
+  return lines;
 }
 
 /** @param {string[]} labels */
@@ -126,16 +163,36 @@ export function written(weight, signed) {
 }
 
 /**
- * Title above a picture, so that a saved file says what it is.
- * @param {Scene} scene @param {string[]} lines @param {Theme} theme
+ * Title above a picture, so that a saved file says what it is: items of a line each, 17 pixels apart.
+ * @param {string[]} lines broken where they are wider @param {number} width @param {Theme} theme
  */
-function heading(scene, lines, theme) {
-  lines.forEach((line, at) => {
-    scene.items.push({
-      kind: "text", x: 4, y: 12 + 17 * at, text: cut(line, Math.floor(scene.width / (at ? 5.6 : 7))), size: at ? 11 : 14,
-      colour: at ? theme.quiet : theme.ink, align: "left", bold: !at,
-    });
+function heading(lines, width, theme) {
+  const texts = lines.flatMap((line, number) => {
+    const most = Math.floor(width / (number ? 6 : 8));
+    const parts = line.match(new RegExp(`\\S.{0,${most - 1}}(?=\\s|$)|\\S.{0,${most - 1}}`, "gu")) ?? [];
+    return parts.map((text) => ({ text, first: number === 0 }));
   });
+  return texts.map(({ text, first }, at) => /** @type {const} */ ({
+    kind: "text", x: 4, y: 12 + 17 * at, text, size: first ? 14 : 11, colour: first ? theme.ink : theme.quiet, align: "left", bold: first,
+  }));
+}
+
+/**
+ * The colours as a bar with both ends named, and what is masked.
+ * @param {string[]} ends @param {Matrix} matrix @param {number} y @param {Theme} theme @returns {Scene["items"]}
+ */
+function colourBar([low, high], matrix, y, theme) {
+  const said = (/** @type {number} */ x, /** @type {string} */ text) => /** @type {const} */ ({ kind: "text", x, y, text, size: 11, colour: theme.ink, align: "left" });
+  const table = matrix.signed ? theme.differences : theme.weights;
+  const pixels = new ImageData(256, 1);
+  for (let place = 0; place < 256; place++) pixels.data.set([...table.subarray(3 * place, 3 * place + 3), 255], 4 * place);
+  const [bar, width] = [10 + 6.2 * low.length, 80];
+  const after = bar + width + 6;
+  const swatch = after + 14 + 6.2 * high.length;
+  return [
+    said(4, low), { kind: "image", x: bar, y: y - 5, width, height: 10, pixels }, said(after, high),
+    ...(matrix.masked ? [...hatch(swatch, y - 6, 12, 12, theme), said(swatch + 17, "masked")] : []),
+  ];
 }
 
 /** Pixels of a cell: as many for each, but where cells are so small that this would leave much of the room empty. @param {number} room */
@@ -157,23 +214,28 @@ function runs(places) {
 
 /**
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
- * @param {{rows: number[], columns: number[]}} outlined @returns {Picture}
+ * @param {{rows: number[], columns: number[]}} outlined @param {number} [tall] pixels that it may be high below these lines
+ * @param {string[]} [ends] of the colours, for a bar below @returns {Picture}
  */
-export function heatmap(matrix, scale, theme, room, lines, outlined) {
+export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infinity, ends = []) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
-  const fitting = (/** @type {number} */ margin) => cellSize((room - margin - 4) / columns.length);
-  const every = Math.ceil(13 / fitting(100));
+  const [head, foot] = [heading(lines, room, theme), ends.length ? 24 : 6];
+  const fitting = (/** @type {number} */ beside, /** @type {number} */ above) => (
+    cellSize(Math.min((room - beside - 4) / columns.length, (tall - above - 4 - foot) / rows.length))
+  );
+  const every = Math.ceil(13 / fitting(100, 100));
   const named = (/** @type {string[]} */ labels) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
   const [beside, above] = [named(rows), named(columns)];
-  const cell = fitting(beside);
-  const [left, top] = [beside, above + 17 * lines.length + 4];
+  const cell = fitting(beside, above);
+  const [left, top] = [beside, above + 17 * head.length + 4];
   const [width, height] = [cell * columns.length, cell * rows.length];
   const table = matrix.signed ? theme.differences : theme.weights;
   const place = scaleOf(scale, matrix.largest, matrix.signed);
   /** @type {Scene} */
-  const scene = { width: Math.max(room, left + width + 4), height: top + height + 6, paper: theme.paper, items: [] };
-  heading(scene, lines, theme);
+  const scene = { width: Math.max(room, left + width + 4), height: top + height + foot, paper: theme.paper, items: head };
+  if (matrix.masked) scene.items.push(...hatch(left, top, width, height, theme));
+  if (ends.length) scene.items.push(...colourBar(ends, matrix, top + height + 14, theme));
   scene.items.push({ kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, table, place) });
   const label = (/** @type {string} */ text, /** @type {boolean} */ muted) => (
     { kind: /** @type {"text"} */ ("text"), text: isolated(cutToken(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
@@ -195,7 +257,7 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
       if (Math.abs(weight) < 0.005) return;
       scene.items.push({
         kind: "text", x: left + cell * ((at % columns.length) + 0.5), y: top + cell * (Math.floor(at / columns.length) + 0.5),
-        text: written(weight, matrix.signed).replace("0.", "."), size: 10, colour: inkOn(table, place(weight)), align: "center",
+        text: written(weight, matrix.signed).replace(/\b0\./, "."), size: 10, colour: inkOn(table, place(weight)), align: "center",
       });
     });
   }
@@ -220,7 +282,7 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
  * A line for each weight that can be seen, from left (attends) to right (attended to).
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room @param {string[]} lines
  * @param {{rows: number[], columns: number[]}} chosen only lines from or to these, where there are any
- * @returns {Picture & {least: number}}
+ * @returns {Picture}
  */
 export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
@@ -228,7 +290,8 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const [down, across] = [rows, columns].map((labels) => (17 * longer) / labels.length);
   const side = Math.min(190, Math.round(longest([...rows, ...columns]) * 6.6) + 12);
   const [left, right] = [side, Math.min(room, 640) - side];
-  const top = 17 * lines.length + 10;
+  const head = heading(lines, right + side, theme);
+  const top = 17 * head.length + 10;
   const chosenAny = chosen.rows.length + chosen.columns.length > 0;
   const [fromThese, toThese] = [new Set(chosen.rows), new Set(chosen.columns)];
   const drawn = [];
@@ -241,8 +304,7 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const least = drawn.length > MOST_LINES ? Math.abs(matrix.values[drawn[MOST_LINES - 1]]) : LEAST_LINE;
   const place = scaleOf(scale, matrix.largest, false);
   /** @type {Scene} */
-  const scene = { width: right + side, height: top + 17 * longer + 6, paper: theme.paper, items: [] };
-  heading(scene, lines, theme);
+  const scene = { width: right + side, height: top + 17 * longer + 6, paper: theme.paper, items: head };
   for (const at of drawn.slice(0, MOST_LINES).reverse()) {
     const weight = matrix.values[at];
     const strength = matrix.signed ? Math.abs(weight) / (matrix.largest || 1) : place(weight) / 255;

@@ -16,12 +16,6 @@ export function isolated(label) {
   return `\u2068${label}\u2069`;
 }
 
-/** @param {string} text @param {number} longest */
-export function cut(text, longest) {
-  const letters = [...text];
-  return letters.length <= longest ? text : `${letters.slice(0, longest - 1).join("")}…`;
-}
-
 /** Cut in the middle: tokens often begin alike. @param {string} token @param {number} longest */
 export function cutToken(token, longest) {
   const [letters, tail] = [[...token], Math.floor((longest - 1) / 2)];
@@ -37,12 +31,13 @@ function pixelCanvas(pixels) {
   return canvas;
 }
 
-/** @param {HTMLCanvasElement} canvas @param {Scene} scene @param {number} density pixels for one of the page */
-export function paint(canvas, scene, density) {
+/** @param {HTMLCanvasElement} canvas @param {Scene} scene @param {number} density pixels for one of the page @param {number} [larger] pixels of the page for one of the scene */
+export function paint(canvas, scene, density, larger = 1) {
+  density *= larger;
   canvas.width = Math.max(1, Math.round(scene.width * density));
   canvas.height = Math.max(1, Math.round(scene.height * density));
-  canvas.style.width = `${scene.width}px`;
-  canvas.style.height = `${scene.height}px`;
+  canvas.style.width = `${scene.width * larger}px`;
+  canvas.style.height = `${scene.height * larger}px`;
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   context.scale(density, density);
   context.fillStyle = scene.paper;

@@ -53,12 +53,17 @@ export function asMatrix(values, rows, columns, muted, signed) {
   return { values, rows: named(rows), columns: named(columns), largest, signed };
 }
 
+/** What the colours of a matrix mean. @param {import("./patterns.js").Matrix} matrix */
+export function legendOf({ largest, signed }) {
+  return signed ? `Teal below 0, orange above, to ±${largest.toPrecision(2)} (root)` : "Blue: from 0 to 1";
+}
+
 /**
  * Signed numbers as colours, so wide and high, with names beside the rows; a row is outlined, and columns.
  * @param {Float32Array} values @param {string[]} labels a row each @param {boolean[]} muted
  * @param {import("./pictures.js").Theme} theme @param {number} room width in pixels @param {number} height
  * @param {number} chosen row @param {[number, number]} [stretch] the first of the columns, and the one past the last
- * @returns {import("./pictures.js").Picture}
+ * @returns {import("./pictures.js").Picture & {legend: string}}
  */
 export function colours(values, labels, muted, theme, room, height, chosen, stretch) {
   const [rows, columns] = [labels.length, values.length / labels.length];
@@ -76,6 +81,7 @@ export function colours(values, labels, muted, theme, room, height, chosen, stre
     colour: muted[row] ? theme.quiet : theme.ink, bold: row === chosen,
   }));
   return {
+    legend: legendOf(matrix),
     scene: {
       width: left + width + 4, height: height + 2 * top, paper: theme.paper,
       items: [

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from attnviz.errors import OutputError
 from attnviz.models.head_ids import LayerId, number_of
 from attnviz.present.latex import latex
-from attnviz.wording import rounded
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -28,7 +27,6 @@ _LATEX_HEADER = (
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 # Fields of a check on a layer's output; null for given weights
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
-_PAGE = 50  # rows of a table that fit a page of a paper
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
@@ -38,6 +36,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
     adapter = model.adapter and {key: getattr(model.adapter, key) for key in ("name", "kind", "revision", "sha256")}
     return {
         "name": model.names[0],
+        "full_name": model.full_name,
         **({"adapter": adapter} if adapter else {}),
         "architecture": model.architecture.name,
         "revision": model.revision,
@@ -124,74 +123,15 @@ def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        cells = [_joined(row.get(name)) for name in columns]
+        cells = [joined(row.get(name)) for name in columns]
         # a spreadsheet would take such a text for a formula
         is_formula = [isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t")) for cell in cells]
         writer.writerow([f"'{cell}" if escape else cell for cell, escape in zip(cells, is_formula, strict=True)])
     return buffer.getvalue()
 
 
-def paper_table(kind: str, columns: Sequence[str], rows: Sequence[dict[str, Any]], caption: str, label: str) -> str:
-    """Rows as a table of a paper, in LaTeX with booktabs (``tex``) or Markdown; columns without a value are left out.
-
-    Where ``NAME_certain`` is False, the value of NAME gets a question mark. ``label`` is for references in LaTeX.
-    """
-    from attnviz.judge.verdicts import ENOUGH  # torch, which help does not need
-
-    shown = {name: _paper_cells(name, rows) for name in columns}
-    shown = {name: cells for name, cells in shown.items() if any(cells) or not rows}
-    if any(_is_unsure(name, row) for name in shown for row in rows):
-        caption += f" A question mark: an indication only, n below {ENOUGH}."
-    names = [name.replace("_", " ") for name in shown]
-    kinds = {name: {type(row[name]) for row in rows} for name in shown}
-    right = [kinds[name] <= {int, float, type(None)} for name in shown]
-    lines = [names, *(list(line) for line in zip(*shown.values(), strict=True))]
-    if kind == "md":
-        header, *body = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-        rule = ["---:" if is_right else "---" for is_right in right]
-        table = [f"| {' | '.join(line)} |" for line in (header, rule, *body)]
-        return "\n".join([f"Table: {caption}", "", *table]) + "\n"
-    head, *tail = [" & ".join(latex(cell or "–").replace("–", "--") for cell in line) + r" \\" for line in lines]
-    aligned = "".join("r" if is_right else "l" for is_right in right)
-    title = rf"\caption{{{latex(caption)}}}"
-    label = rf"\label{{{label}}}"
-    rules = [r"\toprule", head, r"\midrule"]
-    if len(tail) > _PAGE:
-        above = [r"% \usepackage{booktabs, longtable}", rf"\begin{{longtable}}{{{aligned}}}", title, rf"{label} \\"]
-        ends = [*rules, r"\endfirsthead", *rules, r"\endhead", r"\bottomrule", r"\endfoot"]
-        table = [*above, *ends, *tail, r"\end{longtable}"]
-    else:
-        above = [r"% \usepackage{booktabs}", r"\begin{table}", r"\centering", title, label]
-        begin = rf"\begin{{tabular}}{{{aligned}}}"
-        table = [*above, begin, *rules, *tail, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    return "\n".join(table) + "\n"
-
-
-def _paper_cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The cells of a column; fractions have two decimals, or as many as show two digits of the largest."""
-    values = [row[name] for row in rows]
-    if name.endswith("baseline"):
-        values = [None if value == 1 else value for value in values]  # as on the terminal: see shown_baseline
-    largest = max((abs(value) for value in values if isinstance(value, float)), default=0.0)
-    digits = max(2, 1 - math.floor(math.log10(largest))) if largest else 2
-    cells = []
-    for value, row in zip(values, rows, strict=True):
-        if value is None:
-            cells.append("")
-        elif isinstance(value, float):
-            cells.append(rounded(value, digits))
-        else:
-            cells.append(f"{_joined(value)}{'?' if _is_unsure(name, row) else ''}")
-    return cells
-
-
-def _is_unsure(name: str, row: dict[str, Any]) -> bool:
-    from attnviz.judge.verdicts import NO_LABEL
-
-    return row.get(f"{name}_certain") is False and row[name] not in NO_LABEL
-
-
-def _joined(value: Any) -> Any:
+def joined(value: Any) -> Any:
+    """A list as one text for a cell; any other value as it is."""
     return "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 

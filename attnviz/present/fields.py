@@ -28,6 +28,7 @@ class Field(Generic[Row]):
     # how a table writes the value; default :func:`attnviz.present.tables.cell`.
     write: Callable[[Any], object] = lambda value: value
     detail: bool = False  # whether a table that is too wide leaves it out before others
+    meaning: str = ""  # what it is, for the caption of a table of a paper
 
     @property
     def header(self) -> str:
@@ -48,9 +49,10 @@ def by_name(*names: str) -> tuple[Field[Any], ...]:
     return tuple(Field(value=itemgetter(name), name=name) for name in names)
 
 
+ID = "layer and head, counted from 0"
 # which head a row is of; within an encoder-decoder its layer is counted within the kind of attention
 HEAD: tuple[Field[Any], ...] = (
-    Field("Head", lambda row: str(row.id), name="id"),
+    Field("Head", lambda row: str(row.id), name="id", meaning=ID),
     Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
     Field(value=lambda row: row.id.layer.stack.name, name="stack", of_stacks=True),
     Field(value=lambda row: row.id.head, name="head"),
@@ -108,6 +110,10 @@ class NamedTable(Generic[Row]):
                 row[column] = value
             rows.append(row)
         return list(columns), rows
+
+    def meanings(self) -> dict[str, str]:
+        """What the columns of the CSV file are; of several from one field the first has the field's meaning."""
+        return {next(iter(field.csv or [field.name])): field.meaning for field in self.fields if field.csv != {}}
 
     def csv(self) -> str:
         """The CSV file."""

@@ -1,14 +1,18 @@
 """Model, text and unit of a result, as titles, notes and captions state them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnviz.figures.style import FAINTEST, Style
-from attnviz.wording import counted, ordinal, quoted
+from attnviz.wording import counted, ordinal, quoted, visible
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
+
+    from attnviz.figures.matrix import Array
 
 # the heads of an encoder-decoder, in the squares of a figure
 STACK_LEGEND = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
@@ -113,6 +117,11 @@ def colours_in_words(style: Style, own: str) -> str:
     return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
 
 
+def hatched_in_words(*patterns: "Array") -> str:
+    """What a caption says of the cells of patterns that are NaN, and so hatched, or ''."""
+    return "hatched: cells that the mask forbids" if any(np.isnan(cells).any() for cells in patterns) else ""
+
+
 def norm_in_words(norm: "Normalize") -> str:
     """The ends of the colours of a norm from 0, or of a logarithmic one, for a caption."""
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 0.0)
@@ -124,6 +133,20 @@ def caption_of(what: str, *details: str) -> str:
     facts = [fact.strip().removesuffix(".") for fact in details if fact.strip()]
     first = f"{what.strip().removesuffix('.')}."
     return f"{first}\nDetails: {'; '.join(facts)}." if facts else first
+
+
+def with_models(caption: str, models: Iterable[dict[str, Any]]) -> str:
+    """A caption with a last line: full name and revision of each model, and how heads are numbered.
+
+    ``models`` are entries of a document. Without a revision the hash of the weights says which model it is.
+    """
+    named = []
+    for model in models:
+        digest = model.get("weights_sha256")
+        revision = model.get("revision") or (f"weights with SHA-256 {digest[:12]}…" if digest else "")
+        name = model.get("full_name") or visible(model["name"])
+        named.append(f"{name} ({visible(revision)})" if revision else name)
+    return f"{caption}\nModel: {' and '.join(dict.fromkeys(named))}. Layers and heads count from 0."
 
 
 def capital(text: str) -> str:

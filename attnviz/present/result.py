@@ -14,7 +14,7 @@ from attnviz.locks import IN_USE, alone
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
-from attnviz.present.figure_context import FigureContext
+from attnviz.present.figure_context import FigureContext, with_models
 from attnviz.present.report import View, checked_views, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
@@ -157,21 +157,20 @@ class Result:
 
     def paper_table(self, choices: "ViewOptions") -> str:
         """The table for a paper, as ``--table`` writes it."""
-        from attnviz.present.documents import paper_table
+        from attnviz.present.paper_tables import paper_table
 
         spec = spec_of(self.command)
         whole = self.table(choices)
         listed = ""
         table = whole if spec.in_paper is None else spec.in_paper(self, choices)
-        columns, rows = table.csv_rows()
-        if table.name == whole.name and len(rows) < len(whole.rows):
-            listed = f"; {len(rows):,} of {counted(len(whole.rows), 'row')} listed"
+        if table.name == whole.name and len(table.rows) < len(whole.rows):
+            listed = f"; {len(table.rows):,} of {counted(len(whole.rows), 'row')} listed"
         if isinstance(self, OfHeads) and len(self.select(choices.select)) < len(self.heads):
             listed = f"; {len(self.select(choices.select))} of {counted(len(self.heads), 'head')} listed"
         what = f"{self.noun or type(self).__name__} {self.in_words}{listed}"
         caption = f"{what} (attnviz {self.command.partition('.')[0]}, version {__version__})."
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
-        return paper_table(choices.table or "md", spec.paper or columns, rows, caption, label)
+        return paper_table(choices.table or "md", table, spec.paper, caption, label)
 
     def table(self, choices: "ViewOptions") -> "NamedTable[Any]":
         """The rows that the JSON document and the CSV file have."""
@@ -264,11 +263,13 @@ class Result:
                 for name, picture, caption in pictures:
                     output.write(within + name, picture)
                     captions[name] = caption
-        if any(captions and not view.suffix for view in views):
-            for name, text in caption_files(captions.items()).items():
-                output.write(within + name, text)
         table = self.table(choices)
         document = self._document(list(captions), choices, table)
+        if any(captions and not view.suffix for view in views):
+            models = _models_of(document)
+            whole = [(name, with_models(caption, models)) for name, caption in captions.items()]
+            for name, text in caption_files(whole).items():
+                output.write(within + name, text)
         output.write(f"{within}{stem}.csv", table.csv())
         if spec.further is not None:
             for name, other in spec.further(self, choices).items():
@@ -368,15 +369,18 @@ class Result:
 
         spec = spec_of(self.command)
         content = spec.content(self, choices) | ({table.name: table.entries()} if table.name else {})
-        models = content.get("models") or [content.get("model", {})]
         plugins = plugins_used(
-            architecture=[model.get("architecture") for model in models],
+            architecture=[model.get("architecture") for model in _models_of(content)],
             pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],
             figure=[f"{view.command}.{view.name}" for view in views_of(self.command) if any(map(view.drew, figures))],
         )
         more = {"reading_notes": self.reading_notes, "plugins": plugins}
         more = {key: value for key, value in more.items() if value}
         return {"attnviz": __version__, **content, **more, "figures": list(figures)}
+
+
+def _models_of(document: dict[str, Any]) -> list[Any]:
+    return document.get("models") or [document.get("model", {})]
 
 
 class _Entry(Protocol):

@@ -100,4 +100,5 @@ def described(name: str, unit: str, sinks: str) -> tuple[str, str, str]:
 def statistic_field(name: str, value: Callable[[Any], object], unit: str = "token") -> Field[Any]:
     """The field of a statistic in rows from which ``value`` reads it."""
     known = STATISTICS[name]
-    return Field(known.column or known.title, value, filled(known.unit, unit=unit), name, detail=True)
+    title, meaning = known.column or known.title, described(name, unit, "the sinks")[1]
+    return Field(title, value, filled(known.unit, unit=unit), name, detail=True, meaning=meaning)

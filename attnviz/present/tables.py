@@ -158,7 +158,7 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     ``more``: what else was compared, beginning with a comma; ``sample``: on which texts, beginning with a space.
     """
     if not verification.level:
-        return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
+        return checked_line(verification, model)
     how = "" if verification.attention == "eager" else ", seen on random values"
     errors = (
         f"weights within {error(verification.pattern_error)} ({verification.attention}{how}), outputs within "
@@ -166,18 +166,31 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     )
     if not verification.pattern_error and not verification.output_error:
         errors = f"weights and outputs bit for bit ({verification.attention})"
-    compiled = " The model is compiled; its uncompiled modules were verified." if model.compiled else ""
     return Text.assemble(
         ("Verified", "bold green"),
         f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
-        f"{verification.level} of 4: {errors}{more}.{_coarsely(verification, model)}{compiled}",
+        f"{verification.level} of 4: {errors}{more}.{_how_checked(verification, model)}",
     )
 
 
-def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
+def checked_line(verification: "Verification", model: "Checkpoint") -> Text:
+    """:func:`verification_line` in short: the larger of both differences."""
+    if not verification.level:
+        return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
+    worst = max(verification.pattern_error, verification.output_error)
+    how = f"to {worst:.0e}" if worst else "bit for bit"
+    return Text.assemble(
+        ("Checked", "bold green"),
+        f": all {verification.heads_compared} heads equal the model's own ({how}, as it runs: "
+        f"{verification.attention}).{_how_checked(verification, model)}",
+    )
+
+
+def _how_checked(verification: "Verification", model: "Checkpoint") -> str:
+    compiled = " The model is compiled; its uncompiled modules were verified." if model.compiled else ""
     seen, tolerance = verification.scale_seen, verification.tolerance
     if seen is None or tolerance.row is None:
-        return ""
+        return compiled
     scale = f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on" if seen < 1 else "no wrong scale"
     weight = f"a wrong single weight from {tolerance.row:.0%} of the largest in its row"
     if verification.attention != "eager":
@@ -187,7 +200,7 @@ def _coarsely(verification: "Verification", model: "Checkpoint") -> str:
         which, finer = "With these weights", "a dequantised checkpoint"
     return (
         f" {which} the comparison is coarse. It finds {scale}, and {weight} on; {finer} finds smaller errors, and a "
-        "scale that is wrong in one head only."
+        f"scale that is wrong in one head only.{compiled}"
     )
 
 

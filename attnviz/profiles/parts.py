@@ -14,6 +14,9 @@ from attnviz.wording import counted, visible
 PARTS = ("statistics", "syntax", "coreference", "repeats")  # parts of a profile, keys of profile.json
 SYNTACTIC = "syntactic:"  # prefix of the roles of relations
 
+# Titles of published corpora, by the first letters of their files.
+_TITLES = {"en_ewt-ud-": "the English Web Treebank", "gap-": "GAP"}
+
 # Keys of a run that are stored with each of its parts.
 _OF_RUN = ("attnviz", "seed", "frequencies", "control_texts", "verification", "note")
 
@@ -92,10 +95,18 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
     return parts
 
 
+def corpus_in_words(path: str, n: int) -> str:
+    """``1,760 sentences of the English Web Treebank``, for a file and how many texts of it were measured."""
+    file = PurePath(path)
+    unit = {".conllu": "sentence", ".tsv": "paragraph"}.get(file.suffix.lower(), "text")
+    known = next((title for start, title in _TITLES.items() if file.name.startswith(start)), file.name)
+    return f"{counted(n, unit)} of {visible(known)}"
+
+
 def measured_on(part: dict[str, Any]) -> str:
     """The corpora of a part with their sizes, and the date, for people."""
-    sizes = [f"{PurePath(corpus['path']).name}, {counted(corpus['sentences'], 'text')}" for corpus in part["corpora"]]
-    return visible(", ".join([*(sizes or ["random tokens"]), *filter(None, [part.get("date")])]))
+    sizes = [corpus_in_words(corpus["path"], corpus["sentences"]) for corpus in part["corpora"]]
+    return ", ".join([" and ".join(sizes) or "random tokens", *filter(None, [part.get("date")])])
 
 
 def corpora_of(part: str, document: dict[str, Any]) -> list[dict[str, Any]]:

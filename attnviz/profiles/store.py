@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.judge.roles import Role, role_key
@@ -24,8 +24,7 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import Source, weights_sha256
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
-from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
-from attnviz.wording import counted
+from attnviz.profiles.parts import Merged, corpus_in_words, measured_on, merged, part_of, parts_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -36,6 +35,16 @@ class StoredCorpus:
 
     name: str  # of its file
     sentences: int  # texts that were measured
+
+
+class StoredRelation(NamedTuple):
+    """A relation of a stored profile, as pictures show it."""
+
+    relation: str
+    n: int
+    offset: int
+    best: tuple[HeadId, str, float]  # the head with the highest accuracy, as of RelationCount
+    verdict: Role | None  # of this head; None where only roles that hold are stored
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class StoredProfile:
     stacks: tuple[Stack, ...] = ()
     examples: tuple[RoleExamples, ...] = ()
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)  # as of attnviz.profiles.parts.parts_of
+    relations: tuple[StoredRelation, ...] = ()  # the most frequent first
 
     @property
     def model(self) -> dict[str, Any]:
@@ -67,8 +77,8 @@ class StoredProfile:
     @property
     def measured_on(self) -> str:
         """The corpora with their sizes, for people."""
-        sizes = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
-        return "; ".join(sizes) or "random tokens, repeated"
+        sizes = [corpus_in_words(corpus.name, corpus.sentences) for corpus in self.corpora]
+        return " and ".join(sizes) or "random tokens, repeated"
 
     def measured_by(self, roles: Iterable[Role]) -> str:
         """The corpora that measured these roles, with their sizes, for people: if several, each with its parts."""
@@ -249,9 +259,20 @@ def profile_of_document(document: Any, path: Path = Path("profile.json"), shippe
             stacks=stacks,
             examples=stored_examples(examples, head),
             parts=parts,
+            relations=tuple(
+                _relation(entry, head(entry["best"]["id"]))
+                for entry in (document.get("syntax") or {}).get("relations", ())
+            ),
         )
     except (AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _relation(entry: dict[str, Any], id: HeadId) -> StoredRelation:
+    best = entry["best"]
+    verdict = _role(id, best["role"]) if "role" in best else None
+    head = id, str(best["direction"]), float(best["accuracy"])
+    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), head, verdict)
 
 
 def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
@@ -280,6 +301,7 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
         untrained=None if untrained is None else float(untrained),
         refuted=bool(evidence.get("refuted")),
         too_few=str(entry.get("too_few", "")),
+        simultaneous_over=evidence.get("simultaneous_over"),
     )
 
 

@@ -26,7 +26,7 @@ TITLE, BAR = "model: 12 layers × 12 heads", "attention weight"
 def ours(patterns: np.ndarray) -> bytes:
     """attnviz: exact pixels, labels and marks."""
     ids, label = all_heads(LAYERS, HEADS), "previous-token"
-    pooled = grid_pooling(TOKENS, ids, PLAIN, marked=True)
+    pooled, _ = grid_pooling(TOKENS, ids, PLAIN, marked=True)
     cells = tuple(
         HeadCell(id, max_pool(pattern, pooled), label, family_of_label(label))
         for id, pattern in zip(ids, patterns, strict=True)

@@ -59,7 +59,7 @@ def test_a_run_writes_pictures_of_all_heads_and_prints_tables(heads):
     drawn = [f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4)]
     documents = ["attention.safetensors", "captions.md", "captions.tex", "heads.csv", "heads.html", "heads.json"]
     assert names_in("out") == [".attnviz.json", *documents, *drawn, "overview.png"]
-    assert "Verified 12 heads of " in result.stdout
+    assert "all 12 heads" in result.stdout
     assert (result.stderr.count("\n"), "out/heads.html" in result.stderr) == (1, True)
     for path in Path("out").rglob("*.png"):
         Image.open(path).verify()
@@ -203,7 +203,7 @@ def test_minilm_is_the_default_its_heads_are_verified_and_its_shipped_profile_is
     assert (found["model"]["name"], found["model"]["n_layers"], found["model"]["n_heads"]) == ("minilm", 6, 12)
     assert found["verification"]["heads_compared"] == 72
     assert {"heads/L00H02.png", "heads/L02H08.png"} < set(names_in(folder))
-    assert re.search(r"L0H2 +previous-token\? +1\.00 +0\.12 .*previous-token +1\.00 +0\.06", result.stdout)
+    assert re.search(r"L0H2 .* previous +1\.00 +0\.06 +26,332 +yes \(1\.00\)", result.stdout)
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 

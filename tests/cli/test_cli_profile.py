@@ -16,6 +16,7 @@ from attnviz.cli.program import app
 from attnviz.cli.runner import Run
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
+from attnviz.measures.tallies import OFFSETS
 from tests.support import corpora
 from tests.support.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
 
@@ -68,6 +69,12 @@ def test_the_numbers_of_the_document_agree_with_each_other_and_with_the_table(ru
     assert [(row["id"], row["role"], float(row["score"]), row["low"]) for row in rows] == [
         (role["id"], role["role"], role["score"], str((role["interval"] or [""])[0])) for role in content["roles"]
     ]
+    for row, role in zip(rows, content["roles"], strict=True):
+        assert role["baselines"][row["baseline_name"]] == role["baseline"]
+        assert [row["difference_low"], row["difference_high"]] == list(map(str, role["difference"] or ["", ""]))
+        over = {"syntactic": 24, "coreference": 24, "offset": 12 * len(OFFSETS)}.get(role["role"].partition(":")[0], 12)
+        assert row["simultaneous_over"] == str(over if role["interval"] else "")
+    assert max(len(value) for row in rows for value in row.values()) < 50  # no sentence on every row
     judged = {role["role"].removeprefix("syntactic:") for role in content["roles"]}
     assert judged >= {relation["relation"] for relation in content["syntax"]["relations"]}  # the rare ones, too
 

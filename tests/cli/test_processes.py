@@ -131,7 +131,7 @@ def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_st
     assert (child.exitcode, Path("stderr").read_text().count("\n")) == (0, 1)
     assert json.loads(Path("out/heads.json").read_text(encoding="utf-8"))["text"] == "naïve cat"
     printed = Path("stdout").read_bytes()
-    assert b"Verified 12 heads of " in printed
+    assert b"Checked: all 12 heads" in printed
     assert b"?" in printed
     assert b"\x1b" not in printed
     assert max(printed) < 128

@@ -122,9 +122,8 @@ def test_label_and_role_stand_in_columns_of_their_own(parse, here):
 
 def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each():
     analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
-    said = first_lines(analysis, top=0)
-    for count in ("4 local (L0H0 previous-token 1.00)", "0 syntactic", "2 sink (L1H0 1.00)", "0 unnamed"):
-        assert count in said
+    for count in ("4 of 8 heads look at", "2 spread over", "2 rest on"):
+        assert count in first_lines(analysis)
     summary = analysis.document()["summary"]
     assert (summary["heads"], summary["n"], summary["layers"][1]["sink"]) == (8, 4, 2)
     kinds = {kind: entry["heads"] for kind, entry in summary["kinds"].items()}
@@ -139,7 +138,7 @@ def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(
     assert len(analysis.report(width=100).splitlines()) < 22  # the last one says where to look
     assert len(analysis.report(width=100, verbose=True).splitlines()) > 30
     (first,) = tables_of(analysis)
-    assert len(first.rows) <= 10
+    assert len(first.rows) <= 7
     (asked_for,) = tables_of(analysis, maps=("local",))
     assert "Local" in [column.title for column in asked_for.columns]
     for table in (first, *tables_of(analysis, verbose=True)):
@@ -168,10 +167,11 @@ def test_a_head_is_counted_as_a_sink_and_for_what_it_does_otherwise():
 def test_labels_and_roles_are_never_cut(width: int):
     roles = [replace(role("syntactic:conj", 0.7, 0.4), direction="dependent_to_head", n=12345), role("sink", 0.65, 0.1)]
     profile = profile_of({"L0H0": roles, "L0H1": [role("previous-token", 0.9, 0.1)]})
-    for top in (None, 0):
-        text = analysis_of(RESTING, PREVIOUS, profile=profile).report(width=width, top=top)
-        assert re.search(r"sink; .*\n.*previous-token", text)
-        assert [part in text for part in ("…", "conj", "dep→head")] == [False, True, True]
+    text = analysis_of(RESTING, PREVIOUS, profile=profile).report(width=width, top=0)
+    assert re.search(r"sink; .*\n.*previous-token", text)
+    assert [part in text for part in ("…", "conj", "dep→head")] == [False, True, True]
+    text = analysis_of(RESTING, PREVIOUS, profile=profile).report(width=width)
+    assert [part in text for part in ("…", "conj ", "12,345", "previous ")] == [False, True, True, True]
 
 
 def test_heads_selected_by_a_role_show_that_role_the_best_first():
@@ -186,9 +186,9 @@ def test_heads_selected_by_a_role_show_that_role_the_best_first():
         }
     )
     rows = rows_of(hand_made(profile=profile), "Heads", select=("obj",)).items()
-    found = [(head, *row["Over a corpus"].split()[:2], row["Corpus score"]) for head, row in rows]
-    expected = [("L1H0", "dep→head", "0.70"), ("L0H0", "head→dep", "0.60"), ("L0H1", "dep→head", "0.50")]
-    assert found == [(head, "obj", direction, score) for head, direction, score in expected]
+    found = [(head, row["Over the corpus"].split()[-1], row["Name"], row["Score"]) for head, row in rows]
+    expected = [("L1H0", "verb", "0.70"), ("L0H0", "object", "0.60"), ("L0H1", "verb", "0.50")]
+    assert found == [(head, end, "obj", score) for head, end, score in expected]
 
 
 def test_the_farthest_heads_come_first_whatever_their_long_range_score():
@@ -205,7 +205,7 @@ def test_the_farthest_heads_come_first_whatever_their_long_range_score():
 
 def test_a_text_too_short_for_labels_has_a_sentence_instead_of_tables_unless_they_are_asked_for():
     analysis = hand_made(labels=("[CLS]", "a", "[SEP]"), special=(0, 2), patterns=by_design(3))
-    assert "no labels" in first_lines(analysis)
+    assert "1 token besides sinks" in first_lines(analysis)
     assert tables_of(analysis) == tables_of(analysis, maps=("sink",)) == []
     assert len(tables_of(analysis, select=("L0H0",))) == 1
     assert "too short" in first_lines(analysis, top=5)
@@ -215,14 +215,32 @@ def test_the_clearest_of_a_kind_is_so_by_its_own_score():
     """A sink that also attends to the previous token is no clearer sink for it."""
     analysis = analysis_of(0.7 * first_pattern(12) + 0.3 * PREVIOUS, 0.85 * first_pattern(12) + 0.15 / 12)
     assert [head.label for head in analysis.heads] == ["sink; previous-token", "sink"]
-    assert "2 sink (L0H1 0.86)" in first_lines(analysis, top=0)
     assert analysis.document()["summary"]["kinds"]["sink"]["best"]["id"] == "L0H1"
 
 
-def test_of_a_kind_those_heads_stand_first_that_are_of_it_on_the_text_and_over_the_corpus():
-    profile = profile_of({"L1H1": [role("previous-token", 0.5, 0.4)]})
-    rows = rows_of(hand_made(profile=profile), "Heads to look at")
-    assert [head for head, row in rows.items() if row["Kind"] == "local"][:2] == ["L1H1", "L0H0"]
+def test_heads_with_a_role_over_the_corpus_stand_first_and_say_what_this_text_shows_of_it():
+    rows = rows_of(hand_made(profile=profile_of({"L1H1": [role("previous-token", 0.5, 0.4)]})), "Heads to look at")
+    assert [*rows][:2] == ["L1H1", "L0H0"]
+    assert (rows["L1H1"]["Score"], rows["L1H1"]["On this text"]) == ("0.50", "no (0.27)")
+    assert (rows["L0H0"]["Score"], rows["L0H0"]["On this text"]) == ("", "previous (1.00)")
+
+
+@pytest.mark.parametrize(
+    ("head", "roles", "parse", "shown"),
+    [
+        ("L0H0", [role("previous-token", 0.9, 0.1)], PARSE, "yes (1.00)"),
+        ("L1H0", [role("sink", 0.9, 0.1)], PARSE, "yes (1.00)"),
+        ("L1H0", [role("previous-token", 0.9, 0.1)], PARSE, "mostly sinks"),
+        ("L0H0", [replace(role("syntactic:nsubj", 0.7, 0.4), direction="head_to_dependent")], PARSE, "too few"),
+        ("L0H0", [role("syntactic:nsubj", 0.7, 0.4)], OBJ, "none here"),
+        ("L0H0", [role("syntactic:nsubj", 0.7, 0.4)], None, "not parsed"),
+        ("L0H0", [role("coreference", 0.7, 0.4)], PARSE, "not looked for"),
+        ("L0H0", [role("induction", 0.7, 0.4)], PARSE, "none here"),
+    ],
+)
+def test_what_this_text_shows_of_a_role_is_said_and_what_it_cannot_show(head: str, roles: Any, parse: Any, shown: str):
+    analysis = hand_made(profile=profile_of({head: roles}), parse=parse)
+    assert rows_of(analysis, "Heads to look at")[head]["On this text"] == shown
 
 
 # --- any table

@@ -45,7 +45,7 @@ def test_statistics_are_those_of_the_rows(kind, words, memory):
     part = analyze(SENTENCE, checkpoint, syntax=False, words=words, memory=memory, queries="2:6")
     n, sink = len(whole.units), torch.tensor(whole.units.sink)
     apart = (torch.arange(n) - torch.arange(n)[:, None]).abs().double()
-    allowed = whole.context.allowed.double()
+    allowed = whole.context.allowed_rows(0, n).double()
     for head in part.heads:
         full, rows = whole.pattern(head.id), part.pattern(head.id)
         torch.testing.assert_close(rows, full[2:6], rtol=0, atol=SUMS_64)

@@ -13,7 +13,7 @@ from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import Arc as DrawnArc
-from attnviz.figures.arcs import ArcsPlan, Sentence, leaves_out_lines
+from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, leaves_out_lines
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
@@ -22,7 +22,7 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
 from tests.conftest import needs_parser
-from tests.support.drawn import drawing_of
+from tests.support.drawn import drawing_of, legible
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.hand_made import PARSE, hand_made
 from tests.support.stored import PROFILE
@@ -180,10 +180,27 @@ def test_outlines_of_one_picture_are_not_on_the_next() -> None:
     assert [Style().verdict(True).encode() in content for _, content, _ in files] == [False, True, False]
 
 
-@pytest.mark.parametrize(("last", "left_out"), [(1, True), (299, False)])
-def test_lines_are_left_out_where_no_pair_is(last: int, left_out: bool) -> None:
+@pytest.mark.parametrize("style", [Style(), Style(width=3.3)])
+@pytest.mark.parametrize(
+    ("n", "last", "left_out"),
+    [(200, 1, True), pytest.param(60, 59, False, id="every line has a pair"), pytest.param(900, 899, True, id="9 in")],
+)
+def test_lines_are_left_out_where_no_pair_is_or_the_page_ends(n: int, last: int, left_out: bool, style: Style) -> None:
     arcs = tuple(DrawnArc(word, word + 1, "det", True) for word in range(last))
-    assert leaves_out_lines([Piece("word")] * 300, [Sentence("L0H0", "", arcs)], Style()) == left_out
+    words, blocks = (Piece("word"),) * n, (Sentence("L0H0", "", arcs),)
+    assert leaves_out_lines(True, words, blocks, style) == left_out
+    assert leaves_out_lines(False, words, blocks, style) == (n == 900)
+    notes = ("word " * 60,) * 4
+    plan = ArcsPlan("relations", "", "a title " * 12, notes, words=words, blocks=blocks, folded=True)
+    figure = arcs_figure(plan, style)
+    assert figure.get_figheight() <= 9
+    assert legible(figure)
+
+
+def test_of_the_heads_those_that_find_most_are_drawn_up_to_top() -> None:
+    shown = {top: [[block.name for block in plan.blocks] for plan in plans(two(), top=top)] for top in (1, 2, 0, None)}
+    assert shown == {1: [["L0H0"]], 2: [["L0H0", "L0H1"]], 0: [["L0H0", "L0H1"]], None: [["L0H0", "L0H1"]]}
+    assert [block.name for plan in plans(two(), top=1, select=("L0H1",)) for block in plan.blocks] == ["L0H1"]
 
 
 def test_the_document_has_the_pairs() -> None:

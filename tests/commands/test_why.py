@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.text import Text
 from transformers import GPT2Config, GPT2Model
 
 import attnviz
 from attnviz.commands.why import measure, scores
 from attnviz.commands.why.measure import Account
+from attnviz.commands.why.views import PATH
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId, number_of
+from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.trace import residual_parts
 from attnviz.trace.residual_parts import WrittenParts
@@ -196,6 +199,38 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
     assert first.key_share == pytest.approx(1, abs=0.01)
     assert (str(second.scores.head), second.scores.query, second.scores.keys[0].key) == ("L0H2", 5, 4)
     assert residual_parts.source_name(second.branches[0][0]) == "position embedding"
+
+
+def drawn(result: Account) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """The words of the picture, and the first and last word of each arc, by its name."""
+    (plan,) = PATH.plans(result, ViewOptions())
+    words = [word.text for word in plan.words]
+    (block,) = plan.blocks
+    return words, {arc.name.split()[0]: (words[arc.dependent], words[arc.head]) for arc in block.arcs}
+
+
+@pytest.mark.parametrize("n_before", [0, 30, 31])
+def test_the_picture_is_the_path_from_head_to_head_over_the_tokens_around_it(n_before: int) -> None:
+    others = ["red", "big", "house", "day"]
+    text = " ".join([*(others[i % 4] for i in range(n_before)), REPEATED])
+    options: dict[str, Any] = {"query": n_before + 9, "key": n_before + 5, "depth": 2}
+    words, arcs = drawn(attnviz.why(text, "tiny-gpt2", head="L1H0", **options))
+    assert arcs == {"L0H2": ("five", "one"), "L1H0": ("one", "five")}
+    whole = n_before <= 30
+    assert words.count("…") == (not whole)
+    assert len(words) == (n_before + 10 if whole else 12)
+
+
+def test_every_arc_of_a_path_has_its_name_also_between_the_legs_of_others() -> None:
+    result = attnviz.why("one one two two three three", "tiny-gpt2", head="L1H3", query=5, key=5)
+    texts = {text.get_text().split()[0] for text in result.figure().findobj(Text) if text.get_fontsize() == 6}
+    assert {"L0H2", "L1H3"} <= texts
+
+
+def test_where_no_earlier_head_wrote_what_is_read_the_path_is_that_of_the_head_alone() -> None:
+    words, arcs = drawn(attnviz.why(REPEATED, "tiny-gpt2", head="L0H2", query=5, key=4, depth=3))
+    assert arcs == {"L0H2": ("five", "one")}
+    assert len(words) == 10
 
 
 @pytest.mark.draws

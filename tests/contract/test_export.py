@@ -33,8 +33,17 @@ def test_the_document_has_the_values_of_the_analysis():
     found = document_of(hand_made())
     assert (found["attnviz"], found["text"], found["pair"]) == (__version__, "the cat ran away", None)
     assert found["figures"] == ["overview.png"]
-    expected = {"name": "by-hand", "architecture": "bert", "revision": None, "weights_sha256": None, "n_layers": 2}
-    assert found["model"] == {**expected, "n_heads": 2, "d_model": 16, "d_head": 8, "device": "cpu", "dtype": "float32"}
+    names = {"name": "by-hand", "full_name": "by-hand"}
+    expected = {"architecture": "bert", "revision": None, "weights_sha256": None, "n_layers": 2}
+    assert found["model"] == {
+        **names,
+        **expected,
+        "n_heads": 2,
+        "d_model": 16,
+        "d_head": 8,
+        "device": "cpu",
+        "dtype": "float32",
+    }
     assert [token["text"] for token in found["tokens"]] == list(LABELS)
     assert found["tokens"][0] == {"id": 100, "text": "[CLS]", "special": True, "word": None, "sink": "special"}
     assert [each["pattern_error"] for each in found["verification"]["layers"]] == [2e-7, 4e-7]

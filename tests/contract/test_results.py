@@ -128,6 +128,9 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, result
         read = dict(read_captions((folder / "captions.md").read_text(encoding="utf-8")))
         assert set(read) == set(content["figures"])
         assert all(len(caption) > 40 for caption in read.values())
+        for model in content.get("models") or [content["model"]]:
+            named = (model["full_name"], model["revision"] or model["weights_sha256"][:12])
+            assert all(part in caption.splitlines()[-1] for caption in read.values() for part in named)
         in_latex = (folder / "captions.tex").read_text(encoding="utf-8")
         assert in_latex.count("\n\\caption{") == len(content["figures"])
     assert set(result.save(folder, figures=[])["files"]) == own

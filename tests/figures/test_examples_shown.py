@@ -14,12 +14,21 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.commands.card.views import draw_sentences
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document, named_examples
+from attnviz.commands.profile.report import largest_guess
+from attnviz.commands.profile.show import (
+    StoredPictures,
+    chosen_examples,
+    example_tables,
+    examples_document,
+    named_examples,
+)
+from attnviz.commands.profile.views import ROLES, plan_relations
 from attnviz.errors import AttnvizError
 from attnviz.figures import Style
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.sources import Source
 from attnviz.present.documents import json_text
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import find_profile, profile_file_name, read_profile, store_profile
 from tests.support import corpora
@@ -78,12 +87,40 @@ def test_a_few_examples_of_each_group_are_shown_unless_more_are_asked_for(profil
     assert names == ["best"] * each + ["failure"] * each
 
 
+def paper_rows(saved, name):
+    table = show(saved, "--show", name, "--table", "md").stdout
+    return [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+
+
 def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(profile, saved):
     passed = [role for role in profile.roles if role.holds]
-    table = show(saved, "--show", "roles", "--table", "md").stdout.splitlines()
-    assert sum(line.startswith("| L") for line in table) == len(passed)
+    header, _, *rows = paper_rows(saved, "syntactic")
+    assert header == ["relation", "head", "direction", "score [low, high]", "baseline", "n"]  # without a control
+    of = [role for role in passed if role.relation]
+    assert [row[:2] for row in rows] == [[role.relation, str(role.id)] for role in of]
+    assert [row[4].partition(" ")[2] for row in rows] == [max(role.baselines, key=role.baselines.get) for role in of]
+    assert len(paper_rows(saved, "roles")) == 2 + len(passed)
     content = json.loads(show(saved, "--show", "roles", "--json").stdout)
     assert [(each["id"], each["role"]) for each in content["roles"]] == [(str(x.id), x.role) for x in passed]
+
+
+def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, saved, tmp_path):
+    stored = StoredPictures(read_profile(saved), "")
+    plans = [plan for each in (profile, stored) for plan in plan_relations(each, ViewOptions())]
+    not_read = {"threshold": "", "p": None, "q": None}
+    measured, drawn = (
+        [(row.relation.relation, row.relation.n, largest_guess(*row), vars(row.best) | not_read) for row in plan.rows]
+        for plan in plans
+    )
+    assert (drawn, len(drawn) > 3) == (measured, True)
+    maps = [next(ROLES.plans(each, ViewOptions())).maps[0] for each in (profile, stored)]
+    assert (maps[0].texts, maps[0].layers) == (maps[1].texts, maps[1].layers)
+    drawing = ("--figures", "all", "--format", "svg", "--width", "column", "-o", tmp_path / "drawn")
+    done = show(saved, "--show", "roles", *drawing)
+    assert (done.exit_code, (tmp_path / "drawn" / "relations.svg").exists()) == (0, True)
+    assert 'width="237.6pt"' in (tmp_path / "drawn" / "roles.svg").read_text()
+    assert (tmp_path / "drawn" / "profile.csv").read_text() == (saved / "profile.csv").read_text()
+    assert show(tmp_path / "drawn", "--show", "roles").stdout == show(saved, "--show", "roles").stdout
 
 
 def shown_examples(saved, *names):
@@ -112,7 +149,10 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
         ("{saved} --show amod", "amod"),
         ("{saved} --show=", "name"),
         ("{saved} --show L0H0 --figures roles --no-control", "--no-control"),
-        ("{saved} --show sink --table md", "--table"),
+        ("{saved} --show sink --table md", "sink"),
+        ("{saved} --show L0H3 --table md", "L0H3"),
+        ("{saved} --show roles --figures page", "page"),
+        ("{old}.json --show roles --figures relations -o {old}", "relations"),
         ("{none}.json --show L0H0", "--examples"),
         ("{missing}.json --show L0H0", "missing.json"),
         ("{saved}/profile.csv --show L0H0", "profile.csv"),
@@ -122,7 +162,10 @@ def test_heads_layers_and_roles_are_chosen_together(profile, saved):
 def test_bad_names_are_one_line_each(saved, tmp_path, arguments, word):
     document = json.loads((saved / "profile.json").read_text()) | {"examples": None}
     (tmp_path / "none.json").write_text(json.dumps(document))
-    places = {"saved": saved, "none": tmp_path / "none", "missing": tmp_path / "missing"}
+    for relation in document["syntax"]["relations"]:
+        del relation["best"]["role"]
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    places = {"saved": saved, "old": tmp_path / "old", "none": tmp_path / "none", "missing": tmp_path / "missing"}
     done = show(*(part.format_map(places) for part in arguments.split()))
     assert (done.exit_code in (1, 2), done.stdout, done.stderr.count("\n")) == (True, "", 1), done.output
     assert word in done.stderr

@@ -15,15 +15,17 @@ from matplotlib.text import Text
 
 import attnviz
 from attnviz.commands.ablate.inputs import NEXT, STATES
+from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.present.report import views_of
+from attnviz.present.view import ViewOptions
 from tests.support.ablations import TEXTS, measured, next_token_model
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import sentences
-from tests.support.drawn import HOSTILE, covered, nothing_over_the_edge
+from tests.support.drawn import HOSTILE, covered, drawing_of, least_contrast, nothing_over_the_edge, text_share
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.hand_made import hand_made
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -172,12 +174,47 @@ def test_nothing_is_cut_or_covered(result: str, view: str, style: Style) -> None
     figure = made(result).figure(view, style)
     width, height = figure.get_size_inches()
     assert style.width in (None, pytest.approx(width * style.magnified(width)))
-    assert height <= max(13, 1.1 * width) or view in ("relations", "card")  # which have as many lines as their words
+    assert height <= {"relations": 9, "card": 30}.get(view, max(13, 1.1 * width))
+    assert least_contrast(figure) >= 4.5
+    if style.inches is not None and view != "card":
+        heads = [
+            heading(plan.title, [getattr(plan, "evidence", plan.notes[0])], style, width)
+            for plan in drawing.plans(made(result), ViewOptions(style=style))
+        ]
+        assert text_share(figure) <= 0.3 or len(figure.texts) <= max(map(len, heads))
     assert nothing_over_the_edge(figure)
     assert covered(figure) == []
     small = [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_fontsize() < 5.5]
     assert small == []
     assert all(ax.get_window_extent().width >= 0.15 * figure.dpi for ax in figure.axes if ax.images)
+
+
+@pytest.mark.parametrize("n", [4, 30])
+def test_an_overview_in_a_column_keeps_its_height_for_heads_and_says_the_rest_in_its_caption(n: int) -> None:
+    drawing, choices = drawing_of("heads", "overview"), ViewOptions(style=COLUMN)
+    (plan,) = drawing.plans(analysis([f"w{i}" for i in range(n)], 6, 12), choices)
+    plan = replace(plan, title="minilm: all 72 heads")
+    figure = drawing.figure(plan, COLUMN, False)
+    grid = figure.axes[0].get_window_extent().height + figure.axes[0].get_legend().get_window_extent().height
+    assert grid >= 0.7 * figure.bbox.height
+    shown = " ".join(text.get_text() for text in figure.texts)
+    left_out = [note.removesuffix(".") for note in plan.notes if note not in shown]
+    assert left_out
+    assert all(note.casefold() in plan.caption.casefold() for note in left_out)
+    assert figure.get_figheight() < drawing.figure(plan, Style(), False).get_figheight()
+
+
+@pytest.mark.parametrize(("n", "style"), [(20, Style()), (40, Style()), (90, Style()), (40, COLUMN)])
+def test_an_overview_of_few_heads_says_which_tokens_it_names_and_fills_its_page(n: int, style: Style) -> None:
+    found = analysis([f"w{i}" for i in range(n)], 2, 12)
+    figure = found.figure("overview", style, select=["L0H1", "L1H8"])
+    ax, bar = figure.axes[0], figure.axes[0].images[0]
+    assert ax.transData.transform((bar.get_extent()[1], 0))[0] >= 0.85 * figure.bbox.width
+    ticks = [len(axis.get_ticklocs()) for square in ax.child_axes for axis in (square.xaxis, square.yaxis)]
+    plan = next(drawing_of("heads", "overview").plans(found, ViewOptions(style=style, select=("L0H1", "L1H8"))))
+    named = ["every" in plan.caption and "is named" in plan.caption]
+    assert max(ticks) == len(range(0, n + 3, plan.every))
+    assert named == [plan.every > 1]
 
 
 def test_what_covers_something_is_found_and_what_is_not_drawn_covers_nothing() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
+from matplotlib.legend import Legend
 
 from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, lines_left_out
 from attnviz.errors import UsageError
@@ -84,6 +85,17 @@ def test_sinks_have_no_lines_and_the_picture_says_what_share_they_take(token):
     assert token or len(weights) == (pattern[1:5, 1:5] >= 0.02).sum()
     share = pattern[starts][:, [0, 5]].sum() / pattern[starts].sum()
     assert f"{100 * share:.0f} %" in plan.caption
+
+
+@pytest.mark.parametrize("n", [4, 60])
+@pytest.mark.parametrize("style", [LIGHT, Style("dark", width=3.3)])
+def test_weights_of_two_and_ten_hundredths_are_told_apart_in_the_legend(n: int, style: Style) -> None:
+    figure = lines_figure(plan_of(random_pattern(n), style=style), style)
+    figure.draw_without_rendering()
+    (legend,) = figure.axes[0].findobj(Legend)
+    faint, strong = legend.get_lines()[:2]
+    assert [text.get_text() for text in legend.get_texts()][:2] == ["0.02", "0.1"]
+    assert strong.get_linewidth() * strong.get_alpha() >= 1.8 * faint.get_linewidth() * faint.get_alpha()
 
 
 def test_sinks_have_lines_where_they_are_chosen_or_all_there_is():

@@ -4,20 +4,30 @@ import re
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import rgb_to_hsv, to_hex, to_rgb
 from PIL import Image
 
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width, using
-from attnviz.figures.heatmap_files import LEVELS, palette
+from attnviz.figures.heatmap_files import LEVELS, _inked, palette
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import THEMES, Style, parse_width
+from tests.support.drawn import contrasts
 from tests.support.hand_made import hand_made
 
 
 @pytest.mark.parametrize(
     ("text", "inches"),
-    [("3.3in", 3.3), ("3.3", 3.3), (" 8.4 cm ", 8.4 / 2.54), ("84mm", 8.4 / 2.54), ("240pt", 10 / 3), (".5in", 0.5)],
+    [
+        ("3.3in", 3.3),
+        ("3.3", 3.3),
+        (" 8.4 cm ", 8.4 / 2.54),
+        ("84mm", 8.4 / 2.54),
+        ("240pt", 10 / 3),
+        (".5in", 0.5),
+        ("column", 3.3),
+        (" page ", 6.9),
+    ],
 )
 def test_a_width_is_read_in_any_unit_of_a_page(text, inches):
     assert parse_width(text) == pytest.approx(inches)
@@ -94,13 +104,6 @@ def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
     assert abs(table[-1].sum() - table[0].sum()) > 500
 
 
-def contrasts(some, others):
-    """By WCAG, of colours with others; 1 for the same."""
-    linear = np.where((both := np.stack([some, others])) <= 0.04045, both / 12.92, ((both + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ (0.2126, 0.7152, 0.0722)
-    return (luminance.max(0) + 0.05) / (luminance.min(0) + 0.05)
-
-
 @pytest.mark.parametrize("theme", THEMES)
 def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_scale(theme):
     colours = Style(theme).colour_map()([0.05, 0.1])[:, :3]
@@ -108,7 +111,9 @@ def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_
 
     colours = palette(theme)[:LEVELS] / 255
     inks = np.array([to_rgb(contrasting_ink(colour)) for colour in colours])
-    assert contrasts(colours, inks).min() >= 3.0
+    assert contrasts(colours, inks).min() >= 4.5
+    written = palette(theme)[[_inked(level, theme)[-1] for level in range(LEVELS)]] / 255
+    assert contrasts(colours, written).min() >= 4.5
 
 
 @pytest.mark.parametrize(
@@ -117,3 +122,13 @@ def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_
 def test_the_norm_of_each_scale(scale, places):
     assert list(Style(scale=scale).norm(0.4)([1e-5, 0.2, 0.4])) == pytest.approx(places, abs=1e-4)
     assert Style(scale=scale).norm(0.0).vmax == 1.0  # a head without any weight
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_no_signed_number_has_a_colour_of_weights(theme: str) -> None:
+    every = np.arange(256)
+    weights = rgb_to_hsv(Style(theme).colour_map()(every)[:, :3])
+    signed = rgb_to_hsv(Style(theme).diverging_map()(every)[:, :3])
+    hues = [colours[colours[:, 1] > 0.1, 0] for colours in (weights, signed)]  # greys and the paper have none
+    apart = np.abs(hues[0][:, None] - hues[1])
+    assert 360 * np.minimum(apart, 1 - apart).min() > 20

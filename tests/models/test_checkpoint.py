@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from attnviz import ablate, analyze
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.configs import read_config
 from attnviz.models.families import ARCHITECTURES
-from attnviz.models.sources import find_checkpoint, weight_files
+from attnviz.models.sources import BUILT_IN, FULL_NAMES, Source, find_checkpoint, weight_files
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.support.spoiled import Spoil, change_json, config, weights, without, write
@@ -188,3 +189,15 @@ def test_a_model_is_found_in_a_class_of_the_users_own_that_does_not_name_it(name
     own.config, inner = model().config, model()
     setattr(own, name, inner)
     assert from_loaded(own, tokenizer()).model is inner
+
+
+@pytest.mark.parametrize(
+    ("name", "full"), [("minilm", "all-MiniLM-L6-v2"), ("tiny-gpt2", "tiny-gpt2"), ("org/minilm", "org/minilm")]
+)
+def test_the_full_name_of_a_built_in_model_is_that_of_its_makers(name: str, full: str) -> None:
+    checkpoint = replace(from_loaded(sharp_bert(), bert_tokenizer()), name=name)
+    assert checkpoint.full_name == full
+    adapter = Source("mine", Path("mine"))
+    adapted = replace(checkpoint, name=f"{name} + mine", adapter=adapter)
+    assert (adapted.short_name, adapted.full_name) == (f"{name} + mine", f"{full} + mine")
+    assert set(FULL_NAMES) <= set(BUILT_IN)

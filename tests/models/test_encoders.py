@@ -42,7 +42,9 @@ def test_windows_are_on_both_sides_and_baselines_within_them():
     near = (torch.arange(n)[:, None] - torch.arange(n)).abs() <= 3
     for layer, pattern in own_patterns(checkpoint, found.tokens.model_inputs(checkpoint.device)).items():
         assert (pattern[..., ~near] == 0).all() == bool(layer)
-        assert torch.equal(found.context_of(layer).allowed, near if layer else torch.ones(n, n, dtype=torch.bool))
+        assert torch.equal(
+            found.context_of(layer).allowed_rows(0, n), near if layer else torch.ones(n, n, dtype=torch.bool)
+        )
         assert pattern.amax(-1).mean() > 0.3
 
 

@@ -316,5 +316,5 @@ def test_what_heads_write_sums_to_outputs_and_logits(family):
 def test_of_words_in_a_window_those_count_that_are_seen():
     model, tokenizer = model_of("gemma2")
     found = attnviz.analyze("unbelievable cat that i saw", model, tokenizer=tokenizer, syntax=False, words=True)
-    seen = found.context_of(0).allowed.int()  # <s> un ~believ ~able cat that i saw: 8 tokens, 6 words
+    seen = found.context_of(0).allowed_rows(0, 6).int()  # <s> un ~believ ~able cat that i saw: 8 tokens, 6 words
     assert ["".join(map(str, row)) for row in seen.tolist()] == "100000 110000 011000 011100 011110 001111".split()

@@ -19,8 +19,10 @@ from tests.support.chats import MESSAGES, chat_model, chat_tokenizer
 from tests.support.corpora import treebank
 from tests.support.drawn import HOSTILE
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
-from tests.support.explained import of_bert
+from tests.support.explained import of_bert, of_gpt2
 from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
+from tests.support.llamas import sharp_llama
+from tests.support.models import gpt2_tokenizer
 from tests.support.results import result_of
 from tests.support.stored import profile_of, role
 
@@ -52,11 +54,20 @@ def translated() -> Analysis:
     return attnviz.analyze(SOURCE, from_loaded(sharp("bart", len(tokenizer)), tokenizer), target=TARGET, syntax=False)
 
 
+@cache
+def windowed(words: bool) -> Analysis:
+    """Of a causal model each of whose tokens sees four, with words of several tokens."""
+    text = "the cat that i saw ran away unbelievableness saw a dog"
+    model = sharp_llama("mistral", sliding_window=4)
+    return attnviz.analyze(text, model, tokenizer=gpt2_tokenizer(), words=words, syntax=False)
+
+
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translated: Analysis) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("pages")
     analysis.save(folder, figures=["page"])
     explained().save(folder / "explain", figures=["page"])
+    of_gpt2("the cat that i saw ran").save(folder / "explain-causal", figures=["page"])
     labels = ["[CLS]", *(visible(label) or "x" for label in MARKUP)]
     uniform = torch.full((1, 2, len(labels), len(labels)), 1 / len(labels))
     hostile = hand_made(
@@ -71,6 +82,10 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
         "many": hand_made(labels=LABELS, special=(), patterns=causal.reshape(30, 9, 8, 8), causal=True).page(),
         "translated": translated.page(),
         "compare": attnviz.compare(analysis, other).page(),
+        "zeros": hand_made(labels=LABELS, special=(), patterns=first_pattern(8).expand(1, 2, 8, 8), causal=True).page(),
+        "windowed-token": windowed(False).page(),
+        "windowed-word": windowed(True).page(),
+        "windowed-compare": attnviz.compare(windowed(False), windowed(False)).page(),
     }
     for name, content in pages.items():
         (folder / f"{name}.html").write_text(content, encoding="utf-8")

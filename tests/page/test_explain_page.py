@@ -182,6 +182,9 @@ def test_the_page_fits_every_width_and_can_be_walked_by_keys(page: Page, width: 
     page.emulate(width)
     page.open("explain/explain.html")
     assert page.asked("document.documentElement.scrollWidth") <= width
+    pictures = page.asked("[...document.querySelectorAll('.picture')].map(e => e.nextElementSibling?.innerText ?? '')")
+    assert len(pictures) > 10
+    assert all("0" in legend for legend in pictures)  # where the colours begin
     targets = page.boxes("button")
     assert [box for box in targets if min(box["width"], box["height"]) < 24] == []
     page.driver.execute_script("document.querySelector('.token[tabindex=\"0\"]').focus()")

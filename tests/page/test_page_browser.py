@@ -1,6 +1,7 @@
 """The page in a real browser: opened from disk without network, clicked, read, saved; its numbers are heads.json's."""
 
 import base64
+import itertools
 import json
 import re
 import shlex
@@ -12,9 +13,12 @@ from PIL import Image
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.first_look import look_rows, sentences
+from attnviz.commands.heads.summary import MOST_LISTED
+from attnviz.present.view import ViewOptions
 from attnviz.wording import visible
 from tests.conftest import SENTENCE
-from tests.page.conftest import IN_COMMANDS
+from tests.page.conftest import IN_COMMANDS, windowed
 from tests.support.browser import WIDTHS, Page, needs_browser
 from tests.support.encoder_decoders import SOURCE, TARGET
 
@@ -26,7 +30,7 @@ ENTER, ESCAPE, UP, RIGHT, DOWN = "\ue007", "\ue00c", "\ue013", "\ue014", "\ue015
 def check_what_is_read_from_the_page_is_in_heads_json(page: Page, analysis: Analysis) -> None:
     page.open("heads.html", "#head=L1H2&left=table&view=table&tokens=2")
     content = json.loads((page.folder / "heads.json").read_text())
-    rows = {row[0]: row for row in page.table("#heads")}
+    rows = {row[0]: row for row in page.table("#heads .all")}
     assert len(rows) == 12
     for head in content["heads"]:
         numbers = [head[name] for name in ("entropy", "entropy_non_sink", "distance", "distance_non_sink")]
@@ -156,7 +160,8 @@ def check_pictures_are_saved_as_they_are_seen(page: Page, _: Analysis) -> None:
     assert [part for part in ("L1H2", "data:image/png") if part not in svg.read_text(encoding="utf-8")] == []
     canvas = page.one("canvas.picture").size
     with Image.open(png) as picture:
-        assert picture.size == (2 * canvas["width"], 2 * canvas["height"])
+        assert picture.width == 2 * canvas["width"]
+        assert picture.height > 2 * canvas["height"]  # a title above it
 
 
 def check_the_nearest_heads_are_those_of_the_smallest_hellinger_distance(page: Page, analysis: Analysis) -> None:
@@ -236,7 +241,7 @@ def check_a_comparison_has_both_sides_and_their_difference(page: Page, analysis:
     assert "cat → dog" in [token.text for token in page.all(".token")]
     distances = {str(head.id): head.distance for head in attnviz.compare(analysis, other).heads}
     page.open("compare.html", "#left=table")
-    for row in page.table("#heads"):
+    for row in page.table("#heads .all"):
         assert float(row[2]) == pytest.approx(distances[row[0]], abs=0.001)
 
 
@@ -270,6 +275,67 @@ def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None
     assert rows[0][4].split() == content["texts"][role["best"][0]["text"]]["text"].split()
 
 
+def check_the_page_opens_with_the_first_look_whose_rows_open_heads(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html", "#head=L0H0")
+    said = [page.text("h1"), *filter(None, page.text("#sentences").splitlines())]
+    assert said == sentences(analysis, analysis.heads)
+    rows = page.table("#heads > .scroll")
+    assert [row[0] for row in rows] == [str(head.id) for _, head in look_rows(analysis, ViewOptions(), MOST_LISTED)]
+    for at, row in enumerate(rows, start=1):
+        page.click(f"#heads > .scroll tbody tr:nth-child({at}) td:nth-child(2)")
+        page.shows(row[0])
+        assert page.one("tr.current").text.startswith(row[0])
+
+
+def check_heads_that_rest_on_sinks_or_show_nothing_are_dim(page: Page, analysis: Analysis) -> None:
+    page.open("heads.html")
+    dim = {button.get_attribute("data-head") for button in page.all(".head.dim")}
+    assert dim == {str(head.id) for head in analysis.heads if set(head.kinds) <= {"sink", "unnamed"}}
+    assert 0 < len(dim) < len(analysis.heads)
+    page.open("compare.html")
+    assert not page.all(".head.dim")
+
+
+def cells_say_what_their_colours_are(page: Page) -> None:
+    """On a page of weights 0 and 1: white is 0, grey is masked, in two greys at least."""
+    canvas, pixels = page.one("canvas.picture"), page.canvas("canvas.picture")
+    greys, zeros = set(), 0
+    for x, y in itertools.product(range(120, 420, 31), range(140, 380, 41)):
+        page.hover(canvas, x - canvas.size["width"] / 2, y - canvas.size["height"] / 2)
+        said, (red, green, blue) = page.text(".reading"), pixels[y, x]
+        if said.endswith("(masked)"):
+            assert red == green == blue < 240
+            greys.add(red)
+        elif said.endswith(", 0.00"):
+            assert min(red, green, blue) > 240
+            zeros += 1
+    assert len(greys) > 1
+    assert zeros > 5
+
+
+def check_what_is_masked_is_told_from_zero(page: Page, _: Analysis) -> None:
+    alphas = (
+        "(canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+        ".filter((_, at) => at % 4 === 3))(document.querySelector('.thumbnail'))"
+    )
+    of_tokens, of_words = (windowed(words).context_of(0).allowed.numpy() for words in (False, True))
+    for address, allowed in {
+        "windowed-token.html": of_tokens,
+        "windowed-token.html#words=1": of_words,
+        "windowed-word.html": of_words,
+        "windowed-compare.html": of_tokens,
+        "explain-causal/explain.html": np.tri(6, dtype=bool),
+        "zeros.html": np.tri(8, dtype=bool),
+    }.items():
+        name, _, chosen = address.partition("#")
+        page.open(name, f"#{chosen}")
+        if not name.startswith("explain"):
+            page.painted()
+        drawn = np.array(page.asked(alphas)).reshape(allowed.shape)
+        np.testing.assert_array_equal(drawn, 255 * allowed, err_msg=address)
+    cells_say_what_their_colours_are(page)
+
+
 def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Analysis) -> None:
     content = json.loads((page.folder / "chat" / "heads.json").read_text())
     (pair,) = [pair for pair in content["span_pairs"] if (pair["from"], pair["to"]) == ("assistant", "system")]
@@ -277,7 +343,7 @@ def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Anal
     page.open("chat/heads.html", "#left=table&head=L1H1")
     page.choose("from", "2")
     page.choose("to", "0")
-    shown = {row[0]: float(row[-1]) for row in page.table("#heads")}
+    shown = {row[0]: float(row[-1]) for row in page.table("#heads .all")}
     assert shown == pytest.approx(shares, abs=0.001)
     assert list(shown) == sorted(shares, key=lambda head: -shares[head])
     uniform = sum(pair["content_uniform"]) / len(shares)
@@ -287,7 +353,7 @@ def check_two_spans_are_chosen_and_heads_ranked_between_them(page: Page, _: Anal
     pressed = [int(token.get_attribute("data-at")) for token in page.all('.token[aria-pressed="true"]')]
     assert pressed == list(range(answer["first"], answer["last"] + 1))
     page.open("chat/heads.html", page.address)
-    assert [float(row[-1]) for row in page.table("#heads")] == list(shown.values())
+    assert [float(row[-1]) for row in page.table("#heads .all")] == list(shown.values())
     page.choose("from", "0")
     page.choose("to", "2")
     assert "nothing" in page.text(".between")  # of what comes later
@@ -347,6 +413,37 @@ def test_nothing_is_wider_than_the_screen_and_targets_are_large_enough(page: Pag
         page.until(lambda paper=paper: page.canvas("canvas.scatter")[0, 0].tolist() == paper)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("name", ["heads", "many", "translated", "windowed-token", "compare", "chat/heads"])
+def test_on_a_laptop_the_heatmap_is_whole(page: Page, name: str) -> None:
+    page.emulate(1280)
+    page.open(f"{name}.html")
+    (picture,) = page.boxes("canvas.picture")
+    assert 0 <= picture["left"] < picture["right"] <= 1280
+    assert picture["bottom"] <= WIDTHS[1280]
+    assert page.asked("scrollY + document.querySelector('#head').scrollTop") == 0
+    page.open("heads.html")
+    assert [row["height"] < 40 for row in page.boxes(".controls:has(.switches)")] == [True, True]
+
+
+def test_a_key_makes_text_larger_and_pictures_too(page: Page) -> None:
+    page.emulate(1280)
+    page.open("zeros.html")
+    sizes = (
+        "['body', '.head .id', 'h2', 'td'].map(e => parseFloat(getComputedStyle(document.querySelector(e)).fontSize))"
+    )
+    before = page.asked(sizes)
+    page.press("+")
+    assert page.asked(sizes) == pytest.approx([1.2 * size for size in before])
+    assert "size=1" in page.address
+    cells_say_what_their_colours_are(page)
+    page.driver.refresh()
+    page.until(lambda: page.text("#head h2") != "")
+    assert page.asked(sizes) == pytest.approx([1.2 * size for size in before])
+    page.press("-", "-")
+    assert page.asked(sizes) == pytest.approx(before)
+    assert "size" not in page.address
+
+
 @pytest.mark.parametrize("name", ["roles", "many", "translated"])
 def test_ids_can_be_read(page: Page, name: str) -> None:
     page.emulate(400)
@@ -383,14 +480,35 @@ def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(page
         assert -1 <= thumbnail["top"] < thumbnail["bottom"] <= WIDTHS[400]
 
 
+def test_on_a_phone_what_is_not_in_view_has_a_cue_and_titles_are_whole(page: Page) -> None:
+    page.emulate(400)
+    page.open("roles.html")
+    for selector in (".grid", "#heads > .scroll"):
+        box = page.one(selector)
+        assert "more" in box.get_attribute("class").split()
+        page.driver.execute_script("arguments[0].scrollLeft = 9999", box)
+        page.until(lambda box=box: "more" not in box.get_attribute("class").split())  # type: ignore[misc]
+    page.open("zeros.html")
+    assert "more" not in page.one(".grid").get_attribute("class").split()
+    page.open("compare.html", "#head=L2H0")
+    titles = page.boxes("h1, h2, caption > *")
+    assert [title["text"] for title in titles if title["right"] > 400] == []
+    page.driver.execute_script(
+        "[...document.querySelectorAll('#head button')].find(e => /SVG/.test(e.innerText)).click()"
+    )
+    file = page.folder / "L2H0-heatmap.svg"
+    page.until(lambda: file.exists() and file.read_text(encoding="utf-8").endswith("</svg>\n"))
+    written = re.findall(r'<text x="4"[^>]*>([^<]*)</text>', file.read_text(encoding="utf-8"))
+    assert page.text("h1") in " ".join(written)
+
+
 def test_roles_over_the_corpus_are_marks_and_a_filter(page: Page) -> None:
     page.emulate(1400)
     page.open("roles.html", "#head=L0H1")
-    assert page.text("[data-head=L0H1]").split("\n")[-1] == "obj"
-    assert page.text("[data-head=L1H1]").split("\n")[-1] == "–"
-    fills = (
-        "[...document.querySelectorAll(`[data-head=${arguments[0]}] path`)].slice(1).map(e => e.getAttribute('fill'))"
-    )
+    assert page.text(".head[data-head=L0H1]").split("\n")[-1] == "obj"
+    assert page.text(".head[data-head=L1H1]").split("\n")[-1] == "–"
+    paths = "[...document.querySelectorAll(`.head[data-head=${arguments[0]}] path`)]"
+    fills = f"{paths}.slice(1).map(e => e.getAttribute('fill'))"
     assert page.asked(fills, "L0H1") == ["none", "#BBCC33"]  # a syntactic role, for which the text was not parsed: half
     assert page.asked(fills, "L0H0") == ["#77AADD"]
     for only, heads in (("obj", ["L0H1"]), ("syntactic", ["L0H1", "L1H0"]), ("previous-token", ["L0H0"])):

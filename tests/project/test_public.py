@@ -26,7 +26,10 @@ def analysis(bert_folder):
 def test_all_holds_every_error_and_every_command_with_its_result():
     public = {name: getattr(attnviz, name) for name in attnviz.__all__}
     errors = {name for name, value in vars(attnviz.errors).items() if isinstance(value, type)}
-    results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {"TextResult"}
+    results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {
+        "TextResult",
+        "StoredPictures",
+    }
     functions = {
         *("ablate", "analyze", "analyze_each", "compare", "compare_corpus", "explain", "head_outputs"),
         *("card", "cards", "check", "circuits", "patch", "profile_heads", "rollout", "why"),

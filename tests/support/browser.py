@@ -24,7 +24,7 @@ if importlib.util.find_spec("selenium") is None:
 needs_browser = pytest.mark.skipif(bool(_MISSING), reason=f"needs a browser: {', '.join(_MISSING)} not found")
 
 SHIFT = "\ue008"
-WIDTHS = {1400: 1000, 800: 1000, 400: 800}  # of the screen, and its height, in CSS pixels
+WIDTHS = {1400: 1000, 1280: 720, 800: 1000, 400: 800}  # of the screen, and its height, in CSS pixels
 
 
 def chromium(folder: Path, height: int) -> Any:

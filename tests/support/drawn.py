@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 from matplotlib.text import Text
@@ -111,6 +112,35 @@ def overlapping(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
     highs = np.array([box.max for _, box in shown]).reshape(-1, 2)
     overlap = ((lows[:, None] <= highs) & (lows <= highs[:, None])).all(-1)  # as Bbox.overlaps, of all pairs at once
     return [(shown[one][0], shown[other][0]) for one, other in np.argwhere(np.triu(overlap, 1))]
+
+
+def text_share(figure: Figure) -> float:
+    """The share of the height that title and notes take."""
+    return sum(box.height for _, box in _boxes(figure.texts, 1.0)) / figure.bbox.height
+
+
+def least_contrast(figure: Figure) -> float:
+    """Of the texts that stand on a colour, the least contrast with it (WCAG 2.1); infinite where none does."""
+    texts = [text for text in set(figure.findobj(Text)) - _outside(figure) if text.get_visible() and text.get_text()]
+    opacities = [text.get_alpha() for text in texts]
+    for text in texts:
+        text.set_alpha(0)
+    pixels = pixels_of(figure) / 255
+    for text, alpha in zip(texts, opacities, strict=True):
+        text.set_alpha(alpha)
+    boxes = [text.get_window_extent() for text in texts]
+    middles = [((box.x0 + box.x1) / 2, len(pixels) - (box.y0 + box.y1) / 2) for box in boxes]
+    below = np.array([pixels[int(y), int(x)] for x, y in middles]).reshape(-1, 3)
+    coloured = below.max(-1) - below.min(-1) > 0.02
+    inks = np.array([to_rgb(text.get_color()) for text in texts]).reshape(-1, 3)
+    return float(contrasts(below[coloured], inks[coloured]).min(initial=np.inf))
+
+
+def contrasts(some: Any, others: Any) -> Any:
+    """By WCAG 2.1, of colours with others; 1 for the same."""
+    linear = np.where((both := np.stack([some, others])) <= 0.04045, both / 12.92, ((both + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ (0.2126, 0.7152, 0.0722)
+    return (luminance.max(0) + 0.05) / (luminance.min(0) + 0.05)
 
 
 def legible(figure: Figure) -> bool:

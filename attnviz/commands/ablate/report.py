@@ -204,10 +204,11 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
             value=lambda head, name=name: with_intervals(head.damage.get(name)),  # type: ignore[misc]
             name=name,
             csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
+            meaning=f"{metric.title} without the head ({metric.unit})",
         )
-        for name in METRICS
+        for name, metric in METRICS.items()
     ),
-    Field("Gradient", name="gradient", write=amount),
+    Field("Gradient", name="gradient", write=amount, meaning="how much the loss changes with the head's scale"),
 )
 
 

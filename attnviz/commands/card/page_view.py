@@ -38,6 +38,8 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
     return data | {
         "command": "card",
         "title": title,
+        "sentences": [title],
+        "look": None,
         "caption": caption_of(f"Interactive page of {title}; opens from disk, without network"),
         "command_line": {
             "program": ["card"],

@@ -34,7 +34,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
 
-_ROLES = pick(ROLE_FIELDS, "role", "direction", "score", "baseline", "untrained", "interval", "n")
+_ROLES = pick(ROLE_FIELDS, "role", "direction", "score", "interval", "baseline", "untrained", "n")
 
 
 def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:

@@ -6,14 +6,11 @@ from statistics import NormalDist, median
 from attnviz.commands.ablate.effects import SAME, Estimate, RoleEffect
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
-from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
-from attnviz.language.universal import relation_words
 from attnviz.measures.intervals import ERROR_RATE
-from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, PATTERNS, RARE_WORD, RETRIEVAL, SINK
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
-from attnviz.present.statistics import filled
+from attnviz.present.role_words import role_words
 from attnviz.trace.paths import RUN
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
@@ -24,19 +21,6 @@ LEGEND = (
     "best head of an untrained copy of the model. Intervals of scores hold at 95 % for all heads together. "
     f"{DESCRIBING}"
 )
-
-# What a head with a role does, where the role is no pattern, offset or relation.
-_DOES = {
-    "coreference": "attends between a pronoun and its name",
-    "semantic": "attends to words of similar meaning",
-    "broad": "spreads its attention, as untrained heads do",
-    SINK: "attends to sinks",
-    RETRIEVAL: "attends to the token to copy next",
-    COPYING: "raises the logit of the token that it attends to",
-    COPY_SUPPRESSION: "lowers the logit of the token that it attends to",
-    RARE_WORD: "points to the rarest token of a text",
-    INACTIVE: "writes next to nothing",
-}
 
 Cell = str | int | float | tuple[float, float] | None
 
@@ -78,26 +62,11 @@ def cell_text(value: Cell, decimals: int | None = None) -> str:
     return rounded(value, decimals)
 
 
-def what_it_does(role: Role) -> str:
-    """``attends from determiner to noun``, of a head with this role."""
-    if role.role in _DOES:
-        return _DOES[role.role]
-    if role.relation is not None:
-        ends = relation_words(role.relation, role.direction).split("→")
-        return f"attends from {ends[0]} to {ends[1]}" if len(ends) == 2 else f"finds {visible(role.relation)}"
-    offset = role.role.partition("offset:")[2]
-    if offset:
-        return f"attends to the token {abs(int(offset))} {'after' if '+' in offset else 'before'}"
-    spec = next((pattern for pattern in PATTERNS if pattern.name == role.role), None)
-    where = visible(role.role) if spec is None else filled(spec.target, unit="token", window=1, far=4)
-    return f"attends to {where}"
-
-
 def title_of(card: Card) -> str:
     """What the head does, by its clearest role."""
     name = f"{card.head} of {card.checkpoint.short_name}"
     if card.roles:
-        return f"{name} {what_it_does(card.roles[0])}"
+        return f"{name} {role_words(card.roles[0].role, card.roles[0].direction, verb='looks')}"
     head = card.analysis.head(card.head)
     shown = "no pattern that has a name" if head.label == UNNAMED else visible(head.shown)
     if head.label in NO_LABEL:

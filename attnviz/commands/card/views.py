@@ -23,7 +23,7 @@ from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_style
-from attnviz.present.figure_context import caption_of
+from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, Part, parts_of_text
@@ -156,10 +156,11 @@ def _plans(result: Card | Cards, choices: ViewOptions) -> Iterator[CardPlan]:
             title = table.title if n <= _ROWS else f"{table.title} ({_ROWS} of {n})"
             tables.append(replace(table, title=title, rows=table.rows[:_ROWS]))
         feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
+        hatched = hatched_in_words(pattern.values)
         title, details, shown = title_of(card), details_of(card), card.shown_examples
         yield CardPlan(
             stem="card" if isinstance(result, Card) else f"cards/{card.head.file_stem}",
-            caption=caption_of(title, details, *feet),
+            caption=caption_of(title, details, *feet, hatched),
             title=title,
             notes=(details,) if details else (),
             feet=tuple(feet),

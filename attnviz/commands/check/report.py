@@ -40,13 +40,14 @@ def _interval(ends: Interval | None) -> str:
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
 _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Measured", name="measured", write=lambda value: amount(value) if isinstance(value, float) else value),
-    Field("Baseline", name="baseline", write=shown_baseline, detail=True),
+    Field("Baseline", name="baseline", write=shown_baseline, detail=True, meaning="the same of the best guess"),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
-    Field("Untrained", name="untrained", detail=True),
-    Field("n", name="n", detail=True),
+    Field("Untrained", name="untrained", detail=True, meaning="the best head of a freshly initialised copy"),
+    Field("n", name="n", detail=True, meaning="cases measured"),
     Field("Verdict", name="verdict"),
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
+_OF_PAPER = "line head kind what verdict measured low high baseline untrained n at_least at_most direction text corpus"
 _OF_TABLE = ("cited", "data", "metric", "threshold")
 _FEW = 14  # claims on the first screen; of more those that hold are left out
 
@@ -122,5 +123,8 @@ def _written(attributes: dict[str, Any]) -> dict[str, str]:
 
 
 SPEC = CommandSpec[Check](
-    content=_content, table=lambda check, _: NamedTable("claims", _FIELDS, check.claims), tables=_tables
+    content=_content,
+    table=lambda check, _: NamedTable("claims", _FIELDS, check.claims),
+    tables=_tables,
+    paper=tuple(_OF_PAPER.split()),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.wording import side_lines, sides_in_words
-from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note
+from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note, pattern_entry
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, PackedPattern, colours_entry, families_entry, label_entry, pack, statistic_entry
 from attnviz.present.figure_context import caption_of
@@ -64,9 +64,9 @@ def page_data(result: Comparison, choices: ViewOptions, end: float) -> dict[str,
         "statistics": list(_statistics(result)),
         "heads": list(_head_entries(result, position)),
         "patterns": [
-            {"rows": axis, "columns": axis, "triangle": causal, "data": side}
-            for of_head in kept.values()
-            for axis, side in zip((0, len(axes) - 1), of_head, strict=True)
+            pattern_entry(packed, axis, axis, side.context_of(head.layer))
+            for head, of_head in kept.items()
+            for axis, side, packed in zip((0, len(axes) - 1), sides, of_head, strict=True)
         ],
         "dropped": first.sinks,
         "colours": colours_entry(),

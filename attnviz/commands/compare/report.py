@@ -23,7 +23,13 @@ THOUSANDTHS = partial(rounded, digits=3)  # writes a number with three decimals
 DIFFERENCE: tuple[Field[Any], ...] = (
     Field("Rank", name="rank"),
     Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
-    Field("Distance", name="distance", unit="√nats", write=THOUSANDTHS),
+    Field(
+        "Distance",
+        name="distance",
+        unit="√nats",
+        write=THOUSANDTHS,
+        meaning="root of the mean Jensen-Shannon divergence of its rows in nats, 0.83 for no key in common",
+    ),
     Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, detail=True),
 )
 
@@ -39,14 +45,17 @@ def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifferenc
             return most and {**most._asdict(), **dict(zip(_LABELS, result.ends(head, most), strict=True))}
 
         columns = {f"{prefix}{key}": (key,) for key in LargestDifference._fields}
-        return Field(value=value, name=name, csv=columns | {f"{prefix_of_labels}{key}": (key,) for key in _LABELS})
+        columns |= {f"{prefix_of_labels}{key}": (key,) for key in _LABELS}
+        return Field(value=value, name=name, csv=columns, meaning="the largest change of a weight, from query to key")
 
     fields: tuple[Field[HeadDifference], ...] = (
         *HEAD,
         *DIFFERENCE,
         weight("largest", "largest_", ""),
         weight("largest_content", "content_", "content_"),
-        *plain("label_before", "label_after", "label_changed"),
+        Field(name="label_before", meaning="what the head does in A"),
+        Field(name="label_after", meaning="in B"),
+        *plain("label_changed"),
         Field(value=lambda head: head.before.certain, name="label_before_certain"),
         Field(value=lambda head: head.after.certain, name="label_after_certain"),
         Field(value=lambda head: not head.rounding, name="beyond_rounding"),
@@ -120,5 +129,5 @@ SPEC = CommandSpec(
     table=_table,
     patterns=True,
     all_selected=True,
-    paper=("rank", "id", "distance", *_OF_CONTENT.split(), "label_before", "label_after"),
+    paper=("id", "distance", "label_before", "label_after", *_OF_CONTENT.split()),
 )

@@ -11,15 +11,17 @@ from matplotlib.colors import FuncNorm
 from attnviz.commands.compare.measure import Comparison, HeadDifference, side_by_side
 from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
+from attnviz.commands.heads.views import hidden_cells
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
-from attnviz.present.figure_context import FigureContext, capital, caption_of
+from attnviz.present.figure_context import FigureContext, capital, caption_of, hatched_in_words
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, shortened_token, signed
 
-_COLOURS = "orange is more in B, blue more in A"
+_COLOURS = "orange is more in B, teal more in A"
 _NOTHING = "no weight differs beyond rounding"
+_DISTANCE = "the Jensen-Shannon distance"
 _BAR = "attention in B minus A: + is more in B (root scale, same for all heads)"
 
 
@@ -48,7 +50,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
     end = _end(result.heads)
     heads = result.select(choices.select)
     n = max(len(labels) for part in result.parts for labels, *_ in (part.rows, part.columns))
-    pooled = grid_pooling(n, [head.id for head in heads], choices.style)
+    pooled, _ = grid_pooling(n, [head.id for head in heads], choices.style)
     count = f"all {len(heads)} heads"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
@@ -57,23 +59,30 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
         source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
         sizes = f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
     nothing = [] if result.any_beyond_rounding else [_NOTHING]
-    of_heads = _pooled_differences(result, heads, lambda _: pooled)
+    a, b, *shared = side_lines(result)
+    of_heads = [
+        HeadCell(head.id, values, f"{head.distance:.3f}")
+        for head, values in _pooled_differences(result, heads, lambda _: pooled)
+    ]
     yield HeadGridPlan(
         stem="compare",
         caption=caption_of(
             f"Attention in B minus that in A of {count}, {sides_in_words(result)}",
             f"{_COLOURS}, on a square-root scale to ±{end:g}, the same for every head",
             _pooled(pooled),
+            hatched_in_words(*(cell.values for cell in of_heads)),
+            f"in each square rows attend to columns ({sizes})",
+            f"beside each id, where there is room, {_DISTANCE}",
             *nothing,
         ),
         title="; ".join([f"What changed: {count}", *nothing]),
-        notes=(*side_lines(result), f"In each square rows attend to columns ({sizes}).", _pooled(pooled, note=True)),
-        cells=tuple(HeadCell(head.id, values, f"{head.distance:.3f}") for head, values in of_heads),
+        notes=(f"{a}; {b}", *shared, f"In each square rows attend to columns ({sizes}).", _pooled(pooled, note=True)),
+        cells=tuple(of_heads),
         norm=root_norm(end),
         bar=_BAR,
         colours=choices.style.diverging_map(),
         signed=True,
-        beside="Beside each id: the Jensen-Shannon distance.",
+        beside=f"Beside each id: {_DISTANCE}.",
     )
 
 
@@ -106,6 +115,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
                 f"{_COLOURS}, on a square-root scale to ±{end:g} (the same for every head)",
                 f"{distance} (root nats), {rank}",
                 _pooled(pooled),
+                hatched_in_words(values),
                 _NOTHING if head.rounding else "",
             ),
             title=f"{head.id}  {distance}, {rank}",
@@ -139,7 +149,9 @@ def _pooled_differences(
         for first, a, b in side_by_side(*(side.chunks(layer, numbers) for side in result.sides)):
             for differences, rows in zip(pooled, b.double() - a.double(), strict=True):
                 differences.add(first, rows)
-        yield from ((head, differences.cells) for head, differences in zip(of_layer, pooled, strict=True))
+        a_hidden, b_hidden = (hidden_cells(side, layer, factor(part)) for side in part.sides)
+        for head, differences in zip(of_layer, pooled, strict=True):
+            yield head, np.where(a_hidden & b_hidden, np.nan, differences.cells)
 
 
 def _end(heads: Sequence[HeadDifference]) -> float:

@@ -130,10 +130,7 @@ def _notes(result: Explanation, n_kept: int) -> Iterator[str]:
             f"Of vectors of up to {width} numbers the first {_MOST_NUMBERS} are on this page; where heads stand side "
             "by side, as many of all heads. Lengths are of all."
         )
-    yield (
-        "Numbers are those of explain.json and of the tensors in Python, in float32. Colours: blue below 0, orange "
-        "above, by the root, to the largest number of a picture; patterns 0 to 1."
-    )
+    yield "Numbers are those of explain.json and of the tensors in Python, in float32."
 
 
 PAGE = page_drawing("explain", page_data)

@@ -195,4 +195,6 @@ def check_line(stage: Stage, unseen: str) -> tuple[str, str]:
     return f"✓ the model's own, {how}", "green"
 
 
-SPEC: CommandSpec[Explanation] = CommandSpec(content=_content, table=_stages, tables=_tables)
+SPEC: CommandSpec[Explanation] = CommandSpec(
+    content=_content, table=_stages, tables=_tables, paper=("title", "formula", "shape", "norm", "error")
+)

@@ -40,6 +40,8 @@ class PatternReader(Protocol):
 
 T = TypeVar("T", bound=PatternReader)
 
+_CHUNK = 64  # rows of a mask that are made at once
+
 
 @dataclass(frozen=True)
 class Options:
@@ -300,6 +302,17 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 pattern = pattern / totals.masked_fill(totals == 0, 1.0)
             yield first, pattern
             first += pattern.shape[1]
+
+    def allowed(self, layer: int) -> Iterator[tuple[int, Tensor]]:
+        """The keys that a layer's mask lets rows attend to, boolean [rows, n_keys], in chunks as of :meth:`chunks`."""
+        context = self.context_of(layer)
+        rows, columns = torch.tensor(context.query_positions), torch.ones(len(context.keys), dtype=torch.bool)
+        if self.without_sinks:
+            rows, columns = context.non_sink.nonzero()[:, 0], context.key_non_sink
+        for first in range(0, len(rows), _CHUNK):
+            chunk = rows[first : first + _CHUNK]
+            start, end = int(chunk[0]), int(chunk[-1]) + 1
+            yield first, context.allowed_rows(start, end).cpu()[chunk - start][:, columns]
 
     def read(
         self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]

@@ -178,7 +178,7 @@ def _plan(
         f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
         f"{labels_and_roles(shown, heads)}: lines run from the "
         f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
-        "attention weight on a scale from 0 to 1"
+        "square root of the attention weight, from 0 to 1"
     )
     segments = enumerate(shown.row_tokens.segments[members[0]] for members in units.members)
     of_texts = [(position, segment) for position, segment in segments if segment is not None]  # no special token

@@ -6,15 +6,16 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
+from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
 from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
-from attnviz.commands.heads.summary import corpora_of, no_role, role_text, unless_seen
-from attnviz.figures.families import family_of_label
+from attnviz.commands.heads.summary import MOST_LISTED, corpora_of, no_role, role_text, unless_seen
+from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import SCALARS
-from attnviz.models.head_ids import HeadId
+from attnviz.measures.statistics import SCALARS, TextContext
+from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
@@ -31,8 +32,9 @@ from attnviz.page.page import (
 )
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name, role_numbers
+from attnviz.present.role_words import family_words
 from attnviz.present.statistics import LOOKBACK
-from attnviz.present.tables import verification_line
+from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.trace.generation import MOST_NEW_TOKENS
 from attnviz.wording import counted
@@ -65,8 +67,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     for head, (packed,) in kept.items():  # rows and columns by the numbers of their axes: the source, then the target
         part = parts[of_layer[head.layer]]
         rows, columns = part.stack_letter in ("D", "X"), part.stack_letter == "D"
-        entry = {"rows": int(rows), "columns": int(columns), "data": packed, "triangle": part.context.causal}
-        packed_patterns.append(entry)
+        packed_patterns.append(pattern_entry(packed, int(rows), int(columns), analysis.context_of(head.layer)))
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -110,8 +111,26 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "token": list(() if choices.token is None else token_positions(start, choices.token)),
         },
         "tables": [],
+        **first_look_entry(analysis, choices),
         **page_spans(analysis),
     }
+
+
+def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
+    """The sentences of the terminal's first screen, and its heads to look at."""
+    chosen, rows = analysis.select(choices.select), look_rows(analysis, choices, MOST_LISTED)
+    listed = None
+    if rows:
+        table = look_table(rows, len(chosen), ids_and_names(choices.select)[1], choices)
+        listed = page_table(table.title, guess_note(analysis, rows), table.columns, rows, head=0)
+    does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
+    return {"sentences": sentences(analysis, chosen), "look": listed, "does": does}
+
+
+def pattern_entry(packed: str, rows: int, columns: int, context: TextContext) -> dict[str, Any]:
+    """``Packed`` as in ``attnviz/page/patterns.js``, with what the mask of its layer hides."""
+    mask = {"triangle": context.causal, "window": context.window}
+    return {"rows": rows, "columns": columns, "data": packed, **mask}
 
 
 def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId]:
@@ -128,8 +147,6 @@ def _page_notes(analysis: Analysis, first: str) -> list[str]:
     recomputed = "verified" if analysis.verification.level else "recomputed"
     lines = [
         first,
-        "Labels are of this text alone; ? marks an indication only.",
-        "Below them: roles over the corpus." if analysis.profile is not None else "",
         f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
         capital(f"{kinds_in_words(analysis)}.") if analysis.target else "",
     ]

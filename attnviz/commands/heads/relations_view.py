@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
+from attnviz.commands.heads.lines_view import MOST_PICTURES
 from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
 from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.arcs import (
+    MOST_INCHES,
     Arc,
     ArcsPlan,
     Sentence,
@@ -17,7 +18,7 @@ from attnviz.figures.arcs import (
     leaves_out_lines,
 )
 from attnviz.figures.matrix import Outline
-from attnviz.figures.running_text import HIGHEST, Piece
+from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
@@ -53,17 +54,18 @@ def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str
         yield "relations are measured in the encoder alone, on the source: --select E shows its heads and no others."
     if not relations and any(of_source):
         yield f"{_NO_RELATION}: --relation names one for all."
-    if len(relations) > MOST_PICTURES:
-        yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--select)."
+    if choices.top is None and len(relations) > MOST_PICTURES:
+        yield f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--top N)."
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
-    """Plan up to eight heads in one picture if it fits a page, else one each; without relations the parse alone."""
+    """Plan the heads in one picture if it fits a page, else one each; without relations the parse alone."""
     relations = list(relations_of(analysis, analysis.select(choices.select), choices.relation))
-    most = sorted(relations, key=lambda relation: -relation.found / len(relation.pairs))[:MOST_PICTURES]
+    n = MOST_PICTURES if choices.top is None else choices.top or len(relations)
+    most = sorted(relations, key=lambda relation: -relation.found / len(relation.pairs))[:n]
     relations = [relation for relation in relations if relation in most]
     plan = _plan(analysis, relations, "relations", choices.style)
-    if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.style) <= HIGHEST - 1):
+    if len(relations) <= 1 or arcs_inches(plan, choices.style) <= MOST_INCHES:
         yield plan
         return
     for relation in relations:
@@ -86,7 +88,8 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
             arcs.append(Arc(*ends, name=visible(relation.name), found=pair.found))
         note = f"{relation.arrow}: {relation.count} · label {relation.head.shown}"
         blocks.append(Sentence(str(relation.head.id), note, (*arcs, *(() if folded else _others(parse, arcs)))))
-    folded = folded and bool(blocks)
+    blocks = blocks or [Sentence("parse", visible(parse.parser), _others(parse, ()))]
+    folded = folded and bool(relations)
     title = {0: "the parse", 1: "".join(f"{one.head.id}  {one.arrow}: {one.count}" for one in relations)}
     on = "; one at an edge goes on in the next line" if in_several_lines(words, style) else ""
     return ArcsPlan(
@@ -95,12 +98,14 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
             f"Dependency parse of {about.quotes}{heads and f', and what heads of {about.model} find of it: {heads}'}",
             f"arcs from dependent to head{on}; {relations_note(analysis)}",
             _FOUND if relations else _NO_RELATION,
-            "lines without a pair are left out (…)" if folded and leaves_out_lines(words, blocks, style) else "",
+            "…: lines left out, without a pair or beyond the page"
+            if leaves_out_lines(folded, words, blocks, style)
+            else "",
         ),
         title=f"{about.model}: {title.get(len(relations), f'{len(relations)} heads')}",
         words=words,
         folded=folded,
-        blocks=tuple(blocks) or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
+        blocks=tuple(blocks),
     )
 
 

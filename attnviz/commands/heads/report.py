@@ -154,6 +154,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         Field(
             value=role,
             name="role",
+            meaning="what it does most clearly over a corpus, with the numbers of this",
             csv={
                 "role": ("name",),
                 **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},

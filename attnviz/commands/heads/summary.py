@@ -7,7 +7,8 @@ from typing import Any
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_value
 from attnviz.figures.families import family_of_label
-from attnviz.judge.verdicts import UNNAMED
+from attnviz.judge.roles import Role
+from attnviz.judge.verdicts import UNNAMED, Verdict
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry, pick
 from attnviz.present.published import role_name, role_numbers
@@ -15,7 +16,7 @@ from attnviz.wording import visible
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
 MISSION = ("local", "syntactic", "long-range")  # of these up to three heads are among those to look at, of others one
-MOST_LISTED = 10  # heads to look at
+MOST_LISTED = 7  # heads to look at
 MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
 
 
@@ -95,25 +96,28 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
 def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[tuple[str, HeadFindings]]:
     """The clearest heads of each kind, each head once, up to ``most``; by kind, of every kind the first one.
 
-    Those stand first that are of the kind on the text and over the corpus.
+    A kind is that of the first role over the corpus; heads without one stand below, by the parts of their labels.
     """
     rows = list[tuple[int, str, HeadFindings]]()
     left = list(heads)
     for kind in LABEL_KINDS:
         ranked = []
         for head in left:
-            on_text, over_corpus = (
-                [rank_value(judged) for name, judged in parts if family_of_label(name).name == kind]
-                for parts in (head.on_text, head.over_corpus)
-            )
-            if on_text or over_corpus:
-                ranked.append((not (on_text and over_corpus), -max([*on_text, *over_corpus]), head.id, head))
+            judged: list[tuple[str, Role | Verdict]] = [*(head.over_corpus[:1] or head.on_text)]
+            clearest = [rank_value(part) for name, part in judged if _kind_of(name) == kind]
+            if clearest:
+                ranked.append((not head.roles, -max(clearest), head.id, head))
         ranked.sort(key=lambda item: item[:3])
         new = [head for *_, head in ranked[: 3 if kind in MISSION else 1]]
         rows += [(place, kind, head) for place, head in enumerate(new)]
         left = [head for head in left if head not in new]
     kept = sorted(rows, key=lambda row: row[0])[:most]
     return [(kind, head) for place, kind, head in rows if (place, kind, head) in kept]
+
+
+def _kind_of(name: str) -> str:
+    kind = family_of_label(name).name
+    return kind if kind in LABEL_KINDS else "other"
 
 
 def listed_heads(analysis: Analysis) -> list[HeadFindings]:
@@ -130,11 +134,13 @@ def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
 
 # The label of a head and the verdict behind it; None for what is unknown.
 LABEL: tuple[Field[HeadFindings], ...] = (
-    Field(name="label"),
-    Field("Score", lambda head: _judged(head)[0], name="label_score"),
-    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline"),
+    Field(name="label", meaning="what the head does on this text"),
+    Field(
+        "Score", lambda head: _judged(head)[0], name="label_score", meaning="share of attention, or of right guesses"
+    ),
+    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline", meaning="the same of the best guess"),
     Field(value=lambda head: head.labelled.error_reduction, name="label_error_reduction"),
-    Field("n", lambda head: head.labelled.n, name="label_n"),
+    Field("n", lambda head: head.labelled.n, name="label_n", meaning="pairs of tokens or words, or positions"),
     Field(value=lambda head: head.labelled.certain, name="label_certain"),
 )
 

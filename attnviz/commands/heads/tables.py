@@ -1,7 +1,7 @@
 """The tables of ``attnviz heads``: heads, roles, patterns, relations and notes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -10,37 +10,32 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, rank_value, selected_verdict, shorter, sorted_by_selection
-from attnviz.commands.heads.relations import relations_of
+from attnviz.commands.heads.findings import HeadFindings, sorted_by_selection
+from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
 from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import (
-    LABEL_KINDS,
     LABEL_NUMBERS,
-    MISSION,
     MOST_LISTED,
     corpora_of,
-    heads_to_look_at,
-    no_role,
     role_text,
 )
-from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
-from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Verdict
+from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.language.universal import relation_words
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, statistic_named
-from attnviz.models.head_ids import HeadId, ids_and_names
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE
+from attnviz.models.head_ids import ids_and_names
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
 from attnviz.present.published import ARROWS, role_name, score_and_baseline
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
+    checked_line,
     cut_note,
     first_rows,
     glued,
-    listed_of,
     notes,
     target_note,
     verification_line,
@@ -50,48 +45,38 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import counted, rounded, visible
 
 _STRONGEST, _RELATIONS, _MOST_LISTED = 5, 8, 12
-_FEW_PAIRS = _BESIDE_SPANS = 3  # pairs of spans, and heads beside them, on the first screen
-_FARTHEST, _UNLIMITED = 3, 99  # heads that attend farthest; and rows of a table that has no limit
-_ALWAYS = (*MISSION, SINK)  # kinds that are counted even where no head is of them
-
-_Row = tuple[Analysis, str, HeadFindings]  # a part of the model, the kind that a head is listed for, and the head
+_FEW_PAIRS = 3  # pairs of spans on the first screen
+_FARTHEST = 3  # heads that attend farthest
 
 
 def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType]:
-    """Verification, what the heads do, and those to look at; if verbose also patterns, every statistic, and notes."""
+    """What the heads do and those to look at; if verbose also patterns, every statistic, and notes."""
     _, names = ids_and_names(choices.select)
-    parts = [
-        (part, sorted_by_selection(part.select(choices.select), names)) for part in analysis.parts_of(choices.select)
-    ]
     whole, chosen = choices.verbose, analysis.select(choices.select)
-    lines = [verification_line(analysis.verification, analysis.checkpoint)]
-    for part, heads in parts:
-        lines += _headline(part, heads, whole)
-    yield Group(*lines)
-    if not (whole or choices.select or choices.relation):
-        parts = [(part, heads) for part, heads in parts if any(head.label != TOO_SHORT for head in heads)]
+    rows = look_rows(analysis, choices, 0 if whole else MOST_LISTED)
+    first, *others = sentences(analysis, chosen)
+    yield Text.assemble((first, "bold"), "\n\n", "\n".join(others))
+    if rows:
+        yield look_table(rows, len(chosen), names, choices)
     if not whole:
-        n_rows = _BESIDE_SPANS if analysis.spans else MOST_LISTED // max(1, len(parts))
-        tables = [(part, _rows(heads, n_rows if choices.select else 0, n_rows, names)) for part, heads in parts]
-        if tables:
-            yield from _table_of_heads(tables, names, sum(len(heads) for _, heads in parts), choices)
-        yield from _contact_table(analysis, chosen, choices.rows(n_rows))
+        yield from _contact_table(analysis, chosen, choices.rows(MOST_LISTED))
         yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole)
         target = analysis.target
-        yield notes(
-            f"Heads can be of two kinds. ?: n below {ENOUGH}, weak. Baseline: uniform (long-range: shuffled) or a "
-            "guess.",
-            "" if target is None else target_note(target.text, target.generated),
-            "" if target is None else cut_note(target.tokens, "target"),
+        yield Group(
+            notes(
+                guess_note(analysis, rows) if rows else "",
+                "" if target is None else target_note(target.text, target.generated),
+                "" if target is None else cut_note(target.tokens, "target"),
+            ),
+            checked_line(analysis.verification, analysis.checkpoint),
         )
         return
-    for part, heads in parts:
-        top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
+    for part in analysis.parts_of(choices.select):
+        heads = sorted_by_selection(part.select(choices.select), names)
         if part.stack is not None:
-            yield Text(f"{_kind_of_attention(part)}: {part.figure_context.text_line}", "bold")
-        rows = _rows(heads, top if choices.select else 0, _UNLIMITED, names)
-        yield from _table_of_heads([(part, rows)], names, len(heads), choices)
-        yield _notes_on_heads(part, heads, [head for _, head in rows])
+            yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
+        yield _notes_on_heads(part, heads, [head for of, head in rows if of.stack == part.stack])
+        top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         clearest = "of what selected them" if names else "pattern"
         yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
@@ -99,11 +84,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     yield from _contact_table(analysis, chosen, choices.top)
     yield from span_tables(analysis, chosen, choices.top, whole)
     yield _notes(analysis)
-
-
-def _kind_of_attention(part: Analysis) -> str:
-    assert part.stack is not None
-    return f"{capital(part.stack.name)} ({part.stack.letter})"
+    yield verification_line(analysis.verification, analysis.checkpoint)
 
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
@@ -261,112 +242,6 @@ def _windows_note(analysis: Analysis) -> str:
         f"Windows: in {counted(len(analysis.windowed), 'layer')} of {analysis.checkpoint.n_layers} a token sees "
         f"{seen}; baselines of these heads are of uniform attention within the window, the last row's of all."
     )
-
-
-def _headline(part: Analysis, heads: Sequence[HeadFindings], whole: bool) -> Iterator[Text]:
-    """How many heads are of each kind, on the text and over a corpus; if ``whole`` with the clearest of each."""
-    if len(heads) == 1:
-        return
-    n, unit = part.context.n_non_sink, part.units.name
-    where = "On this text" if part.stack is None else _kind_of_attention(part)
-    if len(heads) < len(part.heads):
-        where = f"{where}, {counted(len(heads), 'selected head')}"
-    if whole and LEAST_N <= n < ENOUGH:
-        where = f"{where} ({counted(n, f'content {unit}')}: indications only)"
-    said = f"no labels, which need {LEAST_N} content {unit}s."
-    if n >= LEAST_N:
-        always = [kind for kind in _ALWAYS if kind != "syntactic" or part.checkpoint.architecture.has_words]
-        said = _counts([(head, head.on_text) for head in heads], whole, always, UNNAMED)
-    yield Text.assemble((f"{where}: ", "bold"), said)
-    if part.profile is not None:
-        parts = part.profile.parts
-        measured = [kind for kind in _ALWAYS if ("syntax" if kind == "syntactic" else "statistics") in parts]
-        said = _counts([(head, head.over_corpus) for head in heads], whole, measured, no_role(part))
-        yield Text.assemble(("Over a corpus: ", "bold"), said)
-    elif not part.checkpoint.stacks and part.verification.level:
-        corpus = "CORPUS.conllu" if part.checkpoint.architecture.has_words else "CORPUS.txt"
-        command = f"attnviz profile {corpus} {visible(' '.join(part.checkpoint.model_options))}"
-        yield Text.assemble(("Over a corpus: ", "bold"), f"not known; {command} measures it.")
-
-
-def _counts(
-    heads: Sequence[tuple[HeadFindings, Sequence[tuple[str, Verdict | Role]]]],
-    whole: bool,
-    always: Collection[str],
-    otherwise: str,
-) -> str:
-    """``2 local · 0 syntactic · …``, if ``whole`` with the clearest head of each kind in brackets."""
-    by_kind: dict[str, list[tuple[float, HeadId, str]]] = {kind: [] for kind in (*_ALWAYS, *LABEL_KINDS)}
-    for head, judged in heads:
-        for kind in dict.fromkeys(family_of_label(name).name for name, _ in judged):
-            name, best = next(part for part in judged if family_of_label(part[0]).name == kind)
-            does = shorter(visible(name))
-            words = (str(head.id), "" if does == kind else does, rounded(score_and_baseline(best)[0]))
-            by_kind.setdefault(kind, []).append((-rank_value(best), head.id, " ".join(filter(None, words))))
-    parts = []
-    for kind, of_kind in by_kind.items():
-        ranked = [words for _, _, words in sorted(of_kind)]
-        shown = ranked[: 2 if kind == "syntactic" else 1]
-        more = " …" if kind == "syntactic" and len(ranked) > len(shown) else ""
-        if ranked or kind in always:
-            examples = f" ({', '.join(shown)}{more})" if shown and whole else ""
-            parts.append(f"{len(ranked)} {kind}{examples}")
-    return " · ".join([*parts, f"{sum(not judged for _, judged in heads)} {otherwise}"])
-
-
-def _rows(
-    heads: Sequence[HeadFindings], chosen: int, most: int, names: Collection[str]
-) -> list[tuple[str, HeadFindings]]:
-    """The first ``chosen`` heads with their kinds, those of ``names`` first; for 0 up to ``most`` to look at."""
-    if not chosen:
-        return heads_to_look_at(heads, most)
-    rows = []
-    for head in heads[:chosen]:
-        judged = [name for name, _ in (*head.found_as(names), *head.on_text, *head.over_corpus)]
-        kinds = dict.fromkeys(family_of_label(name).name for name in judged)
-        rows.append((", ".join(kind for kind in kinds if kind != UNNAMED) or UNNAMED, head))
-    return rows
-
-
-def _table_of_heads(
-    tables: Sequence[tuple[Analysis, Sequence[tuple[str, HeadFindings]]]],
-    names: Collection[str],
-    n_heads: int,
-    choices: ViewOptions,
-) -> Iterator[RenderableType]:
-    """Table of the heads to look at: what they do on the text, and beside it over a corpus."""
-    rows: list[_Row] = [(part, kind, head) for part, listed in tables for kind, head in listed]
-    if not rows:
-        return
-    columns: list[Field[_Row]] = [
-        Field("Kind", lambda row: row[1]),
-        Field("Head", lambda row: row[2].id),
-        Field("On this text", lambda row: _label_text(row[2])),
-    ]
-    if choices.relation:
-        counts = {}
-        for part, listed in tables:
-            for relation in relations_of(part, [head for _, head in listed], choices.relation):
-                counts[relation.head.id] = f"{visible(relation.name)} {relation.found} of {len(relation.pairs)}"
-        columns.append(Field("Finds", lambda row: counts.get(row[2].id, "")))
-    columns += [
-        Field("Score", lambda row: score_and_baseline(selected_verdict(row[2], names))[0]),
-        Field("Baseline", lambda row: _dashless(selected_verdict(row[2], names))),
-    ]
-    for name in dict.fromkeys(map(statistic_named, choices.maps)):
-        unit = tables[0][0].units.name
-        columns.append(statistic_field(name, lambda row, name=name: row[2].statistics.get(name), unit))  # type: ignore[misc]
-    if choices.verbose:
-        columns.append(Field("n", lambda row: getattr(selected_verdict(row[2], names), "n", row[2].labelled.n)))
-    if any(part.profile is not None for part, _, _ in rows):
-        columns += [
-            Field("Over a corpus", lambda row: role_text(row[0], row[2])),
-            Field("Corpus score", lambda row: score_and_baseline(row[2].role)[0]),
-            Field("Corpus baseline", lambda row: _dashless(row[2].role), detail=True),
-        ]
-        if choices.verbose:
-            columns.append(Field("Corpus n", lambda row: f"{row[2].role.n:,}" if row[2].role else ""))
-    yield RowTable(f"Heads to look at ({listed_of(len(rows), n_heads)})", columns, rows)
 
 
 def _dashless(judged: Verdict | Role | None) -> float | str:

@@ -6,6 +6,7 @@ from itertools import groupby
 
 import numpy as np
 from matplotlib.colors import Normalize
+from numpy.typing import NDArray
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
@@ -31,7 +32,7 @@ from attnviz.measures.statistics import NOWHERE
 from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import REST
 from attnviz.models.tokens import Positions, sinks_in_words
-from attnviz.present.figure_context import colours_in_words, norm_in_words
+from attnviz.present.figure_context import colours_in_words, hatched_in_words, norm_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
@@ -52,14 +53,27 @@ _BARS = {
 def pooled_patterns(
     shown: Analysis, heads: Iterable[HeadFindings], factor: int
 ) -> Iterator[tuple[HeadFindings, Array]]:
-    """Yield each head with its pooled pattern: of every ``factor`` × ``factor`` weights the largest."""
+    """Yield each head with its pooled pattern: of ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
     n_queries, n_keys = len(shown.units), len(shown.keys)
+    hidden = dict[int | None, NDArray[np.bool_]]()  # by window, the only difference between the masks of a text
     for head, pooled in shown.read(heads, lambda _: PooledPattern(n_queries, n_keys, factor)):
-        yield head, pooled.cells
+        window = shown.context_of(head.id.layer).window
+        if window not in hidden:
+            hidden[window] = hidden_cells(shown, head.id.layer, factor)
+        yield head, np.where(hidden[window], np.nan, pooled.cells)
+
+
+def hidden_cells(shown: Analysis, layer: int, factor: int) -> NDArray[np.bool_]:
+    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
+    seen = PooledPattern(len(shown.units), len(shown.keys), factor)
+    for first, allowed in shown.allowed(layer):
+        seen.add(first, allowed)
+    hidden: NDArray[np.bool_] = seen.cells == 0
+    return hidden
 
 
 def _largest(cells: Array) -> float:
-    return float(cells.max()) or 1.0  # without any weight, 1: it ends a scale
+    return float(np.nanmax(cells)) or 1.0  # without any weight, 1: it ends a scale
 
 
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
@@ -73,7 +87,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     labels, keys = _labels(shown[0]) if few else (None, None)
     named = [axis.texts for axis in (labels, keys) if axis is not None]
     n = max(len(units) for part in shown for units in (part.units, part.keys))
-    pooled = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
+    pooled, every = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
     for part in shown:
         sinks = frozenset(position // pooled for position, sink in enumerate(part.keys.sink) if sink)
@@ -100,13 +114,17 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         **about.caption_and_notes(
             f"Attention of {count} of {about.model} on {about.text_line}",
             rows,
-            "" if few else kinds_in_words(analysis),
+            about.label_interval_note(every) if few else kinds_in_words(analysis),
             "below an id: the label on this text (?: an indication only)",
             f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
             choices.style.why_log(analysis.longest),
             about.pooled(pooled),
             "what rows lack to 1 goes nowhere, to a learned sink" if analysis.context.learned_sinks else "",
-            caption_only=(colours_in_words(style, "the largest weight of each head"), corpus),
+            caption_only=(
+                colours_in_words(style, "the largest weight of each head"),
+                hatched_in_words(*(cell.values for cell in cells)),
+                corpus,
+            ),
         ),
         title=f"{about.model}: {count}",
         roles=roles,
@@ -115,6 +133,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         labels=labels,
         keys=keys,
         pooled=pooled,
+        every=every,
         norm=Normalize(0, 1, clip=True) if per_head else style.norm(),
         bar=_BARS[style.scale],
     )
@@ -204,6 +223,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
                 first_note=f"{about.model} on {about.drawn_line}",
                 caption_only=(
                     colours_in_words(style, f"the head's largest weight, {most:.2g}"),
+                    hatched_in_words(values),
                     spans and f"brackets: the spans {spans}",
                     "weights of at least 0.005 are written in the cells"
                     if has_numbers(values, labels.texts, style)
@@ -273,7 +293,10 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
                 about.label_interval_note(every),
                 about.pooled(pooled),
                 style.why_log(part.longest),
-                caption_only=(f"{norm_in_words(norm)}{' (larger weights look the same)' if cut else ''}",),
+                caption_only=(
+                    f"{norm_in_words(norm)}{' (larger weights look the same)' if cut else ''}",
+                    hatched_in_words(*means),
+                ),
             ),
             title=f"{about.model}: {title}",
             tiles=tuple(Tile(long, mean, (short,)) for (long, short), mean in zip(titles, means, strict=True)),
@@ -290,15 +313,17 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
 def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
     """Mean over these heads of each layer, and over all of them, pooled, float64."""
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
-    total = np.zeros((n_queries, n_keys))
+    total, hidden = np.zeros((n_queries, n_keys)), list[NDArray[np.bool_]]()
     for layer, heads in of_layers.items():
         of_layer = PooledPattern(n_queries, n_keys, pooled, np.float64)
         for first, chunk in shown.chunks(layer, heads):
             mean = chunk.double().mean(0)
             of_layer.add(first, mean)
             total[first : first + len(mean), : mean.shape[1]] += len(heads) * mean.numpy()
-        means.append(of_layer.cells)
-    return [*means, max_pool(total / sum(map(len, of_layers.values())), pooled)]
+        hidden.append(hidden_cells(shown, layer, pooled))
+        means.append(np.where(hidden[-1], np.nan, of_layer.cells))
+    of_all = max_pool(total / sum(map(len, of_layers.values())), pooled)
+    return [*means, np.where(np.all(hidden, axis=0), np.nan, of_all)]
 
 
 def _no_page(analysis: Analysis) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs.measure import HeadOutputs
@@ -10,11 +11,12 @@ from attnviz.commands.outputs.report import chosen, how_it_is_read, versus
 from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.matrix import Array, Labels, PooledPattern
+from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.present.figure_context import STACK_LEGEND
+from attnviz.present.figure_context import STACK_LEGEND, hatched_in_words
 from attnviz.present.view import Drawing, ViewOptions
+from attnviz.reference.attention import allowed_positions
 from attnviz.trace.direct_effects import DirectEffects
 from attnviz.wording import percent, quoted, signed
 
@@ -29,7 +31,7 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     heads, n = result.select(choices.select), _longest(result)
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
     of_all = None if style.scale == "per-head" else result.largest
-    pooled = grid_pooling(n, [head.id for head in heads], style)
+    pooled, _ = grid_pooling(n, [head.id for head in heads], style)
     cells = [
         HeadCell(head.id, norms / (of_all or head.largest or 1.0), percent(head.projection_share))
         for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
@@ -47,7 +49,11 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
             why_log,
             STACK_LEGEND if result.target else "",
             about.pooled(pooled),
-            caption_only=(f"colours: {scale}", f"beside the names {shares}, where there is room"),
+            caption_only=(
+                f"colours: {scale}",
+                hatched_in_words(*(cell.values for cell in cells)),
+                f"beside the names {shares}, where there is room",
+            ),
         ),
         title=f"{about.model}: norm-weighted attention of {count}",
         cells=tuple(cells),
@@ -74,8 +80,21 @@ def _pooled(
             for (raw, weighted), of_keys, rows in zip(pooled, norms, patterns, strict=True):
                 raw.add(first, rows.cpu())
                 weighted.add(first, (rows * of_keys[: rows.shape[1]]).cpu())
-        for head, of_keys, (raw, weighted) in zip(of_layer, norms, pooled, strict=True):
-            yield head, of_keys.float().cpu().numpy(), (raw.cells, weighted.cells)
+        hidden = _hidden_cells(result.part_of(of_layer[0]), layer.layer, factor(of_layer[0]))
+        for head, of_keys, both in zip(of_layer, norms, pooled, strict=True):
+            a, a_f = (np.where(hidden, np.nan, pattern.cells) for pattern in both)
+            yield head, of_keys.float().cpu().numpy(), (a, a_f)
+
+
+def _hidden_cells(part: HeadOutputs, layer: int, factor: int) -> Array:
+    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
+    model, stack, n = part.checkpoint, part.stack, len(part.queries)
+    if part.queries is not part.keys:
+        return np.array(False)
+    causal = model.architecture.causal if stack is None else stack.letter == "D"
+    window = model.windows[layer] if stack is None else None
+    hidden: Array = max_pool(allowed_positions(torch.ones(1, n), causal, window)[0, 0].numpy(), factor) == 0
+    return hidden
 
 
 def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
@@ -113,6 +132,7 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
                 largest if style.scale != "shared" else f"{largest}, which is the largest of all heads",
                 why_log,
                 about.pooled(pooled),
+                caption_only=(hatched_in_words(pattern),),
             ),
             title=f"{about.model} {head.id}: attention by weight and by norm",
             tiles=tuple(

@@ -37,7 +37,7 @@ def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
 _FIELDS: tuple[Field[PatchEffect], ...] = (
     *HEAD,
     Field("Rank", name="rank"),
-    Field("Effect", name="effect", write=_three),
+    Field("Effect", name="effect", write=_three, meaning="share of the prompts' difference that the head moves"),
     Field(
         "Interval",
         lambda head: head.interval and list(head.interval),
@@ -45,12 +45,14 @@ _FIELDS: tuple[Field[PatchEffect], ...] = (
         csv={"low": (0,), "high": (1,)},
         write=_interval,
         detail=True,
+        meaning=f"its interval at {ERROR_RATE:g}, for all heads together",
     ),
-    Field("Unrelated", name="unrelated", write=_three),
+    Field("Unrelated", name="unrelated", write=_three, meaning="the effect from the prompt of another pair"),
     Field(
         value=lambda head: head.above_unrelated and list(head.above_unrelated),
         name="above_unrelated",
         csv={"above_unrelated_low": (0,), "above_unrelated_high": (1,)},
+        meaning="interval of effect less unrelated",
     ),
     Field(
         value=_repair_entry,
@@ -59,6 +61,7 @@ _FIELDS: tuple[Field[PatchEffect], ...] = (
         | {"repaired_low": ("interval", 0), "repaired_high": ("interval", 1)}
         | {"repaired_share": ("share",), "repaired_by_norm": ("norm",)},
         if_known=True,
+        meaning="logits lost with all after the head as it was (total effect: when that runs)",
     ),
 )
 
@@ -212,5 +215,8 @@ def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[Renderabl
 
 
 SPEC = CommandSpec[Patching](
-    content=_content, table=lambda result, _: NamedTable("heads", _FIELDS, result.heads), tables=_tables
+    content=_content,
+    table=lambda result, _: NamedTable("heads", _FIELDS, result.heads),
+    tables=_tables,
+    paper=tuple("id effect low high unrelated direct_effect total_effect repaired repaired_low repaired_high".split()),
 )

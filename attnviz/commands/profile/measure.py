@@ -92,7 +92,7 @@ class Profile(Result):
 
     @property
     def trees(self) -> str:
-        return "gold trees" if self.gold else "a parser's trees, not gold"
+        return trees_in_words(self.gold)
 
     @checked
     def source(self, role: str = "", *more: str) -> str:
@@ -119,6 +119,11 @@ class Profile(Result):
     def in_words(self) -> str:
         having = counted(sum(map(bool, self.roles_by_head().values())), "head")
         return f"of {self.source()}: {having} with a role"
+
+
+def trees_in_words(gold: bool) -> str:
+    """Where the trees of relations are from."""
+    return "gold trees" if gold else "a parser's trees, not gold"
 
 
 @checked

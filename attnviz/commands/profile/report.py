@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -21,7 +21,7 @@ from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, pick, plain
+from attnviz.present.fields import ID, Field, NamedTable, entry, pick, plain
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
@@ -29,21 +29,52 @@ from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead, published_entries, published_heads
+from attnviz.profiles.store import StoredRelation
 from attnviz.texts.reading import LONGEST, SHORTEST
 from attnviz.wording import counted, rounded, span, visible
 
+if TYPE_CHECKING:
+    from attnviz.commands.profile.show import StoredPictures
+
+_ENDS: dict[str, tuple[int]] = {"low": (0,), "high": (1,)}
+
 # The fields of a role of a head over a corpus.
 ROLE_FIELDS: tuple[Field[Any], ...] = (
-    Field(value=lambda role: str(role.id), name="id"),
-    *plain("role"),
-    Field("Direction", name="direction", write=lambda name: ARROWS.get(name or "", ""), detail=True),
-    Field("Score", name="score"),
-    Field("Baseline", name="baseline", write=shown_baseline),
-    Field("n", name="n"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=span, detail=True),
-    *plain("holds", "passed", "too_few", "threshold", "error_reduction", "texts", "q"),
-    Field("Untrained", name="untrained", write=lambda score: "" if score is None else score),
-    *(Field(name=name, csv={}) for name in ("difference", "baselines", "p", "refuted")),
+    Field(value=lambda role: str(role.id), name="id", meaning=ID),
+    Field(name="role", meaning="what the head does over the corpus"),
+    Field(
+        "Direction",
+        name="direction",
+        write=lambda name: ARROWS.get(name or "", ""),
+        detail=True,
+        meaning="from which word to which (dep is the dependent of a relation, head its head)",
+    ),
+    Field("Score", name="score", meaning="share of attention, or of right guesses (semantic: a cosine)"),
+    Field("Baseline", name="baseline", write=shown_baseline, meaning="the score of the best guess"),
+    Field(
+        name="baselines",
+        csv={"baseline_name": (lambda of_guesses: max(of_guesses, key=of_guesses.get, default=None),)},
+        meaning="and which guess that is",
+    ),
+    Field("n", name="n", meaning="instances, positions or sequences"),
+    Field(
+        "Interval",
+        name="interval",
+        csv=_ENDS,
+        write=span,
+        detail=True,
+        meaning=f"its interval at {ERROR_RATE:g}, for all heads and directions together",
+    ),
+    Field(name="difference", csv={f"difference_{end}": keys for end, keys in _ENDS.items()}),
+    Field(name="simultaneous_over"),
+    *plain("holds", "passed", "too_few", "error_reduction", "texts", "q"),
+    Field(
+        "Untrained",
+        name="untrained",
+        write=lambda score: "" if score is None else score,
+        meaning="the score of the best head of a freshly initialised copy",
+    ),
+    *(Field(name=name, csv={}) for name in ("threshold", "p", "refuted")),
 )
 
 
@@ -76,7 +107,8 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "frequencies": profile.frequencies,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": statistics,
-        "syntax": relations and {"gold": profile.gold, "relations": [_relation(relation) for relation in relations]},
+        "syntax": relations
+        and {"gold": profile.gold, "relations": [_relation(profile, relation) for relation in relations]},
         "coreference": profile.coreference and _coreference(profile.coreference),
         "chats": chats or None,
         "repeats": repeats
@@ -86,8 +118,9 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _relation(relation: RelationCount) -> dict[str, Any]:
+def _relation(profile: Profile, relation: RelationCount) -> dict[str, Any]:
     head, direction, accuracy = relation.best
+    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], best_role(profile, relation))
     estimate = relation.accuracy
     return {
         "relation": relation.relation,
@@ -95,7 +128,7 @@ def _relation(relation: RelationCount) -> dict[str, Any]:
         "sentences": estimate.texts,
         "offset": relation.offset,
         "offset_accuracy": relation.offset_accuracy,
-        "best": {"id": str(head), "direction": direction, "accuracy": accuracy},
+        "best": {"id": str(head), "direction": direction, "accuracy": accuracy, "role": verdict},
         "accuracy": _by_direction(estimate.scores, estimate),
         "baselines": {name: _by_direction(values, estimate) for name, values in estimate.baselines.items()},
     }
@@ -220,7 +253,7 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     return [*columns, Field("n", lambda relation: relation.n), Field("Pass", verdict)]
 
 
-def best_role(profile: Profile, relation: RelationCount) -> Role:
+def best_role(profile: "Profile | StoredPictures", relation: RelationCount | StoredRelation) -> Role:
     """The verdict of a relation's best head, in the direction in which it is the best."""
     id, direction, _ = relation.best
     role = profile.role(id, f"{SYNTACTIC}{relation.relation}", direction)
@@ -228,7 +261,7 @@ def best_role(profile: Profile, relation: RelationCount) -> Role:
     return role
 
 
-def largest_guess(relation: RelationCount, role: Role) -> tuple[str, str]:
+def largest_guess(relation: RelationCount | StoredRelation, role: Role) -> tuple[str, str]:
     """Name and accuracy of the best guess of what the head finds; of an offset its number."""
     name = max(role.baselines, key=role.baselines.__getitem__)
     return f"{relation.offset:+d}" if name == "fixed offset" else name, rounded(role.baseline)
@@ -293,5 +326,5 @@ SPEC = CommandSpec[Profile](
     patterns=True,
     top=15,
     in_paper=_in_paper,
-    paper=tuple("id role direction score baseline n low high error_reduction untrained too_few".split()),
+    paper=tuple("role id direction score low high baseline baseline_name untrained n too_few".split()),
 )

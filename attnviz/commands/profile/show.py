@@ -1,27 +1,33 @@
-"""Roles and examples of a stored profile: ``attnviz profile --show``."""
+"""Roles, examples and pictures of a stored profile: ``attnviz profile --show``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.arguments import relation_named
+from attnviz.commands.profile.measure import trees_in_words
 from attnviz.errors import UsageError
-from attnviz.judge.roles import Role
-from attnviz.models.head_ids import select_heads
-from attnviz.present.documents import paper_table
+from attnviz.judge.roles import Role, roles_by_head
+from attnviz.models.checkpoint import short_name
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.fields import Field, NamedTable
+from attnviz.present.paper_tables import paper_table
 from attnviz.present.published import role_name, role_numbers
+from attnviz.present.result import Result
 from attnviz.present.tables import RowTable, listed_of, notes
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
-from attnviz.profiles.store import StoredProfile
+from attnviz.profiles.store import StoredProfile, StoredRelation
 from attnviz.wording import visible
 
 LONGEST = 60  # most words of a text shown
+_OfHead = TypeVar("_OfHead", Role, RoleExamples)
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
 EXAMPLES = 2  # hits, and failures, shown of a role of a head, where no number is given
 ROLES = "roles"  # the name that shows the roles of all heads, not examples
@@ -43,15 +49,19 @@ def chosen_examples(profile: StoredProfile, wanted: Sequence[str]) -> tuple[Role
         role = _role(profile, examples)
         return (examples.id, role is None or not role.holds, -((role and role.error_reduction) or 0.0))
 
+    return tuple(sorted(_chosen(profile, examples, wanted, "examples"), key=rank))
+
+
+def _chosen(profile: StoredProfile, every: Sequence[_OfHead], wanted: Sequence[str], what: str) -> list[_OfHead]:
     wanted = [relation_named(name) for name in wanted]
-    roles = [name for name in wanted if any(name in _names(role.role) for role in examples)]
+    roles = [name for name in wanted if any(name in _names(role.role) for role in every)]
     heads = select_heads([name for name in wanted if name not in roles], profile.stacks)
-    of_heads = [role for role in examples if role.id in heads]
+    of_heads = [role for role in every if role.id in heads]
     chosen = [role for role in of_heads if not roles or not _names(role.role).isdisjoint(roles)]
-    if not chosen:
+    if wanted and not chosen:
         known = ", ".join(sorted({role.role.removeprefix(SYNTACTIC) for role in of_heads}))
-        raise UsageError(f"there are no examples of {' '.join(wanted)}: there are those of {visible(known) or 'none'}.")
-    return tuple(sorted(chosen, key=rank))
+        raise UsageError(f"there are no {what} of {' '.join(wanted)}: there are those of {visible(known) or 'none'}.")
+    return chosen
 
 
 def _role(profile: StoredProfile, examples: RoleExamples) -> Role | None:
@@ -153,19 +163,81 @@ def roles_document(profile: StoredProfile) -> dict[str, Any]:
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
-def paper_table_of(profile: StoredProfile, kind: str) -> str:
-    """The roles that hold as a table for a paper, as by :func:`attnviz.present.documents.paper_table`."""
-    from attnviz.commands.profile.report import ROLE_FIELDS, SPEC
+def role_table(entries: Sequence[dict[str, Any]]) -> NamedTable[dict[str, Any]]:
+    """Roles as in profile.json as the rows of a table."""
+    from attnviz.commands.profile.report import ROLE_FIELDS
 
-    content = roles_document(profile)
     fields = [replace(field, value=methodcaller("get", field.name)) for field in ROLE_FIELDS]
-    columns, rows = NamedTable("roles", fields, content["roles"]).csv_rows()
-    corpora = visible(profile.measured_by(role for head in profile.roles for role in profile.of(head)))
+    return NamedTable("roles", fields, entries)
+
+
+def paper_table_of(profile: StoredProfile, kind: str, wanted: Sequence[str] = ()) -> str:
+    """The roles that hold, of these heads, roles or relations, as :func:`attnviz.present.paper_tables.paper_table`."""
+    from attnviz.commands.profile.report import SPEC
+
+    holding = [role for head in profile.roles for role in profile.of(head)]
+    chosen = _chosen(profile, holding, [name for name in wanted if name != ROLES], "roles that hold")
+    named = {(str(role.id), role.role) for role in chosen}
+    content = roles_document(profile)
+    rows = [role for role in content["roles"] if (role["id"], role["role"]) in named]
     caption = (
-        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {corpora} (attnviz profile, "
-        f"version {content['attnviz']})."
+        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {visible(profile.measured_by(chosen))} "
+        f"(attnviz profile, version {content['attnviz']})."
     )
-    return paper_table(kind, SPEC.paper or columns, rows, caption, "tab:attnviz-profile")
+    return paper_table(kind, role_table(rows), SPEC.paper, caption, "tab:attnviz-profile")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StoredPictures(Result):
+    """A stored profile, with what the pictures take of an :class:`attnviz.Profile`; its tables are what is shown."""
+
+    command: ClassVar[str] = "profile"
+
+    stored: StoredProfile
+    shown: RenderableType | str
+
+    @property
+    def checkpoint(self) -> Any:  # what pictures need of a model
+        layers = [layer for stack in self.stored.stacks for layer in stack.layers]
+        name = short_name([str(self.stored.model.get("name"))], "part" in self.stored.model)
+        sizes = {"n_layers": len(layers), "n_heads": self.stored.stacks[0].n_heads}
+        return SimpleNamespace(short_name=name, layers=layers, **sizes)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(role for of_head in self.stored.roles.values() for role in of_head)
+
+    def roles_by_head(self) -> dict[HeadId, list[Role]]:
+        """As :meth:`attnviz.Profile.roles_by_head`."""
+        return roles_by_head(self.roles, select_heads((), self.stored.stacks))
+
+    @property
+    def relations(self) -> Sequence[StoredRelation]:
+        return self.stored.relations
+
+    def role(self, id: HeadId, name: str, direction: str) -> Role | None:  # noqa: ARG002 - a relation has one best head
+        """As :meth:`attnviz.Profile.role`, of the best head of a relation."""
+        return next((each.verdict for each in self.relations if f"{SYNTACTIC}{each.relation}" == name), None)
+
+    @property
+    def trees(self) -> str:
+        return trees_in_words(bool(self.stored.document["syntax"]["gold"]))
+
+    def source(self, role: str = "", *more: str) -> str:
+        """As :meth:`attnviz.Profile.source`, with the dates of the runs."""
+        parts = [self.stored.parts["syntax"]] if role else self.stored.parts.values()
+        return " · ".join([self.checkpoint.short_name, *dict.fromkeys(map(measured_on, parts)), *more])
+
+    def table(self, _: ViewOptions) -> NamedTable[Any]:
+        """Every role that is stored."""
+        return role_table(self.stored.document["roles"])
+
+    def tables(self, _: ViewOptions) -> Any:
+        """What ``--show`` prints."""
+        return self.shown
+
+    def _document(self, figures: Sequence[str], *_: object) -> dict[str, Any]:
+        return {**self.stored.document, "figures": list(figures)}
 
 
 def sentence_of(example: Example) -> Text:

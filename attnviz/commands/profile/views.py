@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import family_of, page_data
 from attnviz.commands.profile.report import best_role, largest_guess
+from attnviz.commands.profile.show import StoredPictures
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -31,6 +32,7 @@ from attnviz.measures.relations import RelationCount
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
+from attnviz.profiles.store import StoredRelation
 from attnviz.wording import counted, signed, visible
 
 MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUGH instances or more
@@ -38,11 +40,12 @@ MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUG
 # Widths of a page in inches below which the text beside a relation takes two lines, and is the shortest.
 _NARROW, _NARROWEST = 6.0, 4.0
 
+_NO_PAGE = "it says what one run verified, and a stored profile may be of several; it is in the folder of the run"
 _NEEDED = "#D55E00"
 
 
 class _Row(NamedTuple):
-    relation: RelationCount
+    relation: RelationCount | StoredRelation
     best: Role  # its best head, with its largest baseline
 
 
@@ -51,7 +54,7 @@ class _RelationsPlan(PagePlan):
     rows: tuple[_Row, ...]  # the largest gain above the baseline first; without a verdict last
 
 
-def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]:
+def plan_relations(profile: Profile | StoredPictures, _: ViewOptions) -> Iterator[_RelationsPlan]:
     """Plan the best head of each judged relation, beside its largest baseline."""
     rows = [_Row(relation, best_role(profile, relation)) for relation in _drawn(profile)]
     notes = [
@@ -75,8 +78,16 @@ def plan_relations(profile: Profile, _: ViewOptions) -> Iterator[_RelationsPlan]
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
-def _drawn(profile: Profile) -> list[RelationCount]:
+def _drawn(profile: Profile | StoredPictures) -> list[RelationCount | StoredRelation]:
     return [relation for relation in profile.relations or () if relation.n >= ENOUGH][:MOST_RELATIONS]
+
+
+def _why_no_relations(profile: Profile | StoredPictures) -> str:
+    if not _drawn(profile):
+        return f"no relation occurs {ENOUGH} times in these corpora"
+    if isinstance(profile, StoredPictures) and any(relation.verdict is None for relation in profile.relations):
+        return "only roles that hold are stored; attnviz profile CORPUS stores the verdict of every best head"
+    return ""
 
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
@@ -159,7 +170,7 @@ def _blues(style: Style) -> tuple[str, str]:
 _NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 
-def _plan_roles(profile: Profile, choices: ViewOptions) -> Iterator[HeadMapPlan]:
+def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     of_heads = list(profile.roles_by_head().values())
     families = [family_of(roles) for roles in of_heads]
     drawn = [family for family in FAMILIES if family is not UNNAMED]
@@ -209,6 +220,6 @@ RELATIONS = Drawing(
     plan_relations,
     relations_figure,
     draw_relations,
-    missing=lambda profile: "" if _drawn(profile) else f"no relation occurs {ENOUGH} times in these corpora",
+    missing=_why_no_relations,
 )
-PAGE = page_drawing("profile", page_data)
+PAGE = page_drawing("profile", page_data, lambda profile: _NO_PAGE if isinstance(profile, StoredPictures) else "")

@@ -3,4 +3,4 @@
 from attnviz.present.report import View
 
 # Its figures, in the order of the documentation.
-VIEWS = (View("sources", "the strongest key's score: sources of the query × sources of the key"),)
+VIEWS = (View("path", "the path over the text, from head to head to the strongest key's score"),)

@@ -10,15 +10,15 @@ from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
+from attnviz.commands.why.chain import ChainLink
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.scores import SIDES, KeyScore
-from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.trace.residual_parts import Source, source_name
+from attnviz.trace.residual_parts import source_name
 from attnviz.wording import counted, error, percent, quoted, rounded, signed
 
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row
@@ -234,25 +234,32 @@ def tree_of(result: Account) -> Tree:
     branch = root = Tree(Text(f"{result.head}  {both}: difference {signed(key.difference)}", style="bold"))
     for link in result.chain:
         above = branch
-        for source, share in link.branches:
-            if source != link.source:
-                above.add(Text(f"{percent(share)}  {source_name(source)}"))
-                continue
-            there = f"{percent(share)}  {source_name(source)} in the {link.side} {result.label(link.position)}"
-            took = f", {percent(link.key_share)} of it from {result.label(link.key or 0)}"
-            branch = above.add(Text(there + took, style="bold"))
-        above.add(Text(f"{percent(link.rest)}  {REST}", style="dim"))
+        first, *others, rest = parts_in_words(result, link)
+        branch = above.add(Text(first, style="" if link.source is None else "bold"))
+        for part in others:
+            above.add(Text(part))
+        above.add(Text(rest, style="dim"))
     return root
 
 
-def short_name(source: Source) -> str:
-    """The name of a source in a picture."""
-    name = source_name(source)
-    if isinstance(source, HeadId):
-        return name
-    for long, short in (("feed-forward", "FF"), (" embedding", ""), ("attention bias", "b_O"), ("bias", "b")):
-        name = name.replace(long, short)
-    return name
+def parts_in_words(result: Account, link: ChainLink) -> list[str]:
+    """The parts of a link's score: of the followed head, also from where it took it; of other sources; of the rest."""
+    parts = [f"{percent(share)} {source_name(source)}" for source, share in link.branches]
+    if link.source is not None and link.key is not None:
+        there = f" in the {link.side} {result.label(link.position)}"
+        parts[0] += f"{there}, {percent(link.key_share)} of it from {result.label(link.key)}"
+    return [*parts, f"{percent(link.rest)} {REST}"]
+
+
+def path_of(result: Account) -> str:
+    """From the first token to the explained head: ``‘five’ #4 → L0H2 → ‘one’ #5 → L1H0``."""
+    followed = [link for link in result.chain if link.source is not None]
+    if not followed:
+        return f"{result.label(result.keys[0].key)} → {result.head}"
+    steps = [result.label(followed[-1].key or 0), str(followed[-1].source)]
+    for link in reversed(followed):
+        steps += [result.label(link.position), str(link.scores.head)]
+    return " → ".join(steps)
 
 
 SPEC = CommandSpec[Account](

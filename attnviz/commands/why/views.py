@@ -1,65 +1,60 @@
-"""The figure of an account: sources of the query × sources of the key."""
+"""The figure of an account: the path over the text from head to head to the explained score."""
 
-from collections.abc import Iterator
-
-import numpy as np
-import torch
-from matplotlib.colors import Normalize
+from collections.abc import Iterator, Set
 
 from attnviz.commands.why.measure import Account
-from attnviz.commands.why.report import REST, short_name
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure
-from attnviz.figures.matrix import Labels, signed_hundredths
-from attnviz.present.figure_context import caption_of
+from attnviz.commands.why.report import parts_in_words, path_of
+from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, draw_arcs
+from attnviz.figures.running_text import Piece
 from attnviz.present.view import Drawing, ViewOptions
-from attnviz.wording import rounded, signed
+from attnviz.wording import percent, rounded, signed, visible
 
-_SIDE = 8  # sources of a side with a row or column of their own
-
-_SHORT = "FF: feed-forward network; b: bias, b_O: that of attention."  # what short_name shortens
+_WHOLE, _AROUND = 40, 5  # tokens of a text that is shown whole; of a longer one, on either side of the path's tokens
 
 
-def _plan_sources(result: Account, choices: ViewOptions) -> Iterator[HeatmapPlan]:
+def _plan_path(result: Account, _: ViewOptions) -> Iterator[ArcsPlan]:
     key, about = result.keys[0], result.figure_context
-    differences, names = key.differences, []
-    for sources in (result.scores.query_sources, result.scores.key_sources):
-        order = differences.abs().sum(1).argsort(descending=True, stable=True)
-        shown = order if len(order) <= _SIDE + 1 else order[:_SIDE]
-        named, differences = [short_name(sources[place]) for place in shown.tolist()], differences[order]
-        if len(shown) < len(order):  # the others summed as one
-            named.append(REST)
-            rest = differences[len(shown) :].sum(0, keepdim=True)
-            differences = torch.cat([differences[: len(shown)], rest])
-        names.append(tuple(named))
-        differences = differences.T
-    values, (rows, columns) = differences.double().numpy(), names
-    end = float(np.abs(values).max()) or 1.0
-    norm = Normalize(-end, end, clip=True)
-    where = f"{result.label(result.query)} → {result.label(key.key)}"
+    arcs = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")]
+    parts = []
+    for link in result.chain:
+        parts.append(f"{link.scores.head}, by parts of the {link.side}: {', '.join(parts_in_words(result, link))}")
+        if link.source is not None and link.key is not None:
+            arcs.append((link.key, link.position, f"{link.source} {percent(link.branches[0][1])}"))
+    pieces, numbers = _pieces(result.tokens.labels, {place for arc in arcs for place in arc[:2]})
     score = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
     beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]
-    yield HeatmapPlan(
+    why = f"Why {result.label(result.query)} attends to {result.label(key.key)} in {result.head} of {about.subject}"
+    yield ArcsPlan(
         stem="why",
-        caption=caption_of(
-            f"Why {result.label(result.query)} attends to {result.label(key.key)} in {result.head} of {about.subject}",
-            f"parts of the difference of its score from the mean over the keys that it may attend to: {score}",
-            "rows: parts of the query; columns: parts of the key; the largest first, the others together",
-            *beside,
-            f"colours from −{end:.3g} to {end:.3g}",
+        **about.caption_and_notes(
+            f"{why}: {path_of(result)}",
+            f"arrows go from what a head reads to where it writes; beside {result.head} stands its attention, beside "
+            "an earlier head its share of the next head's score, less the mean over its keys",
+            caption_only=(score, *parts, *beside),
         ),
-        title=f"{result.head}  {where}",
-        evidence=score,
-        notes=about.notes(_SHORT, *(f"Not drawn: {extra}." for extra in beside)),
-        values=values,
-        labels=Labels(rows, tuple(name == REST for name in rows)),
-        keys=Labels(columns, tuple(name == REST for name in columns)),
-        norm=norm,
-        bar_norm=norm,
-        bar="part of the difference of scores",
-        colours=choices.style.diverging_map(),
-        signed=True,
-        forms=(signed_hundredths, lambda value: signed_hundredths(value).replace("0.", ".")),
+        title=path_of(result),
+        words=pieces,
+        blocks=(
+            Sentence(
+                str(result.head),
+                score,
+                tuple(Arc(numbers[start], numbers[end], name, step=True) for start, end, name in arcs),
+            ),
+        ),
     )
 
 
-SOURCES = Drawing(_plan_sources, heatmap_figure, draw_heatmap)
+def _pieces(labels: tuple[str, ...], ends: Set[int]) -> tuple[tuple[Piece, ...], dict[int, int]]:
+    """The tokens as running text, of a long one those around the ends of arcs; also each token's place there."""
+    pieces: list[Piece] = []
+    numbers: dict[int, int] = {}
+    for position, label in enumerate(labels):
+        if len(labels) <= _WHOLE or any(abs(position - end) <= _AROUND for end in ends):
+            numbers[position] = len(pieces)
+            pieces.append(Piece(visible(label)))
+        elif position == 0 or position - 1 in numbers:
+            pieces.append(Piece("…"))
+    return tuple(pieces), numbers
+
+
+PATH = Drawing(_plan_path, arcs_figure, draw_arcs)

@@ -55,7 +55,8 @@ def _role(side: str) -> Field[HeadChange]:
         names = ("direction", "score", "baseline", "n")
         return role and {"name": role.role, **{name: getattr(role, name) for name in names}}
 
-    return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)})
+    meaning = f"the clearest role of the {'first' if side == 'before' else 'second'} model's head"
+    return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)}, meaning=meaning)
 
 
 def _roles(head: HeadChange) -> str:
@@ -78,7 +79,14 @@ _ON_FLIPS = (*_distance_on("on_flips", "On these"), *_distance_on("on_others", "
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_WRITE_INTERVAL, detail=True),
+    Field(
+        "Interval",
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=_WRITE_INTERVAL,
+        detail=True,
+        meaning=f"its interval at {ERROR_RATE:g}, for all heads together",
+    ),
     *pick(DIFFERENCE, "divergence", "total_variation"),
     _role("before"),
     _role("after"),
@@ -153,5 +161,5 @@ SPEC = CommandSpec(
     table=_table,
     patterns=True,
     all_selected=True,
-    paper=("rank", "id", "distance", "low", "high", "role_before", "role_after"),
+    paper=("id", "distance", "low", "high", "role_before", "role_after"),
 )

@@ -36,9 +36,11 @@ def headline(result: RoleComparison) -> str:
 
 
 def _of(side: str) -> Iterator[Field[BestHeads]]:
-    yield Field(side.upper(), lambda row: str(getattr(row, side).id), name=f"{side}_head")
-    for name in ("direction", "score", "baseline", "n"):
-        yield Field(name, attrgetter(f"{side}.{name}"), name=f"{side}_{name}")
+    best = f"the head of {side.upper()} with the highest score"
+    yield Field(side.upper(), lambda row: str(getattr(row, side).id), name=f"{side}_head", meaning=best)
+    meanings = {"direction": "", "score": "its score", "baseline": "its guess", "n": "its instances, or tokens"}
+    for name, meaning in meanings.items():
+        yield Field(name, attrgetter(f"{side}.{name}"), name=f"{side}_{name}", meaning=meaning)
     ends = {f"{side}_low": (0,), f"{side}_high": (1,)}
     yield Field(value=attrgetter(f"{side}.interval"), name=f"{side}_interval", csv=ends)
 
@@ -47,8 +49,14 @@ ROLES: tuple[Field[BestHeads], ...] = (
     Field("Role", name="role", write=lambda role: role_name(role, None)),
     *_of("a"),
     *_of("b"),
-    Field("B − A", name="difference", write=signed),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=partial(bracketed, write=rounded)),
+    Field("B − A", name="difference", write=signed, meaning="score of B less that of A"),
+    Field(
+        "Interval",
+        name="interval",
+        csv={"low": (0,), "high": (1,)},
+        write=partial(bracketed, write=rounded),
+        meaning=f"its interval at {ERROR_RATE:g}, over all pairs of heads",
+    ),
 )
 
 
@@ -132,5 +140,5 @@ SPEC = CommandSpec[RoleComparison](
     tables=_tables,
     table=lambda result, _: NamedTable("roles", ROLES, result.roles),
     patterns=True,
-    paper=tuple("role a_head a_score a_baseline a_n b_head b_score b_baseline b_n difference low high".split()),
+    paper=tuple("role a_head a_score a_baseline b_head b_score b_baseline difference low high a_n".split()),
 )

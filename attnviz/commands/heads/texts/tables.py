@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.present.fields import Field, plain
+from attnviz.present.fields import ID, Field, plain
 from attnviz.present.statistics import statistic_field
 from attnviz.wording import counted, quoted, rounded, span, visible
 
@@ -37,10 +37,10 @@ def text_row(text: OneText) -> str:
 def number_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
     """The columns of a table of heads for a paper: numbers of texts and means."""
     columns: list[Field[HeadSpread]] = [
-        Field("Head", lambda head: str(head.id), name="head"),
-        Field("Label", lambda head: visible(head.label), name="label"),
-        Field("Texts", lambda head: head.labels[head.label], name="texts"),
-        Field("Score", lambda head: head.score.mean, name="score"),
+        Field("Head", lambda head: str(head.id), name="head", meaning=ID),
+        Field("Label", lambda head: visible(head.label), name="label", meaning="the one that most texts give"),
+        Field("Texts", lambda head: head.labels[head.label], name="texts", meaning="how many give it"),
+        Field("Score", lambda head: head.score.mean, name="score", meaning="of its pattern, the mean over texts"),
     ]
     for name in LISTED if result.gold is None else ALIGNMENT:
         columns.append(statistic_field(name, lambda head, name=name: head.statistics[name].mean))  # type: ignore[misc]
