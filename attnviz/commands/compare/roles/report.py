@@ -140,5 +140,5 @@ SPEC = CommandSpec[RoleComparison](
     tables=_tables,
     table=lambda result, _: NamedTable("roles", ROLES, result.roles),
     patterns=True,
-    paper=tuple("role a_head a_score a_baseline b_head b_score b_baseline difference low high a_n".split()),
+    paper=tuple("role a_head a_score b_head b_score difference low high a_baseline a_n b_baseline".split()),
 )
