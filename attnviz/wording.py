@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from attnviz.printable import ISOLATES, escaped
 
@@ -49,6 +49,21 @@ def percent(share: float | None) -> str:
     if share is not None and 0.995 <= share < 1 - _ROUNDING:
         return f"{math.floor(1000 * share) / 10} %"
     return "–" if share is None else f"{rounded(100 * share, 0)} %"
+
+
+def percents(shares: Sequence[float]) -> list[str]:
+    """Shares from 0 to 1 in per cent: ``73``, ``59``.
+
+    They have decimals only where else one would read as 0 or 100, or as another one: ``99.95``, ``99.97``.
+    """
+    exact = [100 * share if share in (0, 1) else min(max(100 * share, 0.001), 99.999) for share in shares]
+    written = list[str]()
+    for digits in range(4):
+        written = [rounded(number, digits) for number in exact]
+        of_ends = sum(float(text) in (0, 100) for text in written)
+        if of_ends == sum(number in (0, 100) for number in exact) and len({*written}) == len({*exact}):
+            break
+    return written
 
 
 def rounded(value: float | None, digits: int = 2) -> str:

@@ -26,7 +26,7 @@ from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
-from attnviz.models.sources import Source, weight_files
+from attnviz.models.sources import FULL_NAMES, Source, weight_files
 from attnviz.models.tokenized import Reading, documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
@@ -132,6 +132,12 @@ class Checkpoint:
             Path(part).resolve().name if "/" in part and Path(part).is_dir() else part for part in self.names
         )
         return visible(f"{name} (encoder)" if self.encoder_only else name)
+
+    @property
+    def full_name(self) -> str:
+        """The short name, of a built-in model as its makers call it: ``all-MiniLM-L6-v2``."""
+        first = self.names[0]
+        return FULL_NAMES[first] + self.short_name.removeprefix(first) if first in FULL_NAMES else self.short_name
 
     @property
     def names(self) -> list[str]:

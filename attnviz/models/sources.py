@@ -23,6 +23,9 @@ from attnviz.wording import counted, shortened
 # SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries.
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
+# What the names of built-in models are short for.
+FULL_NAMES = {"minilm": "all-MiniLM-L6-v2", "smollm2": "SmolLM2-135M-Instruct"}
+
 HUB_TIMEOUT = 4.0  # seconds for one answer of the hub; transformers itself retries for 25
 
 HUB_DEADLINE = 8.0  # seconds for the first request to the hub, name look-up included

@@ -9,6 +9,7 @@ from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.present.claim import sentence
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.role_words import role_words
 from attnviz.trace.paths import RUN
@@ -74,6 +75,21 @@ def title_of(card: Card) -> str:
     if card.profile is None or not is_of_source(card.head.layer):
         return f"{name} on one text: {shown}"
     return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
+
+
+def sentence_of(card: Card) -> str | None:
+    """Its clearest role as a sentence for a paper; None without a role."""
+    return sentence(card.roles[0], card.checkpoint.full_name) if card.roles else None
+
+
+def why_no_sentence(card: Card) -> str:
+    """Of a head without a role its best one that had too few cases, or ''."""
+    roles = () if card.profile is None else card.profile.roles.get(card.head, ())
+    too_few = [role for role in roles if role.too_few]
+    if not too_few:
+        return ""
+    best = max(too_few, key=lambda role: role.margin)
+    return f"No sentence for a paper: {role_name(best.role, best.direction)} has too few cases ({best.too_few})."
 
 
 def details_of(card: Card) -> str:
