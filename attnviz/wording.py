@@ -52,18 +52,13 @@ def percent(share: float | None) -> str:
 
 
 def percents(shares: Sequence[float]) -> list[str]:
-    """Shares from 0 to 1 in per cent: ``73``, ``59``.
-
-    They have decimals only where else one would read as 0 or 100, or as another one: ``99.95``, ``99.97``.
-    """
-    exact = [100 * share if share in (0, 1) else min(max(100 * share, 0.001), 99.999) for share in shares]
-    written = list[str]()
-    for digits in range(4):
-        written = [rounded(number, digits) for number in exact]
-        of_ends = sum(float(text) in (0, 100) for text in written)
-        if of_ends == sum(number in (0, 100) for number in exact) and len({*written}) == len({*exact}):
+    """Shares in per cent, ``73``: with decimals only where one else reads as another, or as 0 or 100, ``99.96``."""
+    written = dict[float, str]()
+    for digits in range(9):
+        written = {share: rounded(100 * share, digits) for share in (0.0, *shares, 1.0)}
+        if len({*written.values()}) == len(written):
             break
-    return written
+    return [written[share] for share in shares]
 
 
 def rounded(value: float | None, digits: int = 2) -> str:

@@ -56,9 +56,7 @@ def _draw_strip(ax: Axes, strip: NamedText, corner: tuple[float, float], room: f
     (left, top), (name, example), greys = corner, strip, style.greys
     kind = "hit" if example.hit else "miss"
     colour = COLOURS[style.theme][kind]
-    right = "" if example.hit or example.gold_weight is None else f", right one {rounded(example.gold_weight)}"
-    above = f"{name}: {kind}" if name else kind
-    above += f", weight {rounded(example.weight)}{right}"
+    above = f"{name}: {example_words(example)}" if name else example_words(example)
     put_text(ax, left, top + 0.09, above, size=_SMALL, color=greys.muted, **TEXT)
     baseline, x = top + _STRIP - 0.1, left
     centres: dict[str, float] = {}
@@ -80,6 +78,12 @@ def _draw_strip(ax: Axes, strip: NamedText, corner: tuple[float, float], room: f
     thickness, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
     _arc(ax, start, end, foot, ec=colour, lw=thickness, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
     ax.plot(end, foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **FREE)
+
+
+def example_words(example: Example) -> str:
+    """``miss, weight 0.52, right one 0.16``."""
+    right = "" if example.hit or example.gold_weight is None else f", right one {rounded(example.gold_weight)}"
+    return f"{'hit' if example.hit else 'miss'}, weight {rounded(example.weight)}{right}"
 
 
 def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:

@@ -77,33 +77,16 @@ def title_of(card: Card) -> str:
     return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
 
 
-def sentence_of(card: Card) -> str | None:
-    """Its clearest role as a sentence for a paper; None without a role."""
-    return sentence(card.roles[0], card.checkpoint.full_name) if card.roles else None
+def sentence_of(card: Card) -> str:
+    """Its clearest role as a sentence for a paper; '' without a role."""
+    return f"{sentence(card.roles[0], card.checkpoint.full_name)}." if card.roles else ""
 
 
-def why_no_sentence(card: Card) -> str:
-    """Of a head without a role its best one that had too few cases, or ''."""
+def no_sentence(card: Card) -> str:
+    """Why a head without a role has no sentence, where it had too few cases for one; else ''."""
     roles = () if card.profile is None else card.profile.roles.get(card.head, ())
-    too_few = [role for role in roles if role.too_few]
-    if not too_few:
-        return ""
-    best = max(too_few, key=lambda role: role.margin)
-    return f"No sentence for a paper: {role_name(best.role, best.direction)} has too few cases ({best.too_few})."
-
-
-def details_of(card: Card) -> str:
-    """Score, guess and interval of the head's clearest role; '' without one."""
-    if not card.roles:
-        return ""
-    role = card.roles[0]
-    guess = shown_baseline(role.baseline)
-    numbers = [f"score {rounded(role.score)}"]
-    if guess is not None:
-        numbers.append(f"guess {rounded(guess)}")
-    if role.interval is not None:
-        numbers.append(f"interval {cell_text(role.interval, 2)}")
-    return f"{role_name(role.role, role.direction)}: {', '.join(numbers)}"
+    few = [f"{role_name(role.role, role.direction)} {role.too_few}" for role in roles if role.too_few]
+    return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
 
 
 def role_table(card: Card) -> CardTable:

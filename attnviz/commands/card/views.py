@@ -16,8 +16,8 @@ from attnviz.commands.card.tables import (
     CardTable,
     ablation_table,
     cell_text,
-    details_of,
     notes_of,
+    sentence_of,
     tables_of,
     title_of,
 )
@@ -72,7 +72,7 @@ def _plans(result: Card | Cards, choices: ViewOptions) -> Iterator[CardPlan]:
             title = table.title if n <= _ROWS else f"{table.title} ({_ROWS} of {n})"
             tables.append(replace(table, title=title, rows=table.rows[:_ROWS]))
         feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
-        title, details, shown = title_of(card), details_of(card), card.shown_examples
+        title, details, shown = title_of(card), sentence_of(card), card.shown_examples
         yield CardPlan(
             stem="card" if isinstance(result, Card) else f"cards/{card.head.file_stem}",
             caption=caption_of(title, details, *feet),

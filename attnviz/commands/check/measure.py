@@ -351,14 +351,10 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
 
 
 def _judged(claim: Claim, role: Role, source: str, model: str) -> CheckedClaim:
-    """A role by the claim's bounds; without any the head must have it. What holds has its sentence."""
-    checked = _by_bounds(claim, role, source)
-    return replace(checked, sentence=sentence(role, model)) if checked.verdict == HOLDS else checked
-
-
-def _by_bounds(claim: Claim, role: Role, source: str) -> CheckedClaim:
+    """A role by the claim's bounds; without any the head must have it."""
     ends = (role.score, role.score) if role.describes else role.interval
-    by_bounds = bounded(claim, role.score, role.n, baseline=role.baseline, interval=ends, source=source)
+    found = {"baseline": role.baseline, "source": source, "sentence": sentence(role, model) or None}
+    by_bounds = bounded(claim, role.score, role.n, interval=ends, **found)
     if role.too_few:
         return replace(by_bounds, verdict=UNDECIDED, reason=f"too few for a verdict: {role.too_few}")
     if role.describes:

@@ -72,7 +72,7 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
         caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
     measured = [field for field in _MEASURED if any(field.value_for(checked) is not None for checked in shown)]
     yield RowTable(title, [*lines, claim, *measured], shown, caption=caption)
-    yield Text("\n".join(f"{checked.sentence}." for checked in shown if checked.sentence))
+    yield Text("\n".join(f"{checked.sentence}." for checked in shown if checked.verdict == HOLDS and checked.sentence))
     about: dict[str, list[str]] = {}  # each reason once, with the claims that it is about
     for checked in check.claims:
         if checked.reason:
