@@ -27,6 +27,8 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
             Its pattern on a text; --repeats profiles it, too.
         attnviz card L2H0 corpus.conllu --ablate
             Profiled now, and whether its objects need it.
+        attnviz card L2H0 --figures claim
+            What it does as a sentence and a figure for a paper.
         attnviz card --all
             A card of every head with a role but broad, and an index.
     """

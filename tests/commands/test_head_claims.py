@@ -188,6 +188,10 @@ def test_the_figure_has_the_numbers_of_the_role_and_the_caption_has_all_of_them(
     assert dots.get_sizes()[-1] == dots.get_sizes().max()
     assert [tuple(place) for place in dots.get_offsets()][-1] == (card.head.head, card.head.layer)
     assert len(dots.get_offsets()) == 12
+    (dots,) = figure_of(replace(plan, dots=((0, 0, 0.2), (1, 0, -0.3), (3, 2, 0.8)))).axes[0].collections
+    small, none, large = dots.get_sizes()
+    assert large == pytest.approx(4 * small)
+    assert none < small / 4
 
 
 @pytest.mark.draws

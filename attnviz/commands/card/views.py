@@ -171,7 +171,7 @@ def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Styl
 def _claims(result: Card | Cards, _: ViewOptions) -> Iterator[ClaimPlan]:
     for card in result.cards:
         if not card.roles:
-            raise UsageError(no_claim(card.profile, card.checkpoint, [card.head]))
+            raise UsageError(f"{no_claim(card.profile, card.checkpoint, [card.head])}.")
         assert card.profile is not None
         stem = "claim" if isinstance(result, Card) else f"claims/{card.head.file_stem}"
         without = ablation_table(card)

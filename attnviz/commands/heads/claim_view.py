@@ -75,10 +75,8 @@ def scores_of(profile: StoredProfile, checkpoint: Checkpoint, role: Role) -> dic
 def no_claim(profile: StoredProfile | None, checkpoint: Checkpoint, heads: Sequence[HeadId] = ()) -> str:
     """Why nothing can be claimed of these heads, or of any, and what to do."""
     over = "no corpus was measured" if profile is None else f"no role over {visible(profile.measured_on)}"
-    return (
-        f"nothing can be claimed of {', '.join(map(str, heads)) or 'any head'}: {over}. Name a head that has one, or "
-        f"measure: {profile_command(checkpoint)}"
-    )
+    whose = ", ".join(map(str, heads)) or "any head"
+    return f"nothing can be claimed of {whose}: {over} (to measure all heads: {profile_command(checkpoint)})"
 
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ClaimPlan]:
@@ -87,7 +85,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ClaimPlan]:
         head.role for head in sorted_by_selection(heads, ids_and_names(choices.select)[1]) if head.role is not None
     ]
     if not roles or analysis.profile is None:
-        raise UsageError(no_claim(analysis.profile, analysis.checkpoint, [head.id for head in heads]))
+        raise UsageError(f"{no_claim(analysis.profile, analysis.checkpoint, [head.id for head in heads])}.")
     for role in roles:
         stem = "claim" if len(roles) == 1 else f"claims/{role.id.file_stem}"
         yield claim_plan(analysis.profile, analysis.checkpoint, role, stem)
