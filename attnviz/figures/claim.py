@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +20,10 @@ from attnviz.measures.estimates import Interval
 _WIDTH, _NARROW, _ROW, _AROUND = 3.3, 2.8, 0.28, 0.55
 _ROWS = 3  # of bars beside the map
 _TEXT = 6.5  # font size in points
-_LARGEST = 9.0  # points across of the largest dot; less in a model of many heads
+_LARGEST, _RING = (
+    8.0,
+    10.0,
+)  # points across of the largest dot, less in a model of many heads, and of the ring around one
 
 
 @dataclass(frozen=True)
@@ -74,24 +77,25 @@ def claim_figure(plan: ClaimPlan, style: Style, vector: bool = False) -> Figure:
 def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
     """Draw a dot a head, its area by the score; where that is not known, or 0, a point."""
     heads, layers, scores = map(np.array, zip(*plan.dots, strict=True))
-    largest = min(_LARGEST, 80 / len({*heads}), 80 / len({*layers}))
+    largest = min(_LARGEST, 80 / len({*heads}), 50 / len({*layers}))
     areas = largest**2 * scores.clip(0) / (scores.max() or 1.0)
     own = COLOURS[style.theme]["hit"]
     colours = [style.greys.muted] * (len(heads) - 1) + [own]
     ax.scatter(heads, layers, s=areas.clip(0.5), c=colours, lw=0, clip_on=False)
+    ax.plot(heads[-1], layers[-1], "o", ms=_RING, mfc="none", mec=own, mew=0.8, clip_on=False)
     for axis, numbers in ((ax.xaxis, heads), (ax.yaxis, layers)):
         axis.set_ticks(range(0, numbers.max() + 1, 1 + numbers.max() // 5))
     ax.set(xlim=(-0.5, heads.max() + 0.5), ylim=(layers.max() + 0.5, -0.5))
     ax.set_xlabel("head", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
     ax.set_ylabel("layer", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
-    _dress(ax, "All heads by score", ("left", "bottom"), style)
+    _dress(ax, "All heads by score", "both", ("left", "bottom"), style)
 
 
 def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style: Style) -> None:
-    """Draw bars below their names, the first one in colour, with a dot at the value and a line for the interval."""
+    """Draw bars below their names, those of the head in colour, with a dot at the value and a line for the interval."""
     room = (inches - 0.35) * DPI
-    colours = [COLOURS[style.theme]["hit"], *[style.greys.muted] * len(bars)]
-    for row, (bar, colour) in enumerate(zip(bars, colours, strict=False)):
+    for row, bar in enumerate(bars):
+        colour = COLOURS[style.theme]["hit"] if row == 0 or bar.interval else style.greys.muted
         look: dict[str, Any] = {"size": _TEXT, "color": style.greys.ink, "transform": ax.get_yaxis_transform()}
         written = bar.written
         if text_width(f"{bar.name}  {written}", _TEXT) > room:  # the caption has the interval, too
@@ -102,11 +106,11 @@ def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style
         ax.plot(bar.interval or [], [row + 0.72] * len(bar.interval or []), color=style.greys.ink, lw=0.8)
         ax.plot(bar.value, row + 0.72, "o", ms=4, mew=0, color=colour, clip_on=False)
     ax.set(ylim=(max(len(bars), _ROWS), 0), yticks=[])
-    _dress(ax, heading, ("bottom",), style)
+    _dress(ax, heading, "y", ("bottom",), style)
 
 
-def _dress(ax: Axes, heading: str, sides: Sequence[str], style: Style) -> None:
-    dress_chart(ax, style, "both", sides)
+def _dress(ax: Axes, heading: str, grid: Literal["both", "y"], sides: Sequence[str], style: Style) -> None:
+    dress_chart(ax, style, grid, sides)
     ax.set_facecolor(style.greys.paper)
     look: dict[str, Any] = {"fontsize": TITLE, "weight": "bold", "color": style.greys.ink, "pad": 3}
     ax.set_title(heading, loc="left", parse_math=False, **look)

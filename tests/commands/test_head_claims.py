@@ -16,7 +16,7 @@ from attnviz.commands.heads.claim_view import claim_plan, scores_of
 from attnviz.judge.roles import Role, syntax_candidates
 from attnviz.judge.rules import REPEATED
 from attnviz.measures.relations import RelationCount
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.claim import claim, held_against, sentence
 from attnviz.profiles.store import profile_of_document
 from attnviz.wording import percents
@@ -209,19 +209,19 @@ def test_a_part_that_is_not_known_is_left_out(spoil):
 def test_dots_are_the_scores_of_all_heads_where_the_profile_has_them():
     profile = result_of("profile")
     stored = profile_of_document(profile.document())
-    names = {each.role for each in profile.roles}
+    names, heads = {each.role for each in profile.roles}, select_heads((), profile.checkpoint.kinds)
     assert {"previous-token", "sink", "induction", "semantic", "broad"} <= names
     for found in profile.roles[:: len(profile.roles) // 40]:
-        scores = scores_of(stored, profile.checkpoint, found)
+        scores = scores_of(stored, heads, found)
         assert scores[found.id] == found.score
         assert len(scores) == 16 or found.role.startswith("offset")
     previous = profile.role(HeadId(0, 2), "previous-token")
     shipped = replace(stored, roles={previous.id: (previous,)})
     expected = profile.statistics.results()["previous"]
-    scores = scores_of(shipped, profile.checkpoint, previous)
+    scores = scores_of(shipped, heads, previous)
     assert [scores[HeadId(*at)] for at in np.ndindex(4, 4)] == pytest.approx(expected.flatten().tolist())
     without = replace(shipped, document={})
-    assert scores_of(without, profile.checkpoint, previous) == {previous.id: previous.score}
+    assert scores_of(without, heads, previous) == {previous.id: previous.score}
     assert " 1 of 16 " in claim_plan(without, profile.checkpoint, previous, "claim").caption
 
 

@@ -27,7 +27,7 @@ def claim_plan(
 ) -> ClaimPlan:
     """Plan the figure of a role of a head; ``removed`` are effects of removing it, ``effect`` their name and unit."""
     heads = [head for head in select_heads((), checkpoint.kinds) if is_of_source(head.layer)]
-    known = scores_of(profile, checkpoint, role)
+    known = scores_of(profile, heads, role)
     dots = [(head.head, number_of(head.layer), known.get(head, 0.0)) for head in heads if head != role.id]
     score, interval = score_and_interval(role)
     bars = [Bar(str(role.id), role.score, f"{score} ({interval})" if interval else score, role.interval)]
@@ -56,15 +56,15 @@ def claim_plan(
     )
 
 
-def scores_of(profile: StoredProfile, checkpoint: Checkpoint, role: Role) -> dict[HeadId, float]:
-    """The scores of heads for a role in its direction: of all where the profile has them, else of some."""
+def scores_of(profile: StoredProfile, heads: Sequence[HeadId], role: Role) -> dict[HeadId, float]:
+    """The scores of a model's heads for a role in its direction: of all where the profile has them, else of some."""
     part: Any = profile.document.get(part_of(role.role, profile.parts)) or {}
     if role.relation is not None:
         part = next((each for each in part.get("relations", ()) if each["relation"] == role.relation), {})
     statistics = {spec.name: spec.statistic for spec in PATTERNS}
     values: Any = part.get("accuracy", part).get(role.direction or statistics.get(role.role, role.role)) or ()
     scores = dict[HeadId, float]()
-    for layer, of_layer in zip(checkpoint.layers, values, strict=False):
+    for layer, of_layer in zip(dict.fromkeys(head.layer for head in heads), values, strict=False):
         scores |= {HeadId(layer, head): value for head, value in enumerate(of_layer) if value is not None}
     every = (each for of_head in profile.roles.values() for each in of_head)
     return scores | {
