@@ -28,7 +28,7 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         attnviz card L2H0 corpus.conllu --ablate
             Profiled now, and whether its objects need it.
         attnviz card L2H0 --figures claim
-            What it does as a sentence and a figure for a paper.
+            What it does, as one figure for a paper.
         attnviz card --all
             A card of every head with a role but broad, and an index.
     """
