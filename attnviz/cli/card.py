@@ -25,9 +25,8 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
             A head of minilm, from its stored profile.
         attnviz card L1H0 "one two three one two" -m tiny-gpt2
             Its pattern on a text; --repeats profiles it, too.
-        attnviz card L2H0 corpus.conllu --ablate --figures claim
-            Profiled now, and whether its objects need it, in one
-            figure for a paper.
+        attnviz card L2H0 corpus.conllu --ablate
+            Profiled now, and whether its objects need it.
         attnviz card --all
             A card of every head with a role but broad, and an index.
     """
