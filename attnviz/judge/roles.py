@@ -59,6 +59,7 @@ class Role:
     baselines: dict[str, float]  # by name
     p: float | None = None  # one-sided, of a difference of 0 or less, times the directions or offsets tried
     q: float | None = None  # its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001)
+    offset: int | None = None  # of the baseline "fixed offset": key minus query, -2 for two words back
     untrained: float | None = None  # best score of any head of a freshly initialised copy in the same direction
     refuted: bool = False  # even the upper ends break the rule, or do not exceed untrained; else it is undecided
     too_few: str = ""  # why there is no verdict: n = 29, 30 needed; intervals, p and q are then None
@@ -103,6 +104,7 @@ class Candidate:
     measurable: Tensor | None = None  # [n_layers, n_heads], the share of attention that the score is of; None for all
     heads: Tensor | None = None  # boolean [n_layers, n_heads], heads that are judged; None for all
     n_tests: int = 0  # number of them, for the correction; 0 for the number of scores
+    offset: int | None = None  # the best fixed one, key minus query in the first direction
 
     @property
     def threshold(self) -> str:
@@ -136,6 +138,7 @@ class Candidate:
             holds=holds and not too_few,
             direction=estimate.directions[direction] or None,
             baselines=baselines,
+            offset=self.offset if self.offset is None or direction == 0 else -self.offset,
             too_few=too_few,
         )
         if too_few or describes(self.role):
@@ -240,7 +243,7 @@ def rare_candidates(tally: PointingTally) -> Iterator[Candidate]:
     """Whose largest attention is on the rarest token of a text; n counts tokens that see it."""
     estimate = tally.rare()
     if estimate.texts:
-        yield Candidate(RARE_WORD, rules.RARE, estimate, "proportion", ENOUGH_INSTANCES)
+        yield Candidate(RARE_WORD, rules.RARE, estimate, "proportion", ENOUGH_INSTANCES, offset=tally.rare_offset)
 
 
 def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
@@ -252,7 +255,8 @@ def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
     """One role for each relation."""
     for count in relations:
-        yield Candidate(f"syntactic:{count.relation}", rules.RELATION, count.accuracy, "proportion", ENOUGH_INSTANCES)
+        role, of = f"syntactic:{count.relation}", count.accuracy
+        yield Candidate(role, rules.RELATION, of, "proportion", ENOUGH_INSTANCES, offset=count.offset)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:

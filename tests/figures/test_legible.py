@@ -144,6 +144,7 @@ WIDE, LARGE, LEAST = Style(width=13.3, font_size=6), Style(width=4.0, font_size=
 QUICK = (
     ("heads, few", "overview"),
     ("heads, hostile", "heads"),
+    ("heads, hostile", "claim"),
     ("compare, few", "differences"),
     ("patch, few", "patch"),
 )
