@@ -137,12 +137,6 @@ class Checkpoint:
         return FULL_NAMES[first] + self.short_name.removeprefix(first) if first in FULL_NAMES else self.short_name
 
     @property
-    def full_name(self) -> str:
-        """The short name, of a built-in model as its makers call it: ``all-MiniLM-L6-v2``."""
-        first = self.names[0]
-        return FULL_NAMES[first] + self.short_name.removeprefix(first) if first in FULL_NAMES else self.short_name
-
-    @property
     def names(self) -> list[str]:
         added = "" if self.adapter is None else self.adapter.name
         return [self.name.removesuffix(f" + {added}"), added] if added else [self.name]
