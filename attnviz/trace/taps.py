@@ -17,6 +17,8 @@ from attnviz.wording import counted
 
 Key = TypeVar("Key")
 
+_OF_ENCODER = ("key_value_states", "encoder_hidden_states")  # what attention layers call the encoder's final states
+
 
 @dataclass(frozen=True)
 class Site:
@@ -104,8 +106,8 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
             return None
         if side == "arguments":
             return visit((args, kwargs))
-        crosses = side == "source" and kwargs.get("key_value_states") is not None
-        name = "key_value_states" if crosses else "hidden_states"
+        crosses = [name for name in _OF_ENCODER if side == "source" and kwargs.get(name) is not None]
+        name = crosses[0] if crosses else "hidden_states"
         positional = bool(args) and not crosses
         replaced = visit(args[0] if positional else kwargs[name])
         if replaced is None:

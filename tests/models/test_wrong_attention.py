@@ -14,6 +14,7 @@ import attnviz
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.encoder_decoder import T5
 from attnviz.models.families.llama import Llama
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters
@@ -173,14 +174,14 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "no sinks": (("gpt_oss",), without("sinks")),
     "sinks of other heads": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks.roll(1))),
     "sinks scaled as scores are": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks * p.scale)),
-    "no bias by distance": (("t5:D", "mpnet", "bloom", "t5:E"), without("position_bias")),
+    "no bias by distance": (("t5:D", "mpnet", "bloom", "t5:E", "umt5:D"), without("position_bias")),
     "one bias for both sides": (("mpnet",), lambda p: replace(p, position_bias=partial(p.position_bias, causal=True))),
     "buckets of other distances": (
         ("mpnet",),
         lambda p: replace(p, position_bias=partial(p.position_bias, max_distance=9)),
     ),
     "a bias of another head": (("bloom", "mpnet"), bias_of_the_head_before),
-    "a bias in cross-attention": (("t5:X",), a_bias_across),
+    "a bias in cross-attention": (("t5:X", "umt5:X"), a_bias_across),
     "slopes of twice as many heads": (
         ("bloom",),
         lambda p: replace(p, position_bias=partial(linear_bias, alibi_slopes(12)[:6], torch.float32)),
@@ -280,6 +281,11 @@ def test_wrong_steps_fail_verification(monkeypatch, family, name):
 
 # --- wrong declarations
 
+
+def bias_of_the_first_layer(self: T5, model: Any, layer: int) -> Any:
+    return T5.position_bias(self, model, self._stack(model.config, layer).first)
+
+
 DECLARED: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "epsilon": (("gpt_neox", "olmo", "starcoder2", *KINDS), "epsilon_setting", 0.1),
     "norms about zero": (("gemma2", "gemma", "gemma3_text", "gpt_neox"), "norm_kind", "rms"),
@@ -287,6 +293,7 @@ DECLARED: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "heads one after the other": (("gpt_neox",), "fused_by_head", False),
     "norms afterwards": (("mbart", "m2m_100", "pegasus"), "pre_norm", False),
     "no multiplier": (("granite",), "residual_multiplier", lambda *_: 1.0),
+    "the bias of the first layer": (("umt5",), "position_bias", bias_of_the_first_layer),
 }
 
 
