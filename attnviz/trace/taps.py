@@ -39,15 +39,17 @@ def sites_of(
     """
     pre_norm = checkpoint.architecture.pre_norm
     sites = dict[tuple[int, str], Site]()
-    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
+    every = checkpoint.modules
+    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), every, strict=True):
         if layers is not None and layer not in layers:
             continue
         entered, norm = modules.sum_input(pre_norm), modules.after_attention(pre_norm)
+        shared = modules.keys_layer
         places: dict[str, tuple[nn.Module, str]] = {
             "arguments": (modules.block, "arguments"),
             "residual": (modules.block, "input"),
             "attention_input": (modules.attention, "input"),
-            "source": (modules.attention, "source"),
+            "source": (modules.attention, "source") if shared is None else (every[shared].attention, "input"),
             "concatenated": (modules.o_proj, "input"),
             "attended": (modules.attention, "output"),
             "output": (modules.output, "output"),

@@ -14,7 +14,9 @@ import attnviz
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.base import LayerModules
 from attnviz.models.families.encoder_decoder import T5
+from attnviz.models.families.gemma4 import Gemma4
 from attnviz.models.families.llama import Llama
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters
@@ -104,10 +106,12 @@ def heads_in_another_order(p: HeadParameters) -> HeadParameters:
 
 
 UNLIKE = ("llama", "mixtral", "gemma2", "gpt_oss", "olmo2", "gpt_neox", "phi", "cohere2", "granitemoehybrid")
+UNLIKE += ("gemma4_text",)
 """Of Llama's kind, those that differ in what a wrong step would meet."""
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (("gemma2", *LLAMAS, "t5:E"), lambda p: replace(p, scale=p.scale * 1.1)),
+    "scale by d_head": (("gemma4_text",), lambda p: replace(p, scale=p.query.weight.shape[-1] ** -0.5)),
     "no scale": (("deepseek_v3", "falcon", "gptj", "bart:E"), lambda p: replace(p, scale=1.0)),
     "scaled scores": (("gpt_neo", "opt", "esm"), lambda p: replace(p, scale=0.5)),
     "unscaled queries": (("opt", "esm", "whisper:D", "whisper:X"), lambda p: replace(p, query_scale=1.0)),
@@ -135,6 +139,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "RoPE in layers without a window": (("cohere2", "exaone4"), all_rotary(8, 10000.0, interleaved=True)),
     "RoPE in every layer": (("smollm3",), all_rotary(8, 2000000.0)),
     "RoPE of the other type of layer": (("gemma3_text",), all_rotary(16, 1000000.0)),
+    "RoPE of a part of a head": (("gemma4_text",), all_rotary(4, 1000000.0)),
     "window one longer": (
         ("mistral", *WINDOWED, "gpt_neo", "gemma3_text-both"),
         lambda p: replace(p, window=p.window and p.window + 1),
@@ -152,6 +157,8 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "causal": (("t5:E", "siglip_text_model", "gemma3_text-both"), lambda p: replace(p, causal=True)),
     "no query norm": (NORMED, without("query_norm")),
+    "no value norm": (("gemma4_text",), without("value_norm")),
+    "values with the weights of the norm of keys": (("gemma4_text",), lambda p: replace(p, value_norm=p.key_norm)),
     "no key norm": (("qwen3", "cohere", "phi"), without("key_norm")),
     "query norm with w for 1 + w": (("gemma3_text",), part("query_norm", one_more=False)),
     "query norms of other heads": (
@@ -303,6 +310,20 @@ def test_a_wrong_declaration_fails_verification(monkeypatch, family, name):
     monkeypatch.setattr(type(ARCHITECTURES[family]), *DECLARED[name][1:])
     with pytest.raises(VerificationError):
         verified(checkpoint)
+
+
+@pytest.mark.parametrize("instead", [None, 1])
+def test_keys_made_of_the_input_of_another_layer_fail_verification(monkeypatch, instead):
+    checkpoint, right = made("gemma4_text"), Gemma4.modules_of
+
+    def wrong(self: Gemma4, model: Any, layer: int) -> LayerModules:
+        modules = right(self, model, layer)
+        return replace(modules, keys_layer=instead) if modules.keys_layer == 0 else modules
+
+    monkeypatch.setattr(Gemma4, "modules_of", wrong)
+    for _ in each_implementation(checkpoint):
+        with pytest.raises(VerificationError):
+            verified(checkpoint)
 
 
 @pytest.mark.parametrize("family", ["gemma2", pytest.param("olmo3", marks=pytest.mark.thorough)])

@@ -296,9 +296,11 @@ _DECODER_SETTINGS = {
 
 def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Configuration:
     """Fill in the sizes of the model, of several parts those of its text part."""
-    part = getattr(config, "text_config", config)
+    from attnviz.models.configs import of_first_layer
+
+    part = of_first_layer(getattr(config, "text_config", config))
     notes = list[str]()
-    if part is not config:
+    if hasattr(config, "text_config"):
         notes.append(f"sizes are those of its part {part.model_type!r}; parameters are counted for the whole")
     settings_of = _SETTINGS | {"d_head": family.d_head_setting}
     names: dict[str, tuple[str, ...]] = {size: (name,) for size, name in settings_of.items()}
