@@ -299,6 +299,13 @@ class _Mask(Tensor):
             moved.rows = lambda first, last: self.rows(first, last).to(*args, **kwargs)  # type: ignore[attr-defined]
         return moved
 
+    def __getitem__(self, index: Any) -> Any:
+        """As lazy where all of it is taken, as Gemma 4 does."""
+        taken = super().__getitem__(index)
+        if taken.shape == self.shape:
+            taken.rows = self.rows
+        return taken
+
     def repeat(self, *sizes: int) -> Tensor:  # type: ignore[override]
         """The mask of copies of the texts, lazy too."""
         if set(sizes[1:]) != {1}:

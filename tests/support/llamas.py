@@ -112,6 +112,7 @@ ROPE: dict[str, dict[str, Any]] = {
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
     "yarn": _YARN | {"beta_fast": 4.0},
     "yarn, temperatures": _YARN | {"mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False},
+    "proportional": {"partial_rotary_factor": 0.6},
     "longrope": _LONGROPE | {"original_max_position_embeddings": 16, "factor": 4.0},
     "longrope, longer": _LONGROPE | {"original_max_position_embeddings": 8, "factor": 8.0},
 }
@@ -156,11 +157,8 @@ _OF_LATENTS = _BIAS | {
     ),
 }
 _GEMMA4_EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12}
-_PROPORTIONAL = [
-    {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": share} for share in (0.25, 0.6)
-]
-_LENGTHS = [ROPE[kind] | {"rope_theta": 1e4, "rope_type": kind} for kind in ("linear", "dynamic", "llama3", "yarn")]
-_ROPES = st.sampled_from([_PLAIN, *_PROPORTIONAL, *_LENGTHS])
+_SCALED = ("linear", "dynamic", "llama3", "yarn", "proportional")
+_ROPES = st.sampled_from([_PLAIN, *({**ROPE[kind], "rope_theta": 1e4, "rope_type": kind} for kind in _SCALED)])
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "granite": {"mlp_bias": _FLAG} | _MULTIPLIERS,
     "granitemoe": _MULTIPLIERS | _EXPERTS,
