@@ -68,7 +68,7 @@ def read_config(folder: Path) -> Any:
 
 def of_first_layer(config: Any) -> Any:
     """The config itself; where settings differ by layer (Gemma 4), that of its first layer."""
-    return config.per_layer_config[0] if config.is_heterogeneous else config
+    return config.per_layer_config[0] if getattr(config, "is_heterogeneous", False) else config
 
 
 def quantised_as(folder: Path) -> str:

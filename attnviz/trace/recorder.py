@@ -301,7 +301,7 @@ class _Mask(Tensor):
 
     def __getitem__(self, index: Any) -> Any:
         """As lazy where all of it is taken, as Gemma 4 does."""
-        taken = super().__getitem__(index)
+        taken: Any = super().__getitem__(index)
         if taken.shape == self.shape:
             taken.rows = self.rows
         return taken

@@ -26,9 +26,10 @@ class Gemma4(Gemma2, name="gemma4_text", prefix="Gemma4Text"):
     explained = False
 
     def notes(self, config: Any) -> tuple[str, ...]:
-        """How many layers attend to keys of earlier ones."""
+        """How wide heads are without a window, and how many layers attend to keys of earlier ones."""
+        wide = f"In layers without a window d_head is {config.per_layer_config[-1].head_dim}."
         n_shared = config.num_kv_shared_layers
-        return (f"The last {n_shared} layers attend to keys and values of earlier ones.",) if n_shared else ()
+        return wide, *([f"The last {n_shared} layers attend to keys and values of earlier ones."] if n_shared else [])
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:
         """With the layer's own number of key-value heads."""

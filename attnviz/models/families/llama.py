@@ -56,8 +56,7 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         for layer in range(config.num_hidden_layers):
             n_heads, n_shared = self.head_counts(config, layer)
             if n_heads % n_shared:
-                divides = f"a number that divides {n_heads} heads"
-                raise not_reproduced(self.name, "num_key_value_heads", n_shared, divides)
+                raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"a divisor of {n_heads} heads")
             if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
                 raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
 
