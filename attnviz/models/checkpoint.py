@@ -16,7 +16,7 @@ from attnviz.arguments import as_found, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
-from attnviz.models.configs import check_sizes, quantised_as
+from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import architecture_of
@@ -205,9 +205,9 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of a head's queries and keys; a config may hold a ``head_dim`` that its family does not read."""
+        """Width of a head's queries and keys in the first layer; not every family reads ``head_dim``."""
         setting = self.architecture.d_head_setting
-        stated = getattr(self.config, setting, None) if self.architecture.states_d_head else None
+        stated = getattr(of_first_layer(self.config), setting, None) if self.architecture.states_d_head else None
         return int(stated or self.d_model // self.n_heads)
 
     @property

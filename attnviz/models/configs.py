@@ -66,6 +66,11 @@ def read_config(folder: Path) -> Any:
     return config
 
 
+def of_first_layer(config: Any) -> Any:
+    """The config itself; where settings differ by layer (Gemma 4), that of its first layer."""
+    return config.per_layer_config[0] if getattr(config, "is_heterogeneous", False) else config
+
+
 def quantised_as(folder: Path) -> str:
     """The ``quant_method`` of a checkpoint; '' where its weights are not quantised."""
     settings = read_json(folder / "config.json").get("quantization_config")

@@ -182,6 +182,7 @@ class HeadParameters(Scoring):
     rotary: Rotary | None = None
     query_norm: Norm | None = None  # before it is rotated, see :func:`normed_heads`
     key_norm: Norm | None = None
+    value_norm: Norm | None = None
     query_scale: float = 1.0  # what queries are multiplied by before they are rotated, and rounded (OPT, ESM)
     output_rounding: Callable[[Tensor], Tensor] | None = None  # of what W_O is applied to, see :func:`linear`
 
@@ -228,7 +229,7 @@ def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
 
 def values(source: Tensor, parameters: HeadParameters) -> Tensor:
     """The values of every query head, [.., n_heads, n_keys, d_head], from the keys' input [.., n_keys, d_model]."""
-    return repeat_kv(project(source, parameters.value), parameters.n_heads)
+    return repeat_kv(normed_heads(project(source, parameters.value), parameters.value_norm), parameters.n_heads)
 
 
 def queries_and_keys(

@@ -108,7 +108,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        value = attention.values(verified.keys_input(layer), parameters)[0]
+        value = attention.values(verified.inputs_of(layer)[1], parameters)[0]
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
         wide = (attention.upcast(tensor.detach()) for tensor in (value, weight, bias))

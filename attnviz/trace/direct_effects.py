@@ -48,7 +48,7 @@ _ROUNDINGS = (
 _STEP, _CURVED = 1e-2, 2e-2
 
 _AT_ONCE = 32  # heads whose logits are computed at a time
-_IN_LAYER = ("attention bias", "mixer", "norm bias", "feed-forward", "experts")  # parts of a layer in a table
+_IN_LAYER = ("attention bias", "mixer", "norm bias", "feed-forward", "experts", "words by layer")  # in a table
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ class PatternCallback(Observer):
 
     def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:  # noqa: ARG002
         """Keep what the layer attends with."""
-        self._call, self._across, self._weighted = call, source is not None, []
+        self._call, self._weighted = call, []
+        self._across = source is not None and bool(self._checkpoint.stacks)
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Pass the rows on."""

@@ -81,7 +81,8 @@ class LayerRecord:
     normed: Tensor  # the output of this norm; ``summed`` again where there is none
     norm: nn.Module | None
     output_norm: nn.Module | None = None  # of the output before it is added (Gemma)
-    # Of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final states.
+    # What W_K and W_V are applied to, if it is another input: of cross-attention the encoder's final states
+    # [batch, n_keys, d_model]; of a layer with the keys of an earlier one, what they are made of there.
     source: Tensor | None = None
     # Of a feed-forward network in parallel, which ``summed`` includes; ``normed`` is then of the residual alone.
     network_output: Tensor | None = None
@@ -298,6 +299,13 @@ class _Mask(Tensor):
             moved.rows = lambda first, last: self.rows(first, last).to(*args, **kwargs)  # type: ignore[attr-defined]
         return moved
 
+    def __getitem__(self, index: Any) -> Any:
+        """As lazy where all of it is taken, as Gemma 4 does."""
+        taken: Any = super().__getitem__(index)
+        if taken.shape == self.shape:
+            taken.rows = self.rows
+        return taken
+
     def repeat(self, *sizes: int) -> Tensor:  # type: ignore[override]
         """The mask of copies of the texts, lazy too."""
         if set(sizes[1:]) != {1}:
@@ -390,13 +398,14 @@ def record_attention(
             visited.append(layer)
             record = _record_of(layer, modules[layer], checkpoint.architecture.pre_norm, state.seen.pop(layer))
             source: Any = record.source
-            if source is not None and not (len(encoded) == 1 and torch.equal(source, encoded[0].to(source.device))):
+            of_encoder = len(encoded) == 1 and source is not None and torch.equal(source, encoded[0].to(source.device))
+            if checkpoint.stacks and source is not None and not of_encoder:
                 raise VerificationError(
                     f"layer {layer}: the states that cross-attention was given are not the encoder's own output, so "
                     "that they stand for no tokens of the source. Nothing was written."
                 )
             observer.end(record)
-        elif name != "source" or tensor is not seen["attention_input"]:  # of self-attention both are one
+        elif name != "source" or tensor is not seen.get("attention_input"):  # of self-attention both are one
             seen[name] = tensor if tensor.ndim > 2 else tensor.view_as(seen["residual"])  # OPT's network sees no batch
             state.attending = layer if name == "attention_input" else state.attending
 

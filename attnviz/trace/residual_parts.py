@@ -149,6 +149,7 @@ class WrittenParts:
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
+            reading.weight = reading.weight * modules[layer].stream_factor
             if (number + 1) % per_block == 0:
                 if not architecture.pre_norm:
                     yield from self._through(reading, first, "feed_forward_norm")

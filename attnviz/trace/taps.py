@@ -17,6 +17,8 @@ from attnviz.wording import counted
 
 Key = TypeVar("Key")
 
+_OF_ENCODER = ("key_value_states", "encoder_hidden_states")  # what attention layers call the encoder's final states
+
 
 @dataclass(frozen=True)
 class Site:
@@ -37,15 +39,17 @@ def sites_of(
     """
     pre_norm = checkpoint.architecture.pre_norm
     sites = dict[tuple[int, str], Site]()
-    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
+    every = checkpoint.modules
+    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), every, strict=True):
         if layers is not None and layer not in layers:
             continue
         entered, norm = modules.sum_input(pre_norm), modules.after_attention(pre_norm)
+        shared = modules.keys_layer
         places: dict[str, tuple[nn.Module, str]] = {
             "arguments": (modules.block, "arguments"),
             "residual": (modules.block, "input"),
             "attention_input": (modules.attention, "input"),
-            "source": (modules.attention, "source"),
+            "source": (modules.attention, "source") if shared is None else (every[shared].attention, "input"),
             "concatenated": (modules.o_proj, "input"),
             "attended": (modules.attention, "output"),
             "output": (modules.output, "output"),
@@ -104,8 +108,8 @@ def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> Remova
             return None
         if side == "arguments":
             return visit((args, kwargs))
-        crosses = side == "source" and kwargs.get("key_value_states") is not None
-        name = "key_value_states" if crosses else "hidden_states"
+        crosses = [name for name in _OF_ENCODER if side == "source" and kwargs.get(name) is not None]
+        name = crosses[0] if crosses else "hidden_states"
         positional = bool(args) and not crosses
         replaced = visit(args[0] if positional else kwargs[name])
         if replaced is None:

@@ -130,10 +130,10 @@ class VerifiedAttention:
         """What the model read, [1, n] each."""
         return _inputs(self.checkpoint, self.tokens, self._target)
 
-    def keys_input(self, layer: int) -> Tensor:
-        """What W_K and W_V are applied to, [1, n_keys, d_model]; of cross-attention the encoder's states."""
+    def inputs_of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """What W_Q, and what W_K and W_V are applied to, [1, n, d_model]; of cross-attention the encoder's states."""
         x, source = self._kept[layer].inputs
-        return x if source is None else source
+        return x, x if source is None else source
 
     def model_output(self, layer: int) -> Tensor:
         """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model].
@@ -540,9 +540,8 @@ def _heads_of(
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
-    heads = LayerQK(
-        query=query, key=key, scoring=parameters, mask=mask, across=source is not None, mask_cache=mask_cache
-    )
+    across = source is not None and bool(checkpoint.stacks)
+    heads = LayerQK(query=query, key=key, scoring=parameters, mask=mask, across=across, mask_cache=mask_cache)
     return heads, parameters, value
 
 

@@ -200,7 +200,8 @@ def test_a_checkpoint_is_read_with_its_head_and_its_sizes_are_told(family, tmp_p
     if family in llamas.OF_LATENTS:  # their narrower vectors, too
         parts = {layer.attention for layer in checkpoint.modules}
         counted = sum(parameter.numel() for part in parts for parameter in part.parameters())
-    assert known.attention_parameters == counted + {"t5": 64, "mt5": 64, "gpt_oss": 8}.get(family, 0)  # biases, sinks
+    biases_and_sinks = {"t5": 64, "mt5": 64, "umt5": 160, "gpt_oss": 8}
+    assert known.attention_parameters == counted + biases_and_sinks.get(family, 0)
     assert known.positions in (None, checkpoint.positions)
 
 
@@ -265,7 +266,8 @@ def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_pat
         assert result.checkpoint.language_head is None
         return
     (known,) = attnviz.model_configurations(folder)
-    assert (known.reproduced, known.n_layers, known.d_head) == (True, 2, expected.checkpoint.d_head)
+    sizes = expected.checkpoint.n_layers, expected.checkpoint.d_head
+    assert (known.reproduced, known.n_layers, known.d_head) == (True, *sizes)
     with pytest.raises(TextError, match="image"):
         attnviz.analyze("the \x02", folder, device="cpu", syntax=False)
 
@@ -299,6 +301,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "stablelm": OF_NORM,
     "phi": (*OF_ATTENTION, *OF_NORM, "unembedding bias"),
     "gemma2": ("unembedding (not linear)",),
+    "gemma4_text": ("words by layer", "unembedding (not linear)"),
     **dict.fromkeys(("mixtral", "olmo2", "granite", "glm4", "exaone4", "cohere", "gemma3_text"), ()),
 }
 """By family, the parts beside heads, word embeddings and feed-forward networks."""

@@ -207,9 +207,9 @@ def wrong(family: str, **changes: Any) -> tuple[str, dict[str, Any], str]:
 
 
 SETTINGS: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", rope("proportional"), "rope_type='proportional'"),
+    ("llama", rope("axial"), "rope_type='axial'"),
     ("llama", rope("default", partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
-    ("gemma3_text", {"rope_parameters": {"full_attention": {"rope_type": "proportional"}}}, "rope_type='proportional'"),
+    ("gemma3_text", {"rope_parameters": {"full_attention": {"rope_type": "axial"}}}, "rope_type='axial'"),
     ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
     ("phimoe", rope("linear", factor=2.0, short_mscale=1.0, long_mscale=1.5), "long_mscale=1.5"),
     ("bart", {"decoder_layers": 0}, "0 layers"),

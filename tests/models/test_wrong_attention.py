@@ -14,6 +14,9 @@ import attnviz
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
+from attnviz.models.families.base import LayerModules
+from attnviz.models.families.encoder_decoder import T5
+from attnviz.models.families.gemma4 import Gemma4
 from attnviz.models.families.llama import Llama
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters
@@ -103,10 +106,12 @@ def heads_in_another_order(p: HeadParameters) -> HeadParameters:
 
 
 UNLIKE = ("llama", "mixtral", "gemma2", "gpt_oss", "olmo2", "gpt_neox", "phi", "cohere2", "granitemoehybrid")
+UNLIKE += ("gemma4_text",)
 """Of Llama's kind, those that differ in what a wrong step would meet."""
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "scale": (("gemma2", *LLAMAS, "t5:E"), lambda p: replace(p, scale=p.scale * 1.1)),
+    "scale by d_head": (("gemma4_text",), lambda p: replace(p, scale=p.query.weight.shape[-1] ** -0.5)),
     "no scale": (("deepseek_v3", "falcon", "gptj", "bart:E"), lambda p: replace(p, scale=1.0)),
     "scaled scores": (("gpt_neo", "opt", "esm"), lambda p: replace(p, scale=0.5)),
     "unscaled queries": (("opt", "esm", "whisper:D", "whisper:X"), lambda p: replace(p, query_scale=1.0)),
@@ -134,6 +139,7 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "RoPE in layers without a window": (("cohere2", "exaone4"), all_rotary(8, 10000.0, interleaved=True)),
     "RoPE in every layer": (("smollm3",), all_rotary(8, 2000000.0)),
     "RoPE of the other type of layer": (("gemma3_text",), all_rotary(16, 1000000.0)),
+    "RoPE of a part of a head": (("gemma4_text",), all_rotary(4, 1000000.0)),
     "window one longer": (
         ("mistral", *WINDOWED, "gpt_neo", "gemma3_text-both"),
         lambda p: replace(p, window=p.window and p.window + 1),
@@ -151,6 +157,8 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "causal": (("t5:E", "siglip_text_model", "gemma3_text-both"), lambda p: replace(p, causal=True)),
     "no query norm": (NORMED, without("query_norm")),
+    "no value norm": (("gemma4_text",), without("value_norm")),
+    "values with the weights of the norm of keys": (("gemma4_text",), lambda p: replace(p, value_norm=p.key_norm)),
     "no key norm": (("qwen3", "cohere", "phi"), without("key_norm")),
     "query norm with w for 1 + w": (("gemma3_text",), part("query_norm", one_more=False)),
     "query norms of other heads": (
@@ -173,14 +181,14 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "no sinks": (("gpt_oss",), without("sinks")),
     "sinks of other heads": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks.roll(1))),
     "sinks scaled as scores are": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks * p.scale)),
-    "no bias by distance": (("t5:D", "mpnet", "bloom", "t5:E"), without("position_bias")),
+    "no bias by distance": (("t5:D", "mpnet", "bloom", "t5:E", "umt5:D"), without("position_bias")),
     "one bias for both sides": (("mpnet",), lambda p: replace(p, position_bias=partial(p.position_bias, causal=True))),
     "buckets of other distances": (
         ("mpnet",),
         lambda p: replace(p, position_bias=partial(p.position_bias, max_distance=9)),
     ),
     "a bias of another head": (("bloom", "mpnet"), bias_of_the_head_before),
-    "a bias in cross-attention": (("t5:X",), a_bias_across),
+    "a bias in cross-attention": (("t5:X", "umt5:X"), a_bias_across),
     "slopes of twice as many heads": (
         ("bloom",),
         lambda p: replace(p, position_bias=partial(linear_bias, alibi_slopes(12)[:6], torch.float32)),
@@ -280,6 +288,11 @@ def test_wrong_steps_fail_verification(monkeypatch, family, name):
 
 # --- wrong declarations
 
+
+def bias_of_the_first_layer(self: T5, model: Any, layer: int) -> Any:
+    return T5.position_bias(self, model, self._stack(model.config, layer).first)
+
+
 DECLARED: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "epsilon": (("gpt_neox", "olmo", "starcoder2", *KINDS), "epsilon_setting", 0.1),
     "norms about zero": (("gemma2", "gemma", "gemma3_text", "gpt_neox"), "norm_kind", "rms"),
@@ -287,6 +300,7 @@ DECLARED: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "heads one after the other": (("gpt_neox",), "fused_by_head", False),
     "norms afterwards": (("mbart", "m2m_100", "pegasus"), "pre_norm", False),
     "no multiplier": (("granite",), "residual_multiplier", lambda *_: 1.0),
+    "the bias of the first layer": (("umt5",), "position_bias", bias_of_the_first_layer),
 }
 
 
@@ -296,6 +310,20 @@ def test_a_wrong_declaration_fails_verification(monkeypatch, family, name):
     monkeypatch.setattr(type(ARCHITECTURES[family]), *DECLARED[name][1:])
     with pytest.raises(VerificationError):
         verified(checkpoint)
+
+
+@pytest.mark.parametrize("instead", [None, 1])
+def test_keys_made_of_the_input_of_another_layer_fail_verification(monkeypatch, instead):
+    checkpoint, right = made("gemma4_text"), Gemma4.modules_of
+
+    def wrong(self: Gemma4, model: Any, layer: int) -> LayerModules:
+        modules = right(self, model, layer)
+        return replace(modules, keys_layer=instead) if modules.keys_layer == 0 else modules
+
+    monkeypatch.setattr(Gemma4, "modules_of", wrong)
+    for _ in each_implementation(checkpoint):
+        with pytest.raises(VerificationError):
+            verified(checkpoint)
 
 
 @pytest.mark.parametrize("family", ["gemma2", pytest.param("olmo3", marks=pytest.mark.thorough)])

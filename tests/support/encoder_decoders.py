@@ -33,6 +33,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "pegasus": ("PegasusForConditionalGeneration", _BART),
     "t5": ("T5ForConditionalGeneration", _T5),
     "mt5": ("MT5ForConditionalGeneration", _T5 | {"feed_forward_proj": "gated-gelu"}),
+    "umt5": ("UMT5ForConditionalGeneration", _T5 | {"feed_forward_proj": "gated-gelu"}),
 }
 
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -40,7 +41,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     for family, (name, settings) in _FAMILIES.items()
 }
 
-PRE_NORM = ("mbart", "m2m_100", "pegasus", "t5", "mt5")
+PRE_NORM = ("mbart", "m2m_100", "pegasus", "t5", "mt5", "umt5")
 
 
 @st.composite

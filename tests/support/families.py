@@ -34,7 +34,7 @@ def model_of(
 
     ``positions`` is the longest text.
     """
-    if positions is not None and family not in ("t5", "mt5"):
+    if positions is not None and family not in ("t5", "mt5", "umt5"):
         changes["n_positions" if family == "gpt2" else "max_position_embeddings"] = positions
     if family in llamas.WITH_IMAGES:
         return llamas.sharp_with_images(family, **changes), llamas.sentencepiece_tokenizer()

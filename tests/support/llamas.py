@@ -51,6 +51,10 @@ _GROUPS = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_pe
 _GROUPS |= {"moe_intermediate_size": 20, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
 _WITHOUT_LATENT_QUERIES = {"q_lora_rank": None, "topk_method": "group_limited_greedy"}
 
+_GEMMA4 = {"num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1}
+_GEMMA4 |= {"layer_types": 2 * _ALTERNATING, "num_kv_shared_layers": 2, "attention_k_eq_v": True}
+_GEMMA4 |= {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 400, "final_logit_softcapping": 30.0}
+
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _WIDE | {"attention_bias": True}),
     "mistral": ("Mistral", _WIDE | _IN_WINDOW),
@@ -72,6 +76,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phimoe": ("Phimoe", _PHI_MOE | {"rope_parameters": _LONG | {"short_mscale": 1.2, "long_mscale": 1.2}}),
     "gemma2": ("Gemma2", _WIDE | _ALTERNATES | {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0}),
     "gemma3_text": ("Gemma3", _WIDE | _ALTERNATES | {"query_pre_attn_scalar": 24}),
+    "gemma4_text": ("Gemma4", _IN_WINDOW | _GEMMA4),
     "gpt_oss": ("GptOss", _WIDE | _IN_WINDOW | _TWO_EXPERTS | {"rope_parameters": _GPT_OSS_ROPE}),
     "gpt_neox": ("GPTNeoX", _HALF_ROTATED),
     "stablelm": ("StableLm", _HALF_ROTATED | {"qk_layernorm": True}),
@@ -107,6 +112,7 @@ ROPE: dict[str, dict[str, Any]] = {
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
     "yarn": _YARN | {"beta_fast": 4.0},
     "yarn, temperatures": _YARN | {"mscale": 2.0, "mscale_all_dim": 0.5, "truncate": False},
+    "proportional": {"partial_rotary_factor": 0.6},
     "longrope": _LONGROPE | {"original_max_position_embeddings": 16, "factor": 4.0},
     "longrope, longer": _LONGROPE | {"original_max_position_embeddings": 8, "factor": 8.0},
 }
@@ -150,6 +156,9 @@ _OF_LATENTS = _BIAS | {
         [_PLAIN, *({"rope_theta": 1e4, "mscale_all_dim": 1.0} | each for each in _YARNS)]
     ),
 }
+_GEMMA4_EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12}
+_SCALED = ("linear", "dynamic", "llama3", "yarn", "proportional")
+_ROPES = st.sampled_from([_PLAIN, *({**ROPE[kind], "rope_theta": 1e4, "rope_type": kind} for kind in _SCALED)])
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "granite": {"mlp_bias": _FLAG} | _MULTIPLIERS,
     "granitemoe": _MULTIPLIERS | _EXPERTS,
@@ -192,6 +201,20 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "shared_expert_intermediate_size": st.integers(3, 20),
     },
     "qwen3_moe": {"head_dim": _D_HEAD, "attention_bias": _FLAG} | _QWEN_EXPERTS,
+    "gemma4_text": _BIAS
+    | {
+        "layer_types": st.permutations(2 * _ALTERNATING).map(lambda types: [*types[:3], "full_attention"]),
+        "sliding_window": st.sampled_from([1, 3, 20]),
+        "head_dim": _D_HEAD,
+        "global_head_dim": _D_HEAD,
+        **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp"), _FLAG),
+        "num_global_key_value_heads": st.sampled_from([None, 1, 2]),
+        "num_kv_shared_layers": st.sampled_from([0, 1]),
+        "hidden_size_per_layer_input": st.integers(1, 6),  # without these transformers shares no keys
+        "enable_moe_block": _FLAG,
+        **{name: st.just(value) for name, value in _GEMMA4_EXPERTS.items()},
+        "rope_parameters": st.fixed_dictionaries({"full_attention": _ROPES, "sliding_attention": _ROPES}),
+    },
 }
 """By family, what its config allows beside :func:`drawn_settings`."""
 
@@ -213,6 +236,7 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
 
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
 NORMED = ("exaone4", "stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
+NORMED += ("gemma4_text",)
 WINDOWED = (
     *WINDOWED_THROUGHOUT,
     "cohere2",
@@ -222,6 +246,7 @@ WINDOWED = (
     "qwen2_moe",
     "gemma2",
     "gemma3_text",
+    "gemma4_text",
     "olmo3",
 )
 UNSHARED = ("gpt_neox",)
@@ -274,11 +299,14 @@ def sharp_llama(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.normal_(std=0.5)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
     return convert(model, dtype).eval()
 
 
 WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "gemma3": ("Gemma3", "gemma3_text", "", {"mm_tokens_per_image": 4, "boi_token_index": 6}),
+    "gemma4": ("Gemma4", "gemma4_text", "", {"audio_config": None, "boi_token_id": 6}),
     "llava": ("Llava", "llama", "clip_vision_model", {}),
     "llava_next": ("LlavaNext", "llama", "clip_vision_model", {}),
     "llava_onevision": ("LlavaOnevision", "qwen2", "siglip_vision_model", {}),
@@ -313,7 +341,8 @@ def sharp_with_images(family: str = "gemma3", **changes: Any) -> Any:
 
 def convert(model: Any, dtype: torch.dtype) -> Any:
     """To a number format, frequencies apart, as from_pretrained leaves them in float32."""
-    for parameter in model.parameters():
+    factors = (buffer for name, buffer in model.named_buffers() if name.endswith("layer_scalar"))
+    for parameter in (*model.parameters(), *factors):
         parameter.data = parameter.data.to(dtype)
     return model
 

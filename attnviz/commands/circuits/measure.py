@@ -161,8 +161,7 @@ class _Layers:
         for layer in range(len(self._modules)):
             parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
             self.rotary = self.rotary or parameters.rotary is not None
-            query = self._reads(layer, parameters, parameters.query, parameters.query_norm)
-            key = self._reads(layer, parameters, parameters.key, parameters.key_norm)
+            query, key = (self._reads(layer, parameters, name) for name in ("query", "key"))
             if (latent := parameters.key.latent) is not None:  # the scale of the rotated part differs by token
                 query, key = (weight[..., : weight.shape[-1] - latent.n_apart] for weight in (query, key))
             value, output = self.value_output(layer)
@@ -180,8 +179,10 @@ class _Layers:
                 shares = parts / (_size(writes)[:, None, None] * sizes)  # [writers, kinds, readers]
                 spread = rotation_spread(_evenness(writes)[:, None, None], evenness, self.dimensions)
                 rows, columns = (slice(starts[side], starts[side] + counts[side]) for side in (layer, earlier))
+                shared = self._modules[layer].keys_layer  # made before later layers write: only queries read these
+                kinds = slice(None) if shared is None or earlier < shared else slice(1)
                 for matrices, values in zip(both, (shares, spread), strict=True):
-                    matrices[:, rows, columns] = values.permute(1, 2, 0).to(matrices)
+                    matrices[kinds, rows, columns] = values.permute(1, 2, 0)[kinds].to(matrices)
             narrow.append(torch.linalg.qr(value, mode="r").R)
             self.values.append(value)
             self.outputs = [_scaled(self.after(layer, written)) for written in (*self.outputs, output)]
@@ -193,13 +194,15 @@ class _Layers:
         modules = self._modules[layer]
         for norm in () if self._pre_norm else (modules.attention_norm, modules.feed_forward_norm):
             rows = _normed(self._checkpoint, norm, rows)
-        return rows
+        return rows * modules.stream_factor
 
-    def _reads(
-        self, layer: int, parameters: HeadParameters, projection: Projection, norm: Norm | None = None
-    ) -> Tensor:
+    def _reads(self, layer: int, parameters: HeadParameters, name: str) -> Tensor:
         """A linear map with the norms before and after it, of each query head, [n_heads, d_model, d_head]."""
-        before, weight = self._norms[layer], _scaled(upcast(projection.linear_part().weight))
+        projection: Projection = getattr(parameters, name)
+        norm: Norm | None = getattr(parameters, f"{name}_norm")
+        shared = self._modules[layer].keys_layer
+        before = self._norms[layer if shared is None or name == "query" else shared]
+        weight = _scaled(upcast(projection.linear_part().weight))
         weight = normed_heads(weight if before is None else before.read_by(weight), norm, linearly=True)
         return _scaled(repeat_kv(weight, parameters.n_heads))
 
@@ -207,7 +210,7 @@ class _Layers:
         """W_V', [n_heads, d_model, d_head], and W_O through the norm of the layer's output."""
         parameters = self._checkpoint.architecture.parameters(self._checkpoint.model, layer)
         output, norm = _scaled(upcast(parameters.output_weight)), self._modules[layer].attention_output_norm
-        value = self._reads(layer, parameters, parameters.value)
+        value = self._reads(layer, parameters, "value")
         return value, _scaled(_normed(self._checkpoint, norm, output))
 
 

@@ -255,7 +255,7 @@ def read_configuration(file: Source) -> Configuration:
     Raises:
         CheckpointError: the file cannot be read, or is not a transformers model's.
     """
-    from attnviz.models.configs import read_config
+    from attnviz.models.configs import of_first_layer, read_config
     from attnviz.models.families import ARCHITECTURES, REFUSED
     from attnviz.models.libraries import calling_transformers
 
@@ -272,7 +272,7 @@ def read_configuration(file: Source) -> Configuration:
         return replace(model, reason=f"architecture {model_type!r}{known}")
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.folder / CONFIG}"):
-        model = _with_sizes(model, config, family)
+        model = _with_sizes(model, config, of_first_layer(getattr(config, "text_config", config)), family)
     return _counted(model, config, file)
 
 
@@ -294,11 +294,10 @@ _DECODER_SETTINGS = {
 }
 
 
-def _with_sizes(model: Configuration, config: Any, family: "Architecture") -> Configuration:
-    """Fill in the sizes of the model, of several parts those of its text part."""
-    part = getattr(config, "text_config", config)
+def _with_sizes(model: Configuration, config: Any, part: Any, family: "Architecture") -> Configuration:
+    """Fill in the sizes of the model, of several parts those of ``part``, which reads text."""
     notes = list[str]()
-    if part is not config:
+    if hasattr(config, "text_config"):
         notes.append(f"sizes are those of its part {part.model_type!r}; parameters are counted for the whole")
     settings_of = _SETTINGS | {"d_head": family.d_head_setting}
     names: dict[str, tuple[str, ...]] = {size: (name,) for size, name in settings_of.items()}

@@ -27,6 +27,7 @@ _OF_LAYERS = {
     "experts": "experts",
     "mixer": "mixers of layers that do not attend",
     "norm bias": "biases of norms",
+    "words by layer": "tables of words that layers read",
 }
 
 

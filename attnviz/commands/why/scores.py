@@ -114,14 +114,16 @@ class ScoreDecomposer:
         norm: Norm | None = getattr(self.parameters, f"{side}_norm")
         n_projected = len(projection.weight)  # fewer keys than heads where several share them
         number = self.head.head // (self.parameters.n_heads // n_projected)
-        x = self.verified.keys_input(self.head.layer)[0]
+        x = self.verified.inputs_of(self.head.layer)[SIDES.index(side)][0]
+        shared = self.verified.checkpoint.modules[self.head.layer].keys_layer
+        layer = self.head.layer if shared is None or side == "query" else shared  # whose input this is
         projected = upcast(attention.project(x, replace(projection, clip=None)))  # [n_projected, n, d_head]
         scale = _norm_scale(norm, projected)[number].reciprocal().expand(len(x), 1)
         if projection.latent is not None:
             scale = scale / projection.latent.scale(x, projected.shape[-1])
         projection = projection.linear_part()
         weight = normed_heads(upcast(projection.weight), norm, linearly=True)[number]
-        terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, self.head.layer)]
+        terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, layer)]
         linearly = upcast(x) @ weight * scale
         if projection.bias is not None:
             bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[number, 0]

@@ -8,7 +8,7 @@ import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo
+from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, gemma4, hybrids, llama, neox, olmo
 from attnviz.models.families.base import DRAWN, Architecture, NormKind
 from attnviz.plugins import Registry
 
@@ -25,7 +25,7 @@ def declared_in(modules: Iterable[object]) -> dict[str, Architecture]:
     return {name: kind() for name, kind in kinds.items()}
 
 
-_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo))
+_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, gemma4, hybrids, llama, neox, olmo))
 
 
 def _check(family: Architecture) -> None:
@@ -96,13 +96,13 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
 
 
 _CHUNKS = "it attends within chunks of the text, and scales queries by their position"
-_STREAMS = "it has four residual streams, and layers that share keys and values"
 
 _REASONS = {
     "deberta": "biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced",
     "falcon_h1": "its layers attend and run a state-space mixer side by side",
     "qwen3_next": "what its heads give is multiplied by a gate, and some of its layers do not attend",
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), "it has four residual streams"),
+    "t5gemma2": "its decoder attends to the target and to the source in one softmax",
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
     "paligemma": "it reads a prompt both ways, behind an image. Its text model alone, which then reads what precedes "
     "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
@@ -133,6 +133,6 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
         return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}
     if architecture.encoder_commands or architecture.language_task == "Model":  # an encoder-decoder, or no predictions
         parts["patch"] = None
-    if architecture.mixer_at:
+    if architecture.mixer_at or not architecture.stream_alone:
         parts["rollout"] = None
     return parts if architecture.explained else parts | {"explain": None}

@@ -36,8 +36,8 @@ class LayerModules:
     # linear maps to queries, keys and values, three or one for all; or two, the second head by head to keys beside
     # values (MLA)
     projections: tuple[nn.Module, ...]
-    # takes its input [batch, n, d_model], and of cross-attention ``key_value_states``; returns the pattern
-    # [batch, n_heads, n_queries, n_keys] last (with eager attention)
+    # takes its input [batch, n, d_model], and of cross-attention ``key_value_states`` (of UMT5
+    # ``encoder_hidden_states``); returns the pattern [batch, n_heads, n_queries, n_keys] last (with eager attention)
     attention: nn.Module
     o_proj: nn.Module  # W_O, b_O of the heads' weighted values side by side, [batch, n, n_heads * d_head]
     output: nn.Module  # returns the attention's output after W_O [batch, n, d_model], before the residual
@@ -58,6 +58,8 @@ class LayerModules:
     # a feed-forward network (nn.Module) of experts, of which each token takes some (Shazeer et al. 2017); else None
     routed: Any = None
     experts: nn.Module | None = None  # a network whose output is added to that of the other one (Granite hybrid)
+    read_last: nn.Module | None = None  # it returns what the block adds after its network (Gemma 4's tables of words)
+    keys_layer: int | None = None  # the earlier layer whose keys and values this one takes
     parallel: bool = False  # whether the network reads the block's input (Wang & Komatsuzaki 2021, "GPT-J")
     attends: bool = True  # else its mixer of tokens stands in the place of attention and W_O
     run: int = 0  # of modules that run several times in a pass (ALBERT): which run is this layer
@@ -74,8 +76,13 @@ class LayerModules:
         """By the name of the part, the modules that return what is added to the residual stream, but for heads."""
         mixer = None if self.attends else first_of(self.attention_output_norm, self.output)
         network = first_of(self.feed_forward_output_norm, self.network_output)
-        modules = {"mixer": mixer, "feed-forward": network, "experts": self.experts}
+        modules = {"mixer": mixer, "feed-forward": network, "experts": self.experts, "words by layer": self.read_last}
         return {name: module for name, module in modules.items() if module is not None}
+
+    @property
+    def stream_factor(self) -> float:
+        """What the block multiplies the residual stream by at its end (Gemma 4)."""
+        return float(getattr(self.block, "layer_scalar", 1.0))
 
     @property
     def linear_maps(self) -> tuple[nn.Module, ...]:
@@ -231,6 +238,7 @@ class Architecture:
     fused_by_head: bool = False
     attention_adds_residual: bool = False  # whether its attention takes the residual stream, too, and adds it (BLOOM)
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
+    stream_alone: bool = True  # whether layers read nothing but the residual stream, as earlier ones wrote it
     explained: bool = True  # whether every step of its layers is recomputed, so that ``explain`` can show it
     # the method of its attention that bypasses transformers' attention interface, and is run for all queries at once:
     # ``_attn`` takes queries, keys, values and mask, and returns weighted values [batch, n_heads, n, d_head] and the
@@ -342,7 +350,7 @@ class Architecture:
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """The modules of each layer, first layer first; those that do not attend last."""
-        return [self.layer_modules(layer) for layer in self._layers(base_model)]
+        return [self.modules_of(base_model, layer) for layer in range(len(self._layers(base_model)))]
 
     def modules_of(self, base_model: nn.Module, layer: int) -> LayerModules:
         """The modules of one layer."""

@@ -206,6 +206,7 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
     float32_steps = True
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "dense_act_fn"
+    scaled_if = "scale_decoder_outputs"  # the setting with which final states are scaled
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse also invalid settings of position buckets."""
@@ -219,10 +220,10 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
             )
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``; the first T5 scales hidden states before it, later ones do not."""
+        """``lm_head``; the first T5 and UMT5 scale hidden states before it, other ones do not."""
         linear: Any = getattr(model, "lm_head", None)
         config: Any = model.config
-        scale = config.d_model**-0.5 if getattr(config, "scale_decoder_outputs", False) else 1.0
+        scale = config.d_model**-0.5 if getattr(config, self.scaled_if, False) else 1.0
         return None if linear is None else LogitsHead(linear, scale=scale)
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
@@ -244,16 +245,22 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
         )
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias | None:
-        """All blocks of a stack use the table of the first; cross-attention has none."""
+        """All blocks of a stack use the table of the first, of UMT5 their own; cross-attention has none."""
         stack = self._stack(base_model.config, layer)
         if stack.letter == "X":
             return None
-        first: Any = self.modules_of(base_model, stack.first).attention
-        device = running_device(self.modules_of(base_model, layer).o_proj)
-        table = parameter_of(first.relative_attention_bias, "weight").to(device)
+        own, first = (self.modules_of(base_model, each) for each in (layer, stack.first))
+        owner: Any = (own if hasattr(own.attention, "relative_attention_bias") else first).attention
+        table = parameter_of(owner.relative_attention_bias, "weight").to(running_device(own.o_proj))
         farthest = base_model.config.relative_attention_max_distance
         return partial(bucketed_bias, table, max_distance=farthest, causal=stack.letter == "D")
 
 
 class MT5(T5, name="mt5", prefix="MT5"):
     """Xue et al. 2021: T5 in a hundred languages."""
+
+
+class UMT5(T5, name="umt5", prefix="UMT5"):
+    """Chung et al. 2023: mT5 with a bias of its own in every layer."""
+
+    scaled_if = "tie_word_embeddings"

@@ -27,7 +27,7 @@ from attnviz.reference.positions import (
 Family = TypeVar("Family", bound=Architecture)
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
 class Llama(Architecture, name="llama", prefix="Llama"):
@@ -53,10 +53,10 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
         super().refuse(config, dtype)
         refuse_rope(config, self.partial_rotary)
-        n_heads, n_shared = self.head_counts(config, 0)
-        if n_heads % n_shared:
-            raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"a number that divides {n_heads} heads")
         for layer in range(config.num_hidden_layers):
+            n_heads, n_shared = self.head_counts(config, layer)
+            if n_heads % n_shared:
+                raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"a divisor of {n_heads} heads")
             if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
                 raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
 
@@ -300,7 +300,7 @@ def refuse_rope(config: Any, partial: bool) -> None:
         kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
         if kind not in _ROPE_TYPES:
             raise not_reproduced(config.model_type, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
-        if share != 1 and not partial:
+        if share != 1 and not partial and kind != "proportional":
             raise not_reproduced(config.model_type, "partial_rotary_factor", share, "1 in this architecture")
 
 
@@ -327,7 +327,12 @@ def _rotary_by(settings_json: str, d_head: int, longest: int, truncate: bool) ->
     settings: dict[str, Any] = json.loads(settings_json)
     kind = settings["rope_type"]
     base = float(settings["rope_theta"])
-    frequencies = default_frequencies(int(d_head * settings.get("partial_rotary_factor", 1.0)), base)
+    share = settings.get("partial_rotary_factor", 1.0)
+    if kind == "proportional":  # the frequencies of a whole head, of which the last turn nothing
+        frequencies = default_frequencies(d_head, base) / settings.get("factor", 1.0)
+        frequencies[int(share * d_head // 2) :] = 0.0
+        return Rotary(frequencies)
+    frequencies = default_frequencies(int(d_head * share), base)
     if kind == "linear":
         return Rotary(frequencies / settings["factor"])
     if kind == "llama3":
