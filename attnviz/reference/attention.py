@@ -11,7 +11,8 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
 Changes of later models apply where the parameters have them: keys and values shared by groups of heads,
 q and k normed and rotated by their positions (:mod:`attnviz.reference.positions`), scores with a bias by position,
 with products with vectors of relative positions, or capped, windows, and learned sinks, with which a row sums to less
-than 1. Queries may come from another input than keys and values (cross-attention).
+than 1; a gate of ``pattern v`` (Qiu et al. 2025, "Gated Attention for Large Language Models"). Queries may come from
+another input than keys and values (cross-attention).
 
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
 boolean, True = may attend. Nothing here knows of transformers; only ``torch`` is imported.
@@ -185,6 +186,7 @@ class HeadParameters(Scoring):
     value_norm: Norm | None = None
     query_scale: float = 1.0  # what queries are multiplied by before they are rotated, and rounded (OPT, ESM)
     output_rounding: Callable[[Tensor], Tensor] | None = None  # of what W_O is applied to, see :func:`linear`
+    gate: Projection | None = None  # of self-attention, from its input, see :func:`gate_of`
 
     @property
     def n_heads(self) -> int:
@@ -332,6 +334,17 @@ def nowhere(pattern: Tensor) -> Tensor:
     return (1 - pattern.sum(-1)).clamp(min=0)  # below 0 by rounding alone
 
 
+def gate_of(x: Tensor, parameters: HeadParameters) -> Tensor | None:
+    """What weighted values are multiplied by before W_O, [.., n_heads, n, d_head], from x [.., n, d_model]; or None."""
+    return None if parameters.gate is None else torch.sigmoid(project(x, parameters.gate))
+
+
+def gated(weighted: Tensor, x: Tensor, parameters: HeadParameters) -> Tensor:
+    """Weighted values [.., n_heads, n, d_head] times the gate of x, if there is one."""
+    gate = gate_of(x, parameters)
+    return weighted if gate is None else weighted * gate
+
+
 def joined_output(weighted: Tensor, parameters: HeadParameters) -> Tensor:
     """From the weighted values of every head, [.., n_heads, n, d_head], through W_O and b_O to [.., n, d_model]."""
     concatenated = weighted.transpose(-3, -2).flatten(-2)
@@ -349,14 +362,15 @@ def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
     return torch.matmul(value, output_weight)
 
 
-def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tensor:
-    """What each head adds to the residual stream: (A V) W_O of the head.
+def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor, gate: Tensor | None = None) -> Tensor:
+    """What each head adds to the residual stream: (A V) W_O of the head, or (A V ∘ gate) W_O.
 
     Added up over the heads, and b_O added once, this is the attention output (Elhage et al. 2021, "A Mathematical
     Framework for Transformer Circuits": heads are independent and additive). Shapes as for
     :func:`transformed_values`, of a pattern [.., n_heads, n, n_keys].
     """
-    return torch.matmul(torch.matmul(pattern, value), output_weight)
+    weighted = torch.matmul(pattern, value)
+    return torch.matmul(weighted if gate is None else weighted * gate, output_weight)
 
 
 def allowed_positions(

@@ -381,11 +381,12 @@ def share(difference: float, scale: float) -> float:
 
 
 def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecord:
-    """The record with output and weighted values at some queries alone."""
+    """The record with input, output and weighted values of the attention at some queries alone."""
     if queries is None:
         return record
     index = torch.tensor(queries, device=record.output.device)
-    return replace(record, output=record.output[:, index], weighted=record.weighted[:, index])
+    of_attention = {name: getattr(record, name)[:, index] for name in ("attention_input", "output", "weighted")}
+    return replace(record, **of_attention)
 
 
 def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ For one layer with pattern A, a head's values v = x W_V + b_V and its slice of W
     o_h = (A v) W_O                                              [n, d_model]: what head h adds
     o   = sum over h of o_h, + b_O                               [n, d_model]: the attention's output
     f(x_k) = v_k W_O,  ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||   norm-weighted attention (Kobayashi et al. 2020)
+
+Where a query has a gate g_q, o_h = (A v ∘ g) W_O, and its norm-weighted attention is A[q, k] ||(v_k ∘ g_q) W_O||.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +63,7 @@ class LayerContributions:
     value: Tensor  # x W_V + b_V, [n_heads, n_keys, d_head]; heads that share values have the same
     output_weight: Tensor  # W_O, [n_heads, d_head, d_model]
     output_bias: Tensor  # b_O, [d_model]; zeros where the model has none
+    gate: Tensor | None  # [n_heads, n, d_head]
 
     @property
     def n_heads(self) -> int:
@@ -71,14 +74,23 @@ class LayerContributions:
         for rows in self.attention.rows(self.layer, heads):
             yield rows.first, rows.in_float32[0]
 
-    def added(self, head: int, rows: Tensor) -> Tensor:
+    def gate_at(self, head: int, first: int, n_rows: int) -> Tensor | None:
+        """The gate of the head at some queries, [n_rows, d_head]; None without one."""
+        return None if self.gate is None else self.gate[head, first : first + n_rows]
+
+    def added(self, head: int, rows: Tensor, first: int) -> Tensor:
         """What the head adds to the residual stream, [rows, d_model], from rows of its pattern, [rows, n_keys]."""
+        gate = self.gate_at(head, first, len(rows))
         with without_gradients(rows.device):
-            return attention.head_outputs(rows, self.value[head, : rows.shape[-1]], self.output_weight[head])
+            return attention.head_outputs(rows, self.value[head, : rows.shape[-1]], self.output_weight[head], gate)
 
     def outputs(self, heads: Sequence[int]) -> Tensor:
         """What each of the heads adds to the residual stream, [n_heads, n, d_model]."""
-        return torch.cat([torch.stack(list(map(self.added, heads, rows))) for _, rows in self.rows(heads)], dim=1)
+        chunks = [
+            torch.stack([self.added(head, of_head, first) for head, of_head in zip(heads, rows, strict=True)])
+            for first, rows in self.rows(heads)
+        ]
+        return torch.cat(chunks, dim=1)
 
     def pattern_row(self, position: int, head: int) -> Tensor:
         """The pattern of one head at one position, [n_keys that it sees]."""
@@ -86,7 +98,7 @@ class LayerContributions:
         return rows.in_float32[0, 0, 0]
 
     def value_norms(self, head: int) -> Tensor:
-        """||f(x_k)|| of every key, [n]."""
+        """||f(x_k)|| of every key, before any gate, [n]."""
         with without_gradients(self.value.device):
             norms: Tensor = attention.transformed_values(self.value[head], self.output_weight[head]).norm(dim=-1)
             return norms
@@ -99,8 +111,18 @@ class LayerContributions:
         return pattern
 
     def norms(self, head: int) -> Tensor:
-        """Norm-weighted attention ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||, [n, n]."""
-        return self.pattern(head) * self.value_norms(head)
+        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]."""
+        return self.weighted_norms(head, self.pattern(head), 0, self.value_norms(head))
+
+    def weighted_norms(self, head: int, rows: Tensor, first: int, value_norms: Tensor) -> Tensor:
+        """Norm-weighted attention in rows of the head's pattern, [rows, n_keys], from :meth:`value_norms`."""
+        n_keys, gate = rows.shape[-1], self.gate_at(head, first, len(rows))
+        if gate is None:
+            return rows * value_norms[:n_keys]
+        with without_gradients(rows.device):
+            narrow = torch.linalg.qr(self.output_weight[head].mT, mode="r").R.mT  # keeps lengths; [d_head, d_head]
+            value = self.value[head, :n_keys]
+            return rows * torch.stack([((value * at_query) @ narrow).norm(dim=-1) for at_query in gate])
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
@@ -108,11 +130,14 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        value = attention.values(verified.inputs_of(layer)[1], parameters)[0]
+        x, source = verified.inputs_of(layer)
+        value = attention.values(source, parameters)[0]
+        gate = attention.gate_of(x, parameters)
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
-        wide = (attention.upcast(tensor.detach()) for tensor in (value, weight, bias))
-        return LayerContributions(verified, layer, *wide)
+        value, weight, bias = (attention.upcast(tensor.detach()) for tensor in (value, weight, bias))
+        gate = None if gate is None else attention.upcast(gate[0])
+        return LayerContributions(verified, layer, value, weight, bias, gate)
 
 
 def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:

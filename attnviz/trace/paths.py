@@ -224,7 +224,7 @@ def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, 
     norm = checkpoint.modules[layer].attention_norm
     copies = len(changed) // len(stream)
     unchanged = stream.repeat(copies, 1, 1)
-    inputs = {name: changed if name == reads else unchanged for name in READS}
+    inputs = {name: changed if name == reads else unchanged for name in (*READS, "gate")}
     if norm is not None:
         inputs = {name: norm(x) for name, x in inputs.items()}
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
@@ -235,5 +235,7 @@ def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, 
     pattern = of_heads(heads, [head.head]).rows(0, query.shape[-2])
     value = attention.values(inputs["v"], parameters)[:, head.head]
     weighted = base.o_proj[layer].repeat(copies, 1, 1)
-    weighted[..., _columns(head, value.shape[-1])] = pattern[:, 0] @ value
+    received = (pattern @ value[:, None]).expand(-1, parameters.n_heads, -1, -1)
+    gated = attention.gated(received, inputs["gate"], parameters)
+    weighted[..., _columns(head, value.shape[-1])] = gated[:, head.head]
     return weighted

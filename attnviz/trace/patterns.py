@@ -129,7 +129,7 @@ class PatternCallback(Observer):
         self._on_pattern(layer, attention.upcast(pattern))
 
     def end(self, record: LayerRecord) -> None:
-        """Pass the weighted values on, [batch, n, n_heads, d_head], and keep how far those of the patterns are."""
+        """Pass the weighted values on, behind any gate, and keep how far those of the patterns are."""
         if self._weighted:
             weighted = attention.upcast(record.weighted)
             difference = (torch.cat(self._weighted, 1) - weighted).abs_()
@@ -138,7 +138,7 @@ class PatternCallback(Observer):
             scale = weighted.abs().amax().clamp_min(torch.finfo(weighted.dtype).tiny)
             self._errors.append(difference.amax() / scale)
         if self._on_weighted_values is not None:
-            self._on_weighted_values(record.layer, record.weighted)
+            self._on_weighted_values(record.layer, record.gated)
 
     def check(self) -> None:
         """Raise VerificationError unless the patterns of all layers give the model's own weighted values.

@@ -75,6 +75,7 @@ class LayerRecord:
     layer: int
     attention_input: Tensor  # what W_Q, W_K and W_V are applied to
     weighted: Tensor  # [batch, n, n_heads, d_head]: every head's weighted values, as the model's attention gave them
+    concatenated: Tensor  # [batch, n, n_heads * d_head]: what W_O is applied to, through the gate if there is one
     output: Tensor  # the model's own, after W_O and b_O, before the residual
     residual: Tensor  # what the output is added to
     summed: Tensor  # residual + output, the input of the norm after the attention
@@ -86,6 +87,11 @@ class LayerRecord:
     source: Tensor | None = None
     # Of a feed-forward network in parallel, which ``summed`` includes; ``normed`` is then of the residual alone.
     network_output: Tensor | None = None
+
+    @property
+    def gated(self) -> Tensor:
+        """What W_O is applied to, a head at a time, [batch, n, n_heads, d_head]."""
+        return self.concatenated.reshape(self.weighted.shape)
 
     @property
     def norm_input(self) -> Tensor:
@@ -121,7 +127,7 @@ class Observer:
 
 
 # Sites of a layer that a pass looks at.
-_RECORDED = "residual attention_input source attended output summed normed network_output end".split()
+_RECORDED = "residual attention_input source concatenated attended output summed normed network_output end".split()
 
 
 @dataclass
@@ -432,7 +438,7 @@ def record_attention(
 
 
 def _record_of(layer: int, modules: LayerModules, pre_norm: bool, seen: dict[str, Tensor]) -> LayerRecord:
-    wanted = {"attention_input", "weighted", "output", "summed", "normed"}
+    wanted = {"attention_input", "weighted", "concatenated", "output", "summed", "normed"}
     missing = (wanted | {"network_output"} if modules.parallel else wanted) - set(seen)
     if missing:
         what = "whole" if modules.parallel else "the norm after its attention"

@@ -248,4 +248,4 @@ def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mas
     pattern = attention.uniform_pattern(allowed).to(x)  # [rows, 1, n, n]
     value = attention.values(x, parameters)
     copies = value.reshape(-1, len(attention_mask), *value.shape[1:])
-    return torch.matmul(pattern, copies).flatten(0, 1).transpose(1, 2)
+    return attention.gated(torch.matmul(pattern, copies).flatten(0, 1), x, parameters).transpose(1, 2)

@@ -80,6 +80,8 @@ class Term:
         contributions, number = layer_contributions(verified, head.layer), self.sources.index(head)
         row = contributions.pattern_row(position, head.head)
         value = row[:, None] * contributions.value[head.head][: len(row)]
+        gate = contributions.gate_at(head.head, position, 1)
+        value = value if gate is None else value * gate
         what = f"what {head} adds for each key does not sum to its output"
         of_head = upcast(self.vectors[position, number])
         check_total(verified.checkpoint, value.sum(0), of_head, what, "in dimension {}".format)

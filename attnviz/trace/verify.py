@@ -21,7 +21,7 @@ from attnviz.progress import Progress, tell
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, largest, within
+from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, at_queries, largest, within
 from attnviz.trace.patterns import LayerQK, MaskCache, of_heads
 from attnviz.trace.recorder import (
     AttentionCall,
@@ -265,7 +265,8 @@ class Verifier(Observer):
 
     ``labels`` gives those of a layer's queries and keys; ``masks`` the keys of a layer that are tokens,
     [batch, n_keys], 1 for a token and 0 for padding; without it all are. ``keep`` is whether layers can be recomputed
-    later; ``on_weighted_values`` is called with the model's own of each layer, [batch, n, n_heads, d_head].
+    later; ``on_weighted_values`` is called with the model's own of each layer, behind any gate,
+    [batch, n, n_heads, d_head].
 
     During the pass no comparison waits for the device; nothing that it gave may be used unless :meth:`run` returns.
     """
@@ -461,7 +462,9 @@ class Verifier(Observer):
         """Compare the layer's output, and the residual stream and norm after it."""
         model, layer, compared = self._checkpoint, record.layer, self._compared
         weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
-        output = attention.joined_output(weighted.transpose(1, 2), self._parameters)
+        x = at_queries(record, self._queries).attention_input
+        gated = attention.gated(weighted.transpose(1, 2), x, self._parameters)
+        output = attention.joined_output(gated, self._parameters)
         if self._blind:
             blind = torch.cat(self._blind, 2)[:, 0]
             weighted = torch.where(blind[..., None], record.weighted, weighted)
@@ -482,7 +485,7 @@ class Verifier(Observer):
                 scoring=_scoring_of(self._heads.scoring),
             )
         if self._on_weighted_values is not None:
-            self._on_weighted_values(layer, record.weighted)
+            self._on_weighted_values(layer, record.gated)
         tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
 
 

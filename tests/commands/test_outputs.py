@@ -86,13 +86,13 @@ def _without_the_second_head(right):
 
 
 MUTANTS = {
-    "no numbers": lambda right: lambda A, v, W: right(A, v, W) * math.nan,
+    "no numbers": lambda right: lambda A, v, W, gate: right(A, v, W, gate) * math.nan,
     "a head left out": _without_the_second_head,
-    "pattern transposed": lambda right: lambda A, v, W: right(A.transpose(-1, -2), v, W),
-    "pattern uniform": lambda right: lambda A, v, W: right(torch.full_like(A, 1 / A.shape[-1]), v, W),
-    "a bias in every head": lambda right: lambda A, v, W: right(A, v, W) + 0.1,
-    "W_O reversed": lambda right: lambda A, v, W: right(A, v, W.flip(-2)),
-    "no mixing": lambda right: lambda A, v, W: v @ W,
+    "pattern transposed": lambda right: lambda A, v, W, gate: right(A.transpose(-1, -2), v, W, gate),
+    "pattern uniform": lambda right: lambda A, v, W, gate: right(torch.full_like(A, 1 / A.shape[-1]), v, W, gate),
+    "a bias in every head": lambda right: lambda A, v, W, gate: right(A, v, W, gate) + 0.1,
+    "W_O reversed": lambda right: lambda A, v, W, gate: right(A, v, W.flip(-2), gate),
+    "no mixing": lambda right: lambda A, v, W, gate: v @ W,
 }
 
 

@@ -261,15 +261,16 @@ def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_pat
     expected = attnviz.analyze(TEXT, checkpoint_of(tower), syntax=False)
     result = attnviz.analyze(TEXT, folder, device="cpu", syntax=False)
     assert (result.verification.level, result.checkpoint.architecture.name) == (4, family)
-    assert torch.equal(result.pattern("L1H2"), expected.pattern("L1H2"))
+    assert (result.pattern("L1H2") - expected.pattern("L1H2")).abs().max() <= SUMS_32
     if family in TWO_TOWERS:
         assert result.checkpoint.language_head is None
         return
     (known,) = attnviz.model_configurations(folder)
     sizes = expected.checkpoint.n_layers, expected.checkpoint.d_head
     assert (known.reproduced, known.n_layers, known.d_head) == (True, *sizes)
+    image = result.checkpoint.tokenizer.decode([5])
     with pytest.raises(TextError, match="image"):
-        attnviz.analyze("the \x02", folder, device="cpu", syntax=False)
+        attnviz.analyze(f"the {image}", folder, device="cpu", syntax=False)
 
 
 def test_a_model_with_images_is_read_from_memory_with_its_head():
@@ -297,6 +298,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("llama", "gpt_oss", *llamas.OF_LATENTS), OF_ATTENTION),
     **dict.fromkeys(("phimoe", "gpt_neox", "starcoder2"), OF_ATTENTION + OF_NORM),
     **dict.fromkeys(llamas.HYBRID, ("mixer",)),
+    **dict.fromkeys(llamas.GATED, ("mixer", *OF_ATTENTION)),
     "granitemoehybrid": ("mixer", "experts"),
     "stablelm": OF_NORM,
     "phi": (*OF_ATTENTION, *OF_NORM, "unembedding bias"),

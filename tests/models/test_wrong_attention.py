@@ -22,7 +22,7 @@ from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import Rotary, alibi_slopes, default_frequencies, linear_bias
 from tests.support.families import LLAMAS, TEXT, checkpoint_of, first_of, verified
-from tests.support.llamas import NORMED, WINDOW, WINDOWED
+from tests.support.llamas import GATED, NORMED, WINDOW, WINDOWED
 from tests.support.mutations import OUTPUT_MUTATIONS, PASSED_ON, PATTERN_MUTATIONS, rolled
 from tests.support.relatives import KINDS
 
@@ -105,6 +105,12 @@ def heads_in_another_order(p: HeadParameters) -> HeadParameters:
     )
 
 
+def in_turn(p: HeadParameters) -> HeadParameters:
+    """All queries before all gates, not of each head."""
+    weights: Any = torch.stack([p.query.weight, p.gate.weight], 1).flatten(0, 1).chunk(2)
+    return replace(p, query=replace(p.query, weight=weights[0]), gate=replace(p.gate, weight=weights[1]))
+
+
 UNLIKE = ("llama", "mixtral", "gemma2", "gpt_oss", "olmo2", "gpt_neox", "phi", "cohere2", "granitemoehybrid")
 UNLIKE += ("gemma4_text",)
 """Of Llama's kind, those that differ in what a wrong step would meet."""
@@ -178,6 +184,12 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     "no bound of values alone": (("olmoe",), part("value", clip=None)),
     "no cap": (("gemma2",), without("cap")),
     "another cap": (("gemma2",), lambda p: replace(p, cap=3.3)),
+    "no gate": (GATED, without("gate")),
+    "gates of other heads": (GATED, lambda p: part("gate", weight=p.gate.weight.roll(1, 0))(p)),
+    "no bias of gates": (GATED, part("gate", bias=None)),
+    "gates of queries": (GATED, lambda p: replace(p, gate=p.query)),
+    "queries of gates": (GATED, lambda p: replace(p, query=p.gate)),
+    "gates and queries in turn": (GATED, in_turn),
     "no sinks": (("gpt_oss",), without("sinks")),
     "sinks of other heads": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks.roll(1))),
     "sinks scaled as scores are": (("gpt_oss",), lambda p: replace(p, sinks=p.sinks * p.scale)),
@@ -298,6 +310,8 @@ DECLARED: dict[str, tuple[tuple[str, ...], str, Any]] = {
     "norms about zero": (("gemma2", "gemma", "gemma3_text", "gpt_neox"), "norm_kind", "rms"),
     "norms with 1 + w": (("llama",), "norm_kind", "rms, 1 + w"),
     "heads one after the other": (("gpt_neox",), "fused_by_head", False),
+    "norms without 1 + w": (GATED, "norm_kind", "rms"),
+    "neighbours as pairs": (GATED, "rotary_interleaved", True),
     "norms afterwards": (("mbart", "m2m_100", "pegasus"), "pre_norm", False),
     "no multiplier": (("granite",), "residual_multiplier", lambda *_: 1.0),
     "the bias of the first layer": (("umt5",), "position_bias", bias_of_the_first_layer),

@@ -106,7 +106,8 @@ def logits_by_hooks(
     if receiver is None:
         return direct
     projections, number = layers[receiver.layer].projections, "qkv".index(reads)
-    first = receiver.head * d_head + (number * checkpoint.d_model if len(projections) == 1 else 0)
+    gates = 1 + (checkpoint.architecture.gated and reads == "q")  # each head's follow its queries
+    first = receiver.head * d_head * gates + (number * checkpoint.d_model if len(projections) == 1 else 0)
     if checkpoint.architecture.fused_by_head:
         first = (3 * receiver.head + number) * d_head
     changed = projections[0] if len(projections) == 1 else projections[number]
@@ -149,14 +150,21 @@ def differences(
 
 @pytest.mark.parametrize(
     ("family", "networks"),
-    [("llama", "frozen"), ("gpt2", "run"), pytest.param("bloom", "run", marks=pytest.mark.thorough)],
+    [
+        ("llama", "frozen"),
+        ("qwen3_5_text", "frozen"),
+        ("gpt2", "run"),
+        pytest.param("bloom", "run", marks=pytest.mark.thorough),
+    ],
 )
 def test_paths_to_heads_are_those_of_plain_hooks(family, networks):
     """BLOOM cannot be run from a layer on."""
-    widths = {"head_dim": 8} if family == "llama" else {}
+    widths: dict[str, Any] = {"head_dim": 8} if family in LLAMAS else {}
+    if family in HYBRID:
+        widths["layer_types"] = ["full_attention"] * 2
     model, tokenizer = next_token_model() if family == "gpt2" else model_of(family, headed=True, **widths)
     checkpoint = from_loaded(model, tokenizer)
-    apart = from_loaded(ungrouped(model), tokenizer) if family == "llama" else checkpoint
+    apart = from_loaded(ungrouped(model), tokenizer) if family in LLAMAS else checkpoint
     last = checkpoint.n_layers - 1
     for name in (f"L{last}H1.q", f"L{last}H1.k", f"L{last}H1.v", "L1H2.k"):  # layers after L1H2 run, too
         assert differences(checkpoint, name, apart, networks=networks) > 5e-4

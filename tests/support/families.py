@@ -36,12 +36,14 @@ def model_of(
     """
     if positions is not None and family not in ("t5", "mt5", "umt5"):
         changes["n_positions" if family == "gpt2" else "max_position_embeddings"] = positions
+    # transformers reads those of Qwen 3.5 byte by byte, whatever was saved
+    of_llamas = gpt2_tokenizer if family.startswith("qwen3_5") else llamas.sentencepiece_tokenizer
     if family in llamas.WITH_IMAGES:
-        return llamas.sharp_with_images(family, **changes), llamas.sentencepiece_tokenizer()
+        return llamas.sharp_with_images(family, **changes), of_llamas()
     if family in relatives.TWO_TOWERS:
         return relatives.sharp_two_towers(family, **changes), gpt2_tokenizer()
     if family in llamas.FAMILIES:
-        return llamas.sharp_llama(family, dtype=dtype, **changes), llamas.sentencepiece_tokenizer()
+        return llamas.sharp_llama(family, dtype=dtype, **changes), of_llamas()
     if family in RELATIVES:
         if headed:
             changes["auto_class"] = relatives.RELATIVES[family].headed

@@ -43,6 +43,9 @@ _GPT_OSS_ROPE = _YARN | {"rope_theta": 150000.0, "beta_fast": 4.0, "beta_slow": 
 _JAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 5, "mamba_d_state": 4, "mamba_dt_rank": 2}
 _MAMBA2 = {"layer_types": ["linear_attention", "full_attention"], "mamba_n_heads": 4, "mamba_d_state": 4}
 _MAMBA2 |= {"mamba_chunk_size": 8, "shared_intermediate_size": 24}
+_DELTA = {"layer_types": ["linear_attention", "full_attention"], "attention_bias": True, "linear_num_key_heads": 2}
+_DELTA |= {"linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12}
+_SHARED_EXPERT = {"shared_expert_intermediate_size": 24}
 _PHI_MOE = _IN_WINDOW | {"attention_bias": True, "num_local_experts": 5, "router_jitter_noise": 0.3}
 
 _LATENTS = {"q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
@@ -93,6 +96,9 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Cohere2", _ALTERNATES),
     "jamba": ("Jamba", _JAMBA),
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}),
+    "qwen3_next": ("Qwen3Next", _WIDE | _HALF_ROTATED | _DELTA | _SMALL_EXPERTS | _SHARED_EXPERT),
+    "qwen3_5_text": ("Qwen3_5", _WIDE | _DELTA),
+    "qwen3_5_moe_text": ("Qwen3_5Moe", _WIDE | _DELTA | _SMALL_EXPERTS | _SHARED_EXPERT),
     "granitemoehybrid": ("GraniteMoeHybrid", _GRANITE | _MAMBA2 | _TWO_EXPERTS | {"position_embedding_type": "rope"}),
 }
 
@@ -159,7 +165,18 @@ _OF_LATENTS = _BIAS | {
 _GEMMA4_EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12}
 _SCALED = ("linear", "dynamic", "llama3", "yarn", "proportional")
 _ROPES = st.sampled_from([_PLAIN, *({**ROPE[kind], "rope_theta": 1e4, "rope_type": kind} for kind in _SCALED)])
+_MIXED = ["linear_attention", "full_attention"]
+_GATED = _BIAS | {
+    "head_dim": st.sampled_from([8, 16, 20]),
+    "rope_parameters": _PARTLY_ROTATED,
+    "linear_conv_kernel_dim": st.integers(2, 4),
+    "layer_types": st.sampled_from([["full_attention"] * 2, _MIXED, _MIXED[::-1]]),
+}
+_GATED_EXPERTS = _GATED | _TAKEN | {"num_experts": st.integers(3, 6), "moe_intermediate_size": st.integers(3, 20)}
 DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "qwen3_next": _GATED_EXPERTS | {"norm_topk_prob": _FLAG, "mlp_only_layers": st.sampled_from([[], [0], [1]])},
+    "qwen3_5_text": _GATED,
+    "qwen3_5_moe_text": _GATED_EXPERTS,
     "granite": {"mlp_bias": _FLAG} | _MULTIPLIERS,
     "granitemoe": _MULTIPLIERS | _EXPERTS,
     "starcoder2": {"use_bias": _FLAG, "norm_epsilon": st.sampled_from([1e-6, 1e-2]), "sliding_window": _WINDOWS},
@@ -234,9 +251,22 @@ def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
     return {"hidden_size": 8 * heads, "num_attention_heads": heads, "num_key_value_heads": heads // group, **drawn}
 
 
+GATED = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 WINDOWED_THROUGHOUT = ("mistral", "starcoder2", "mixtral", "qwen3_moe", "phi3", "phimoe")
-NORMED = ("exaone4", "stablelm", "phi", "cohere", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "gemma3_text")
-NORMED += ("gemma4_text",)
+NORMED = (
+    *GATED,
+    "exaone4",
+    "stablelm",
+    "phi",
+    "cohere",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "qwen3",
+    "qwen3_moe",
+    "gemma3_text",
+    "gemma4_text",
+)
 WINDOWED = (
     *WINDOWED_THROUGHOUT,
     "cohere2",
@@ -254,7 +284,7 @@ LIKE_DEEPSEEK = ("glm4_moe_lite", "youtu", "minicpm3")
 """Of which fewer things are tried."""
 OF_LATENTS = ("deepseek_v2", "deepseek_v3", *LIKE_DEEPSEEK)
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
-HYBRID = ("jamba", "lfm2", "granitemoehybrid")
+HYBRID = ("jamba", "lfm2", "granitemoehybrid", *GATED)
 """Families in which the second layer alone attends."""
 
 
@@ -317,6 +347,8 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VL", "qwen2", "", {}),
     "qwen2_5_vl": ("Qwen2_5_VL", "qwen2", "", {}),
     "qwen3_vl": ("Qwen3VL", "qwen3", "", {}),
+    "qwen3_5": ("Qwen3_5", "qwen3_5_text", "", {}),
+    "qwen3_5_moe": ("Qwen3_5Moe", "qwen3_5_moe_text", "", {}),
 }
 """Families that also read images: class, family of the text tower, kind of the vision tower, other settings."""
 

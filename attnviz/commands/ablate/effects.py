@@ -28,7 +28,7 @@ from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.reference.attention import upcast
+from attnviz.reference.attention import HeadParameters, upcast
 from attnviz.texts.batches import EVERY, SampledAttention
 from attnviz.texts.reading import Text
 from attnviz.trace import removal
@@ -396,19 +396,21 @@ class PassVerifier:
         """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
         checkpoint = self._checkpoint
         batch = inputs.batch
-        values: dict[int, Tensor] = {}  # of the layer that attends
+        heads: dict[int, tuple[HeadParameters, Tensor]] = {}  # of the layer that attends, with their values
 
         def compare(rows: VerifiedRows) -> None:
             layer = rows.layer
-            if layer not in values:
-                values.clear()
+            x = kept.attention_inputs[layer]
+            if layer not in heads:
+                heads.clear()
                 parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-                values[layer] = attention.values(kept.attention_inputs[layer], parameters)
+                heads[layer] = parameters, attention.values(x, parameters)
+            parameters, value = heads[layer]
             n_rows, n_keys = rows.pattern.shape[-2:]
             chunk = slice(rows.first, rows.first + n_rows)
             valid = batch.queries(layer)
-            value = values[layer][..., :n_keys, :].to(rows.pattern.dtype)
-            expected = torch.matmul(rows.pattern, value).transpose(1, 2)[valid[:, chunk]]
+            weighted = torch.matmul(rows.pattern, value[..., :n_keys, :].to(rows.pattern.dtype))
+            expected = attention.gated(weighted, x[:, chunk], parameters).transpose(1, 2)[valid[:, chunk]]
             if not len(expected):  # padding alone
                 return
             removed = kept.o_proj[layer]

@@ -220,6 +220,7 @@ def cards(
         on = corpus or text or texts[chosen[0]]
         removed, on_repeats = _ablations(checkpoint, on, roles, repeats, progress, read_here)
     of_source = any(is_of_source(head.layer) for head in chosen)
+    circuits = circuits and not checkpoint.architecture.gated
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
     reader = Reader(
         checkpoint=checkpoint,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attnviz.commands.circuits.successors import Succession, succession
+from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
@@ -140,6 +141,12 @@ class _Layers:
     """The layers, walked from the first to the last."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
+        family = checkpoint.architecture
+        if family.gated:
+            raise ArchitectureError(
+                f"circuits are of the weights alone, but the gates of {family.name!r} depend on the text; "
+                "attnviz outputs measures what its heads write."
+            )
         self._checkpoint, self._modules = checkpoint, checkpoint.modules[: checkpoint.n_layers]
         self._pre_norm, self.rotary = checkpoint.architecture.pre_norm, False
         before = [modules.attention_norm if self._pre_norm else None for modules in self._modules]

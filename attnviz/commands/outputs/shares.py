@@ -72,7 +72,8 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
             n_keys = patterns.shape[2]
             rows, on_sinks = slice(first, first + patterns.shape[1]), ~keys[:n_keys]
             for head, pattern in enumerate(patterns):
-                output, weighted = writing.added(head, pattern), pattern * values[head, :n_keys]
+                output = writing.added(head, pattern, first)
+                weighted = writing.weighted_norms(head, pattern, first, values[head])
                 total[rows] += output
                 norms[head, rows] = output.norm(dim=-1)
                 along[head, rows] = (output * direction[rows]).sum(-1)

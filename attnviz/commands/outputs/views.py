@@ -77,9 +77,9 @@ def _pooled(
         shape = len(result.attention.tokens_of(layer.layer)[0]), layer.value.shape[1]
         pooled = [[PooledPattern(*shape, factor(head)) for _ in range(2)] for head in of_layer]
         for first, patterns in layer.rows([head.id.head for head in of_layer]):
-            for (raw, weighted), of_keys, rows in zip(pooled, norms, patterns, strict=True):
+            for head, (raw, weighted), of_keys, rows in zip(of_layer, pooled, norms, patterns, strict=True):
                 raw.add(first, rows.cpu())
-                weighted.add(first, (rows * of_keys[: rows.shape[1]]).cpu())
+                weighted.add(first, layer.weighted_norms(head.id.head, rows, first, of_keys).cpu())
         hidden = _hidden_cells(result.part_of(of_layer[0]), layer.layer, factor(of_layer[0]))
         for head, of_keys, both in zip(of_layer, norms, pooled, strict=True):
             a, a_f = (np.where(hidden, np.nan, pattern.cells) for pattern in both)
@@ -120,12 +120,15 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
                 f"({percent(head.norm_share)} of its heads’ norms)"
                 f"{f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
             )
+        of_query, gate = "", ""
+        if result.checkpoint.architecture.gated:
+            of_query, gate = " and the gate of the query", "× gate "
         largest = f"1 is a weight of 1, ‖f(x)‖ of {ends[1]:.2g} and ‖A f(x)‖ of {ends[2]:.2g}"
         yield TilesPlan(
             stem=f"outputs/{head.id.file_stem}",
             **about.caption_and_notes(
-                f"{about.subject}, head {head.id}: attention weights A[q, k], times ‖f(x_k)‖ of every key, are "
-                "norm-weighted attention ‖A[q, k] f(x_k)‖",
+                f"{about.subject}, head {head.id}: attention weights A[q, k], times ‖f(x_k)‖ of every key{of_query}, "
+                "are norm-weighted attention ‖A[q, k] f(x_k)‖",
                 amounts,
                 "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et "
                 f"al. 2020){f'; grey: {result.sinks}' if result.sinks else ''}",
@@ -136,8 +139,10 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
             ),
             title=f"{about.model} {head.id}: attention by weight and by norm",
             tiles=tuple(
-                Tile(name, values / (end or 1.0), (shorter,))
-                for name, shorter, values, end in zip(_NAMES, _SHORT_NAMES, matrices, ends, strict=True)
+                Tile(f"{before}{name}", values / (end or 1.0), (f"{before}{shorter}",))
+                for before, name, shorter, values, end in zip(
+                    ("", "", gate), _NAMES, _SHORT_NAMES, matrices, ends, strict=True
+                )
             ),
             labels=Labels(part.queries.labels, part.queries.sink),
             keys=Labels(part.keys.labels, part.keys.sink) if part.queries is not part.keys else None,

@@ -123,8 +123,11 @@ def rollout(
     opened, _ = open_checkpoint(model, **opening)
     checkpoint = opened.encoder
     refuse_words(checkpoint, words=words)
-    if checkpoint.other_layers or not checkpoint.architecture.stream_alone:
-        what = f"not all layers of {checkpoint.architecture.name!r} mix by it what they read"
+    family = checkpoint.architecture
+    if checkpoint.other_layers or family.gated or not family.stream_alone:
+        what = f"not all layers of {family.name!r} mix by it what they read"
+        if family.gated:
+            what = f"heads of {family.name!r} have gates"
         raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures its heads.")
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")

@@ -98,9 +98,9 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
 _CHUNKS = "it attends within chunks of the text, and scales queries by their position"
 
 _REASONS = {
+    "bitnet": "what its heads give is normed together before W_O, and its maps round their weights and what they read",
     "deberta": "biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced",
     "falcon_h1": "its layers attend and run a state-space mixer side by side",
-    "qwen3_next": "what its heads give is multiplied by a gate, and some of its layers do not attend",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "it has four residual streams"),
     "t5gemma2": "its decoder attends to the target and to the source in one softmax",
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
@@ -133,6 +133,8 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
         return dict.fromkeys(COMMANDS) | {"heads": parts["heads"]}
     if architecture.encoder_commands or architecture.language_task == "Model":  # an encoder-decoder, or no predictions
         parts["patch"] = None
-    if architecture.mixer_at or not architecture.stream_alone:
+    if architecture.mixer_at or architecture.gated or not architecture.stream_alone:
         parts["rollout"] = None
+    if architecture.gated:
+        parts["circuits"] = None
     return parts if architecture.explained else parts | {"explain": None}

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -236,6 +236,8 @@ class Architecture:
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
     fused_by_head: bool = False
+    # whether W_Q gives of each head its queries, then the logits of a gate, see attnviz.reference.attention.gate_of
+    gated: bool = False
     attention_adds_residual: bool = False  # whether its attention takes the residual stream, too, and adds it (BLOOM)
     resumable: bool = True  # whether a pass can begin at any layer: not where layers share modules (ALBERT)
     stream_alone: bool = True  # whether layers read nothing but the residual stream, as earlier ones wrote it
@@ -469,6 +471,14 @@ class Architecture:
         config = base_model.config
         n_heads, n_shared = self.head_counts(config, layer)
         query, key, value = self.projections(modules, n_heads, n_shared)
+        gate, widths = None, (query.weight.shape[-1], key.weight.shape[-1])
+        if self.gated != (widths[0] == 2 * widths[1]):
+            raise ArchitectureError(
+                f"the family {self.name!r} is declared with gated = {self.gated}, but W_Q gives {widths[0]} numbers a "
+                f"head, and W_K {widths[1]}; try {not self.gated}, or other head_counts."
+            )
+        if self.gated:
+            query, gate = halves(query)
         d_head = query.weight.shape[-1]
         norms: Any = [norm_of(self, config, norm) for norm in modules.head_norms]
         query_norm, key_norm = norms or (None, None)
@@ -481,6 +491,7 @@ class Architecture:
             output_bias=parameter_of(modules.o_proj, "bias"),
             query_scale=self.scale(config, layer, d_head) if self.scales_queries else 1.0,
             output_rounding=input_rounding(modules.o_proj),
+            gate=gate,
             query_norm=query_norm,
             key_norm=key_norm,
             rotary=self.rotary(base_model, layer, d_head),
@@ -530,6 +541,13 @@ def projection_of(
     """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
     by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1), rounding=rounding)
+
+
+def halves(projection: Projection) -> tuple[Projection, Projection]:
+    """The first and the second half of the numbers of each head."""
+    biases = (None, None) if projection.bias is None else projection.bias.chunk(2, -1)
+    first, second = zip(projection.weight.chunk(2, -1), biases, strict=True)
+    return replace(projection, weight=first[0], bias=first[1]), replace(projection, weight=second[0], bias=second[1])
 
 
 def heads_apart(fused: Tensor, n_heads: int, n_shared: int) -> Tensor:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnviz.models.families.base import LayerModules
-from attnviz.models.families.llama import Granite, Llama
+from attnviz.models.families.base import LayerModules, NormKind
+from attnviz.models.families.llama import Granite, Llama, with_images
 from attnviz.reference.positions import Rotary
 
 
@@ -55,3 +55,28 @@ class GraniteHybrid(Granite, Hybrid, name="granitemoehybrid", prefix="GraniteMoe
     def layer_modules(self, layer: Any) -> LayerModules:
         """With the experts."""
         return replace(super().layer_modules(layer), experts=layer.block_sparse_moe)
+
+
+class Qwen3Next(Hybrid, name="qwen3_next", prefix="Qwen3Next"):
+    """Qwen Team 2025: Gated DeltaNet (Yang et al. 2025) in most layers; gated heads; experts."""
+
+    mixer_at = "linear_attn"
+    gated = True
+    norm_kind: NormKind = "rms, 1 + w"
+    partial_rotary = True
+
+
+class Qwen35(Qwen3Next, name="qwen3_5_text", prefix="Qwen3_5Text"):
+    """Qwen Team 2026: without experts."""
+
+    language_class = "Qwen3_5ForCausalLM"
+
+
+class Qwen35MoE(Qwen3Next, name="qwen3_5_moe_text", prefix="Qwen3_5MoeText"):
+    """With experts."""
+
+    language_class = "Qwen3_5MoeForCausalLM"
+
+
+Qwen35WithImages = with_images("qwen3_5", "Qwen3_5", Qwen35)
+Qwen35MoEWithImages = with_images("qwen3_5_moe", "Qwen3_5Moe", Qwen35MoE)

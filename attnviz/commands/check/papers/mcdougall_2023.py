@@ -135,8 +135,10 @@ def _refuse(checkpoint: Checkpoint) -> None:
     why = why_not_linear(checkpoint)
     if why:
         raise CheckpointError(f"mcdougall-2023 takes logits apart: {why}. Expected a decoder, such as gpt2.")
-    if any(block.attention_output_norm is not None for block in checkpoint.modules):
-        raise CheckpointError("mcdougall-2023 takes heads that write as they are; this model has a norm after W_O.")
+    if checkpoint.architecture.gated or any(block.attention_output_norm is not None for block in checkpoint.modules):
+        raise CheckpointError(
+            "mcdougall-2023 takes heads that write as they are; this model has gates, or a norm after W_O."
+        )
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:

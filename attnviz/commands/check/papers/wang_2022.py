@@ -247,6 +247,8 @@ class _Rows:
 def _refuse(checkpoint: Checkpoint) -> None:
     if checkpoint.language_head is None or not checkpoint.architecture.causal or why_no_paths(checkpoint):
         raise CheckpointError(f"{PAPER} follows paths to the next name: expected a decoder, such as gpt2.")
+    if checkpoint.architecture.gated:
+        raise CheckpointError(f"{PAPER} reads what heads copy from weights alone; this model has gates.")
     n_names = len(one_token_names(checkpoint))
     if n_names < LEAST_NAMES:
         raise CheckpointError(
