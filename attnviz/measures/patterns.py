@@ -19,14 +19,9 @@ from torch.nn.functional import pad, threshold
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
 from attnviz.plugins import Registry, live
+from attnviz.reference.attention import allowed_positions
 
 HOST = torch.device("cpu")
-
-
-def distances(n: int) -> Tensor:
-    """Key position minus query position, [n, n]: negative looks back."""
-    positions = torch.arange(n)
-    return positions[None, :] - positions[:, None]
 
 
 def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
@@ -34,8 +29,7 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
 
     ``window``: number of keys on each side, the query's own included; None for all.
     """
-    allowed = distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
-    return allowed if window is None else allowed & (distances(n).abs() < window)
+    return allowed_positions(torch.ones(1, n), causal, window)[0, 0].clone()
 
 
 # A head chooses a key that gets at least so many times what uniform attention would give it (our own choice).

@@ -41,7 +41,7 @@ from attnviz.measures.sums import copy_to_host
 from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
-from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
+from attnviz.reference.attention import nowhere, reached, uniform_pattern, weighted_logs
 from attnviz.trace.verify import VerifiedRows
 
 _OF_ROWS = "entropy entropy_non_sink distance distance_non_sink confidence confidence_non_sink sink".split()
@@ -164,8 +164,8 @@ class TextContext:
         if self.source is None and self.window is not None:
             firsts = torch.tensor([unit[0] for unit in self.units.members], device=self.device)
             lasts = torch.tensor([unit[-1] for unit in self.units.members], device=self.device)
-            allowed &= firsts[first:last, None] - lasts < self.window
-            allowed &= firsts - lasts[first:last, None] < self.window
+            allowed &= reached(firsts[first:last, None], lasts, self.window)
+            allowed &= reached(firsts, lasts[first:last, None], self.window)
         return allowed
 
     @cached_property

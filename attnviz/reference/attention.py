@@ -153,6 +153,10 @@ class Projection:
         return Projection(upcast(self.latent.weight).T @ read, bias, self.clip)
 
 
+class Chunk(int):
+    """A window that does not slide: texts are cut into chunks of so many tokens, and a query sees its own (Llama 4)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
     """How queries and keys become a pattern."""
@@ -185,6 +189,8 @@ class HeadParameters(Scoring):
     key_norm: Norm | None = None
     value_norm: Norm | None = None
     query_scale: float = 1.0  # what queries are multiplied by before they are rotated, and rounded (OPT, ESM)
+    # from positions to what queries there are multiplied by at the end, [n] each (Llama 4)
+    temperatures: Callable[[Tensor], Tensor] | None = None
     output_rounding: Callable[[Tensor], Tensor] | None = None  # of what W_O is applied to, see :func:`linear`
     gate: Projection | None = None  # of self-attention, from its input, see :func:`gate_of`
 
@@ -251,6 +257,9 @@ def queries_and_keys(
     query = query if parameters.query_scale == 1 else query * parameters.query_scale
     if parameters.rotary is not None:
         query, key = steps["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
+    if parameters.temperatures is not None:
+        factors = parameters.temperatures(torch.arange(query.shape[-2], device=query.device))
+        query = (query * factors[:, None]).to(query.dtype)
     return query, repeat_kv(key, parameters.n_heads)
 
 
@@ -381,17 +390,28 @@ def allowed_positions(
     Of ``attention_mask`` [batch, n], 1 for a token and 0 for padding, in the rows of ``n_queries`` (by default all)
     from ``first`` on. ``causal`` hides keys after the query. A ``window`` hides keys k <= q - window from query q
     (Jiang et al. 2023, "Mistral 7B", section 2), and k >= q + window, too (Beltagy et al. 2020, "Longformer", section
-    3.1).
+    3.1). Chunks are counted from the first token that is no padding.
     """
     batch, n = attention_mask.shape
     rows = n if n_queries is None else n_queries
     allowed = attention_mask.bool()[:, None, None, :].expand(batch, 1, rows, n)
     if causal or window is not None:
-        keys = torch.arange(n, device=attention_mask.device)
-        behind = torch.arange(first, first + rows, device=keys.device)[:, None] - keys
-        allowed = allowed & (behind >= 0) if causal else allowed
-        allowed = allowed & (behind.abs() < window) if window is not None else allowed
+        positions = torch.arange(n, device=attention_mask.device)
+        if isinstance(window, Chunk):
+            padding = (attention_mask.cumsum(-1) == 0).sum(-1)
+            positions = positions - padding[:, None, None]  # [batch, 1, n]
+        queries, keys = positions[..., first : first + rows, None], positions[..., None, :]
+        allowed = allowed & (keys <= queries) if causal else allowed
+        if window is not None:
+            allowed = allowed & reached(queries, keys, window) & reached(keys, queries, window)
     return allowed
+
+
+def reached(later: Tensor, earlier: Tensor, window: int) -> Tensor:
+    """Whether positions are not further than a window after others, which may also be later ones."""
+    if isinstance(window, Chunk):
+        return later // window <= earlier // window
+    return later - earlier < window
 
 
 def pattern_of(query: Tensor, key: Tensor, scoring: Scoring, allowed: Tensor | None, first: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
+from attnviz.reference.attention import allowed_positions
 from attnviz.trace.patterns import PatternCallback
 from attnviz.trace.recorder import record_attention
 
@@ -54,10 +55,9 @@ def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
 def _received(patterns: Tensor, windows: Sequence[int | None]) -> Tensor:
     """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n]."""
     n, device = patterns.shape[-1], patterns.device
-    seen_from = torch.tensor([window or n + 1 for window in windows], device=device)[:, None, None]
-    positions = torch.arange(n, device=device)
-    behind = positions[:, None] - positions
-    seen = (behind > 0) & (behind < seen_from)  # [n_layers, n, n]
+    every = torch.ones(1, n, device=device)
+    allowed = {window: allowed_positions(every, True, window)[0, 0] for window in set(windows)}
+    seen = torch.stack([allowed[window] for window in windows]).tril(-1)  # [n_layers, n, n]
     count = seen.sum(1)
     received = torch.where(seen[:, None], patterns, 0.0).sum(-2) / count.clamp(min=1)[:, None]
     least = torch.tensor([min(_LEAST_QUERIES, (window or n) - 1) for window in windows], device=device)

@@ -4,6 +4,7 @@ A model whose queries are all zero attends uniformly over what each layer lets i
 baseline; with the baseline of full causal rows it would not.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from attnviz.figures.style import Style
 from attnviz.measures.repeats import RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
+from attnviz.reference.attention import Chunk
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.reading import Text
 from tests.support.corpora import count
 from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
 from tests.support.tolerances import SUMS_32
+from tests.support.verified import context_of
 
 TEXT = "the cat that i saw ran away from the unbelievable dog"
 TEXTS = [Text(TEXT, number=0), Text("the cat saw the dog in the house", number=1)]
@@ -108,3 +111,28 @@ def test_a_map_marks_what_uniform_attention_of_its_layers_gives(uniform, statist
     (drawn,) = plan.maps
     assert drawn.reference.value == pytest.approx(drawn.values.mean(), abs=SUMS_32)
     assert drawn.norm.vmax >= drawn.values.max() - 1e-6 > drawn.reference.value + 0.01
+
+
+def test_uniform_heads_score_their_baselines_in_chunks():
+    tokenizer = sentencepiece_tokenizer()
+    model = sharp_llama("llama4_text", vocab_size=len(tokenizer), attention_bias=False)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    checkpoint = from_loaded(model, tokenizer)
+    tally: Any = count(StatisticsTally(2, 4, True, replicates=3, windows=checkpoint.windows), checkpoint, TEXTS, 2)
+    found = tally.estimates()
+    for name in ("sink", "broad"):
+        torch.testing.assert_close(found[name].scores, found[name].baseline, atol=SUMS_32, rtol=0)
+    result = analyze(TEXT, checkpoint, syntax=False)
+    assert [context.window for context in result.windowed.values()] == [WINDOW]
+    for head in result.heads[:4]:
+        row = result.pattern(head.id)[WINDOW + 2]
+        assert row.tolist() == pytest.approx([0.0] * WINDOW + [1 / 3] * 3 + [0.0] * (len(row) - WINDOW - 3))
+
+
+def test_words_see_each_other_where_any_of_their_tokens_share_a_chunk():
+    members = ((0,), (1, 2, 3), (4,), (5, 6), (7, 8), (9,))  # chunks of 3: 0-2, 3-5, 6-8, 9
+    context = replace(context_of([False] * 6, True, members=members), window=Chunk(3))
+    seen = [[0], [0, 1], [1, 2], [1, 2, 3], [3, 4], [5]]
+    assert [row.nonzero()[:, 0].tolist() for row in context.allowed] == seen

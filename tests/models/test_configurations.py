@@ -145,7 +145,7 @@ def test_a_width_of_heads_is_taken_from_the_config_if_the_family_reads_it(
     assert any("wide, d_model is 64" in note for note in found.notes) == wide
 
 
-@pytest.mark.parametrize("model_type", ["bitnet", "deberta", "swin", "gemma3n", "t5gemma2", "mine"])
+@pytest.mark.parametrize("model_type", ["bitnet", "deberta", "swin", "gemma3n", "t5gemma2", "llama4", "mine"])
 def test_an_architecture_that_attnviz_does_not_know_is_a_row_with_the_reason(tmp_path, model_type):
     found = read(tmp_path, model_type=model_type, auto_map={"AutoConfig": "code.Mine"}, n_embd=64)
     assert (found.architecture, found.reproduced, bool(found.reason)) == (model_type, False, True)

@@ -22,6 +22,7 @@ from tests.support.tolerances import SUMS_32
 
 ALONE = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}
 EXPERTS = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 made = cache(checkpoint_of)
 
 
@@ -33,6 +34,8 @@ made = cache(checkpoint_of)
         ("gemma4_text", ALONE | EXPERTS),
         ("gemma4_text", {"attention_k_eq_v": False, "use_double_wide_mlp": True}),
         ("umt5", {}),
+        ("llama4_text", {"attention_chunk_size": 50, "floor_scale": 50}),
+        ("llama4_text", {"attention_chunk_size": 50, "floor_scale": 50, "rope_parameters": YARN}),
     ],
 )
 def test_short_and_long_texts_verify(family, settings, attention):

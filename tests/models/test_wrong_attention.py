@@ -19,7 +19,7 @@ from attnviz.models.families.encoder_decoder import T5
 from attnviz.models.families.gemma4 import Gemma4
 from attnviz.models.families.llama import Llama
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import Chunk, HeadParameters
 from attnviz.reference.positions import Rotary, alibi_slopes, default_frequencies, linear_bias
 from tests.support.families import LLAMAS, TEXT, checkpoint_of, first_of, verified
 from tests.support.llamas import GATED, NORMED, WINDOW, WINDOWED
@@ -98,6 +98,10 @@ def vectors(change: Callable[[Tensor], Tensor], kind: str = "") -> Change:
     )
 
 
+def temperatures(change: Callable[[Tensor], Tensor]) -> Change:
+    return lambda p: replace(p, temperatures=p.temperatures and (lambda at: change(p.temperatures(at))))
+
+
 def heads_in_another_order(p: HeadParameters) -> HeadParameters:
     bias = p.query.bias
     return replace(
@@ -112,7 +116,7 @@ def in_turn(p: HeadParameters) -> HeadParameters:
 
 
 UNLIKE = ("llama", "mixtral", "gemma2", "gpt_oss", "olmo2", "gpt_neox", "phi", "cohere2", "granitemoehybrid")
-UNLIKE += ("gemma4_text",)
+UNLIKE += ("gemma4_text", "llama4_text")
 """Of Llama's kind, those that differ in what a wrong step would meet."""
 
 PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
@@ -154,7 +158,12 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
         ("modernbert", "gemma2", "gpt_neo", "gemma3_text-both"),
         lambda p: replace(p, window=p.window and p.window - 1),
     ),
-    "no window": (("gpt_oss", "modernbert", "phi3"), without("window")),
+    "chunk one longer": (("llama4_text",), lambda p: replace(p, window=p.window and Chunk(p.window + 1))),
+    "a window for a chunk": (("llama4_text",), lambda p: replace(p, window=p.window and int(p.window))),
+    "no temperatures": (("llama4_text",), without("temperatures")),
+    "temperatures of the position before": (("llama4_text",), temperatures(lambda factors: factors.roll(1))),
+    "temperatures a little larger": (("llama4_text",), temperatures(lambda factors: factors * 1.01)),
+    "no window": (("gpt_oss", "llama4_text", "modernbert", "phi3"), without("window")),
     "a window in every layer": (("gemma2", "qwen2", "olmo3"), lambda p: replace(p, window=WINDOW)),
     "a window on one side": (("modernbert", "gemma3_text-both"), lambda p: replace(p, causal=p.window is not None)),
     "not causal": (

@@ -58,6 +58,10 @@ _GEMMA4 = {"num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 16, "num_gl
 _GEMMA4 |= {"layer_types": 2 * _ALTERNATING, "num_kv_shared_layers": 2, "attention_k_eq_v": True}
 _GEMMA4 |= {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 400, "final_logit_softcapping": 30.0}
 
+_LLAMA4 = {"head_dim": 8, "no_rope_layer_interval": 2, "attention_chunk_size": WINDOW, "floor_scale": 3}
+_LLAMA4 |= {"attn_scale": 0.5, "num_local_experts": 3, "moe_layers": [1], "intermediate_size_mlp": 40}
+_LLAMA4 |= {"attention_bias": True}
+
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _WIDE | {"attention_bias": True}),
     "mistral": ("Mistral", _WIDE | _IN_WINDOW),
@@ -95,6 +99,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", _ALTERNATES),
     "jamba": ("Jamba", _JAMBA),
+    "llama4_text": ("Llama4", _LLAMA4),
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}),
     "qwen3_next": ("Qwen3Next", _WIDE | _HALF_ROTATED | _DELTA | _SMALL_EXPERTS | _SHARED_EXPERT),
     "qwen3_5_text": ("Qwen3_5", _WIDE | _DELTA),
@@ -218,6 +223,19 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "shared_expert_intermediate_size": st.integers(3, 20),
     },
     "qwen3_moe": {"head_dim": _D_HEAD, "attention_bias": _FLAG} | _QWEN_EXPERTS,
+    "llama4_text": _BIAS
+    | {
+        "head_dim": _D_HEAD,
+        "attention_chunk_size": st.sampled_from([1, 3, 5, 30]),
+        "floor_scale": st.integers(1, 8),
+        "attn_scale": st.sampled_from([0.1, 1.0]),
+        **dict.fromkeys(("use_qk_norm", "attn_temperature_tuning"), _FLAG),
+        "no_rope_layers": st.sampled_from([[1, 0], [0, 1], [1, 1], [0, 0]]),
+        "layer_types": st.sampled_from([None, ["chunked_attention"] * 2]),
+        "moe_layers": st.sampled_from([[], [0], [0, 1]]),
+        "num_experts_per_tok": st.integers(1, 2),
+        "rope_parameters": _ROPES,
+    },
     "gemma4_text": _BIAS
     | {
         "layer_types": st.permutations(2 * _ALTERNATING).map(lambda types: [*types[:3], "full_attention"]),
@@ -266,6 +284,7 @@ NORMED = (
     "qwen3_moe",
     "gemma3_text",
     "gemma4_text",
+    "llama4_text",
 )
 WINDOWED = (
     *WINDOWED_THROUGHOUT,

@@ -42,6 +42,7 @@ from attnviz.present.tables import (
 )
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.reference.attention import Chunk
 from attnviz.wording import counted, rounded, visible
 
 _STRONGEST, _RELATIONS, _MOST_LISTED = 5, 8, 12
@@ -238,6 +239,8 @@ def _windows_note(analysis: Analysis) -> str:
     seen = (
         f"the last {sizes} tokens alone, itself included" if causal else f"itself and {sizes} tokens on each side alone"
     )
+    if all(isinstance(window, Chunk) for window in windows):
+        seen = f"its own chunk of {sizes} tokens alone, up to itself"
     return (
         f"Windows: in {counted(len(analysis.windowed), 'layer')} of {analysis.checkpoint.n_layers} a token sees "
         f"{seen}; baselines of these heads are of uniform attention within the window, the last row's of all."

@@ -140,15 +140,17 @@ class ScoreDecomposer:
             terms.append(Term((source,), (bounded - linearly)[:, None], identity[None], torch.ones_like(scale)))
         return terms
 
-    def _rotated(self, parts: Tensor, positions: Tensor) -> Tensor:
+    def _rotated(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
         """Parts of queries or keys [.., n_positions, d_head] as they are compared."""
-        rotary = self.parameters.rotary
+        rotary, temperatures = self.parameters.rotary, self.parameters.temperatures
+        if side == "query" and temperatures is not None:
+            parts = parts * temperatures(positions)[:, None]
         return parts if rotary is None else apply_rotary(parts, rotary, positions, self.call.n_queries)
 
     def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
         """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""
         sources, parts = parts_at(self.terms[side], positions)
-        return sources, self._rotated(parts, positions)
+        return sources, self._rotated(side, parts, positions)
 
     @property
     def factor(self) -> float:
@@ -225,7 +227,7 @@ class ScoreDecomposer:
         row = self.pattern_row(position, source)
         with without_gradients(row.device):
             by_key = term.by_key(self.verified, source, position)
-            rotated = self._rotated(by_key, torch.full((len(by_key),), position, device=row.device))
+            rotated = self._rotated(side, by_key, torch.full((len(by_key),), position, device=row.device))
             if side == "query":
                 return self.factor * (rotated @ key.against)
             mean = float((key.pairs - key.differences)[:, scores.key_sources.index(source)].sum())

@@ -95,15 +95,14 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     return architecture
 
 
-_CHUNKS = "it attends within chunks of the text, and scales queries by their position"
-
 _REASONS = {
     "bitnet": "what its heads give is normed together before W_O, and its maps round their weights and what they read",
     "deberta": "biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced",
     "falcon_h1": "its layers attend and run a state-space mixer side by side",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "it has four residual streams"),
     "t5gemma2": "its decoder attends to the target and to the source in one softmax",
-    **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
+    "llama4": "it also reads images. Its text model alone is reproduced: tower = model.language_model; "
+    "tower.save_pretrained(FOLDER), and the tokenizer, too",
     "paligemma": "it reads a prompt both ways, behind an image. Its text model alone, which then reads what precedes "
     "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
     "tower.save_pretrained(FOLDER), and the tokenizer, too",

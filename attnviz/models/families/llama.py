@@ -8,14 +8,14 @@ import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.models.families.base import Architecture, LogitsHead, NormKind, not_reproduced
-from attnviz.reference.attention import softcap
+from attnviz.reference.attention import Chunk, HeadParameters, RMSNorm, softcap
 from attnviz.reference.positions import (
     Rotary,
     default_frequencies,
@@ -26,7 +26,6 @@ from attnviz.reference.positions import (
 
 Family = TypeVar("Family", bound=Architecture)
 
-_LAYER_TYPES = ("full_attention", "sliding_attention")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
@@ -47,6 +46,7 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
     softmax_in_float32 = True
+    layer_types: tuple[str, ...] = ("full_attention", "sliding_attention")
     only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
@@ -57,8 +57,8 @@ class Llama(Architecture, name="llama", prefix="Llama"):
             n_heads, n_shared = self.head_counts(config, layer)
             if n_heads % n_shared:
                 raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"a divisor of {n_heads} heads")
-            if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
-                raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
+            if (kind := self.layer_type(config, layer)) not in self.layer_types:
+                raise not_reproduced(self.name, "layer_types", kind, " or ".join(self.layer_types))
 
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """``full_attention``, or ``sliding_attention`` for a window."""
@@ -280,6 +280,44 @@ class GraniteMoE(Granite, name="granitemoe", prefix="GraniteMoe"):
     """Granite Team 2024: experts."""
 
     network_at = "block_sparse_moe"
+
+
+class Llama4(SmolLM3, name="llama4_text", prefix="Llama4Text"):
+    """Meta AI 2025: chunks in layers with positions, and temperatures in those without; norms have no weights; experts.
+
+    The norms come after the rotation, whose factor they take out, so they are the same before it but for epsilon.
+    """
+
+    language_class = "Llama4ForCausalLM"
+    network_at = "feed_forward"
+    network_names = ("up_proj", "gate_proj", "activation_fn", "down_proj")
+    layer_types = ("full_attention", "chunked_attention")
+    needed = ("attention_chunk_size",)
+    rotary_interleaved = True
+    rotary_in_float32 = True
+    softmax_in_float32 = False
+    explained = False
+
+    def window(self, config: Any, layer: int) -> int | None:
+        """The chunk, in layers that have one."""
+        return Chunk(config.attention_chunk_size) if self.layer_type(config, layer) == "chunked_attention" else None
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With the norms, or with temperatures."""
+        parameters, config = super().parameters(base_model, layer), base_model.config
+        rotary, weight = parameters.rotary, parameters.query.weight
+        if rotary is None and config.attn_temperature_tuning:
+            temperatures = partial(temperatures_of, chunk=config.floor_scale, weight=config.attn_scale)
+            return replace(parameters, temperatures=temperatures)
+        if rotary is None or not config.use_qk_norm:
+            return parameters
+        norm = RMSNorm(weight.new_ones(weight.shape[-1]), config.rms_norm_eps / rotary.factor**2)
+        return replace(parameters, rotary=replace(rotary, factor=1.0), query_norm=norm, key_norm=norm)
+
+
+def temperatures_of(positions: Tensor, chunk: float, weight: float) -> Tensor:
+    """1 + weight * log(1 + how many chunks end at a position or before it), of positions [n] (Nakanishi 2025)."""
+    return torch.log1p(torch.floor((positions.float() + 1.0) / chunk)) * weight + 1.0
 
 
 class CappedHead(nn.Module):
