@@ -23,7 +23,6 @@ from attnviz.judge.roles import (
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
@@ -380,14 +379,12 @@ class _Run:
 
 def same_instances(*sides: Sequence[EncodedText]) -> Iterator[list[EncodedText]]:
     """The items of each model, with the relations at both ends of which every model has a token that is no sink."""
+    common = []
+    for same in zip(*sides, strict=True):
+        arcs = same[0].source.arcs
+        for item in same:
+            content = [not all(item.sink[position] for position in word) for word in item.members]
+            arcs = tuple(arc for arc in arcs if content[arc.dependent] and content[arc.head])
+        common.append(arcs)
     for items in sides:
-        arcs = [_common_arcs(same) for same in zip(*sides, strict=True)]
-        yield [replace(item, source=replace(item.source, arcs=of)) for item, of in zip(items, arcs, strict=True)]
-
-
-def _common_arcs(items: Sequence[EncodedText]) -> tuple[Arc, ...]:
-    arcs = items[0].source.arcs
-    for item in items:
-        content = [not all(item.sink[position] for position in word) for word in item.members]
-        arcs = tuple(arc for arc in arcs if content[arc.dependent] and content[arc.head])
-    return arcs
+        yield [replace(item, source=replace(item.source, arcs=of)) for item, of in zip(items, common, strict=True)]
