@@ -352,10 +352,8 @@ class _Run:
             whole.merge(tally.state())
         ranked = whole.ranked()
         ids = [head.id for head in ranked]
-        clearest = []
-        for of_side in candidates:  # judged without an untrained copy, the largest error reduction first
-            passed = roles_by_head(judged_roles(of_side, {}), ids)
-            clearest.append({id: next(iter(of_head), None) for id, of_head in passed.items()})
+        # judged without an untrained copy, the largest error reduction first
+        before, after = (roles_by_head(judged_roles(of_side, {}), ids) for of_side in candidates)
         apart = 0 < len(common.flips) < done.texts
         on_flips, on_others = (
             {head.id: head for head in tally.ranked()} if apart else {} for tally in (self.flipped, self.others)
@@ -363,8 +361,8 @@ class _Run:
         heads = [
             HeadChange(
                 **vars(head),
-                before=clearest[0][head.id],
-                after=clearest[1][head.id],
+                before=next(iter(before[head.id]), None),
+                after=next(iter(after[head.id]), None),
                 on_flips=on_flips.get(head.id),
                 on_others=on_others.get(head.id),
             )
