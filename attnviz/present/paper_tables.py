@@ -135,7 +135,7 @@ def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dic
         if key in found:
             before = found[key]
             cells = [f"{first} {second}".strip() for first, second in zip(before.cells, cells, strict=True)]
-            meaning = f"{before.meaning}, {meaning or 'its interval'}"
+            meaning = ", ".join(filter(None, (before.meaning, meaning or "its interval")))
             head += " [low, high]" if end == "low" else ""
         if name == "role" and all(str(row[name]).startswith(SYNTACTIC) for row in rows):
             head, meaning = "relation", "of Universal Dependencies, which the head finds"

@@ -227,9 +227,9 @@ class _Search:
                 visible = positions < queries[:, None] if causal else positions != queries[:, None]
                 keys = (positions < sizes[texts, None]) & visible
                 right = keys & (positions == wanted[:, None])
-                known = right.any(-1)
-                parts = texts, queries, dependents, keys, right
-                instances[role, direction] = _Instances(*(part[known] for part in parts), spans=True)
+                parts, known = (texts, queries, dependents, keys, right), right.any(-1)
+                texts, queries, dependents, keys, right = (part[known] for part in parts)
+                instances[role, direction] = _Instances(texts, queries, dependents, keys, right, spans=True)
         return instances
 
     def _offer(self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen) -> None:

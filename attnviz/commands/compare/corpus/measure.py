@@ -202,10 +202,10 @@ def compare_corpus(
         opening = options.copy() if is_by_name or not any(by_name) else ModelOptions()
         if is_of_transformers or not any(of_transformers):
             opening["tokenizer"] = tokenizer
-        opened.append(open_for(process, model, opening))
+        checkpoint = open_for(process, model, opening)
+        refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])
+        opened.append(checkpoint)
     a, b = opened
-    for model in opened:
-        refuse_words(model, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     why_not = why_not_compared(a, b)
     if label_column is not None and why_not:
         raise UsageError(f"--label-column (label_column=...) is for two models with the same classes: {why_not}.")
