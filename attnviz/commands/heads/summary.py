@@ -8,10 +8,9 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_value
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
-from attnviz.judge.verdicts import UNNAMED, Verdict
+from attnviz.judge.verdicts import Verdict
 from attnviz.present.documents import layer_entry
-from attnviz.present.fields import Field, entry, pick
-from attnviz.present.published import role_name, role_numbers
+from attnviz.present.fields import Field, entry
 from attnviz.wording import visible
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
@@ -20,52 +19,11 @@ MOST_LISTED = 7  # heads to look at
 MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
 
 
-def role_text(analysis: Analysis, head: HeadFindings) -> str:
-    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; :func:`no_role` for none."""
-    if head.role is None:
-        return no_role(analysis)
-    first = head.role_label.removesuffix(head.role.role)
-    return f"{first}{role_name(head.role.role, head.role.direction)}{unless_seen(analysis, head)}"
-
-
-def no_role(analysis: Analysis) -> str:
-    """What a head without a role is: ``unnamed``, or ``not measured`` where no corpus of enough texts was."""
-    return UNNAMED if analysis.profile is None or "statistics" in analysis.profile.parts else "not measured"
-
-
-def seen(analysis: Analysis, head: HeadFindings) -> str | None:
-    """Whether this text has the head's role over the corpus, in words; None without a role.
-
-    ``not parsed``, or for a role that is not looked for in a text ``not looked for``, where that is not known.
-    """
-    if head.role is None:
-        return None
-    unknown = "not looked for" if head.role.relation is None else "not parsed"
-    return {True: "seen", False: "not here", None: unknown}[analysis.has_role(head)]
-
-
-def unless_seen(analysis: Analysis, head: HeadFindings) -> str:
-    """`` (not here)`` and the like after a role that is not :func:`seen`; else ''."""
-    word = seen(analysis, head)
-    return "" if word in (None, "seen") else f" ({word})"
-
-
-def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
-    """The role over the corpus with its numbers, or ''."""
-    return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
-
-
 def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
     """The corpora that measured the first roles of these heads; of the whole profile where none has a role."""
     assert analysis.profile is not None
     roles = [head.role for head in heads if head.role is not None]
     return visible(analysis.profile.measured_by(roles) or analysis.profile.measured_on)
-
-
-def labels_and_roles(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
-    """Heads with their labels, and the roles over the corpus if there are any, for captions."""
-    names = ("; ".join(filter(None, (head.shown, over_corpus(analysis, head)))) for head in heads)
-    return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
@@ -143,5 +101,3 @@ LABEL: tuple[Field[HeadFindings], ...] = (
     Field("n", lambda head: head.labelled.n, name="label_n", meaning="pairs of tokens or words, or positions"),
     Field(value=lambda head: head.labelled.certain, name="label_certain"),
 )
-
-LABEL_NUMBERS = pick(LABEL, "label_score", "label_baseline", "label_n")
