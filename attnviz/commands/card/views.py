@@ -155,12 +155,13 @@ def _draw_table(ax: Axes, table: RowTable[Row], top: float, room: float, style: 
     is_text = [all(isinstance(row[at], str | None) for row in table.rows) for at in range(len(columns))]
     widths = [max(text_width(text, WORD) for text in column) / DPI for column in columns]
     least = [min(width, _NARROWEST) if texts else width for width, texts in zip(widths, is_text, strict=True)]
-    while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
+    room += _COLUMN_GAP
+    while len(least) > 2 and sum(least) + _COLUMN_GAP * len(least) > room:
         least.pop()
     widths = widths[: len(least)]
-    texts = [number for number in range(len(widths)) if is_text[number]]
-    while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > room and max(widths[number] for number in texts) > 0.1:
-        widths[max(texts, key=widths.__getitem__)] -= 0.02
+    for widest in sorted((at for at in range(len(widths)) if is_text[at]), key=lambda at: -widths[at]):
+        excess = sum(widths) + _COLUMN_GAP * len(widths) - room
+        widths[widest] = max(least[widest], widths[widest] - max(0.0, excess))
     x = left
     for number, inches in enumerate(widths):
         place, side = (x, "left") if is_text[number] else (x + inches, "right")

@@ -81,9 +81,8 @@ def no_claim(profile: StoredProfile | None, checkpoint: Checkpoint, heads: Seque
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ClaimPlan]:
     heads = analysis.select(choices.select) if choices.select else listed_heads(analysis)
-    roles = [
-        head.role for head in sorted_by_selection(heads, ids_and_names(choices.select)[1]) if head.role is not None
-    ]
+    heads = sorted_by_selection(heads, ids_and_names(choices.select)[1])
+    roles = [head.role for head in heads if head.role is not None]
     if not roles or analysis.profile is None:
         raise UsageError(f"{no_claim(analysis.profile, analysis.checkpoint, [head.id for head in heads])}.")
     for role in roles:

@@ -13,6 +13,7 @@ from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, L
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, SINK, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
+from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import visible
 
@@ -86,7 +87,7 @@ class HeadFindings:
         names = [str(self.id), self.shown]
         if self.role is not None and self.role.role not in self.label.split(BOTH):
             names = names[: 1 if self.label == UNNAMED else 2]
-            names.append(f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)")
+            names.append(f"{role_name(self.role.role, None)} (corpus)")
         return " · ".join(names)
 
     def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | Role]]:
@@ -94,6 +95,11 @@ class HeadFindings:
         parts: list[tuple[str, Verdict | Role]] = [*self.on_text, *self.over_corpus]
         wanted = set(map(str.casefold, names))
         return [(name, part) for name, part in parts if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
+
+    @property
+    def names(self) -> set[str]:  # of its labels and roles, in any form, in lower case
+        labels = (*self.label.split(BOTH), *(role for role, _ in self.over_corpus))
+        return {form.casefold() for label in labels for form in _names_of(label)}
 
     @property
     def mark(self) -> str:  # a question mark if the label is an indication only
@@ -157,34 +163,30 @@ def evidence(head: HeadFindings) -> str:
         return f"n = {head.labelled.n}: no label below {LEAST_N}"
     if verdict is None or verdict.score is None:
         return "not measurable on this text"
-    if verdict.kind == "syntactic":
-        arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
-        guess = verdict.largest_baseline
-        if guess.startswith(("+", "-")):
-            guess = f"offset {guess}"
-        return (
-            f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {guess}: {verdict.baseline:.2f} · n = {verdict.n}"
-        )
-    if verdict.kind == "broad":
-        return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
     if verdict.margin <= 0 and head.labelled.verdict is None:
         return "no positional pattern above uniform attention"
-    name = verdict.name if head.labelled.verdict else f"nearest: {verdict.name}"
-    uniform = verdict.baseline or 0.0
-    baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
+    name = role_name(verdict.name, verdict.direction)
+    nearest = "" if head.labelled.verdict else "nearest: "
     repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
-    of = "its keys shuffled" if verdict.largest_baseline == "shuffle" else "uniform attention"
-    return f"{name} {verdict.score:.2f}{repeats} · {of} {baseline} · n = {verdict.n}"
+    return f"{nearest}{name} {verdict.score:.2f}{repeats}{_guess(verdict)} · n = {verdict.n}"
+
+
+def _guess(verdict: Verdict) -> str:
+    """`` · uniform attention: 0.12``; '' of broad, whose score is itself a share of uniform attention."""
+    baseline, name = verdict.baseline or 0.0, verdict.largest_baseline
+    if verdict.kind == "broad":
+        return ""
+    if name.startswith(("+", "-")):
+        name = f"offset {name}"
+    name = {"shuffle": "its keys shuffled", "uniform": "uniform attention"}.get(name, name)
+    return f" · {name}: {baseline:.2f}" if baseline >= 0.01 else f" · {name}: {baseline:.1g}"
 
 
 def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[HeadId]:
     """The heads that have one of these labels or roles; UsageError where none has."""
-    chosen, forms = set[HeadId](), dict[HeadId, set[str]]()
-    for head in heads:
-        labels = (*head.label.split(BOTH), *(role for role, _ in head.over_corpus))
-        forms[head.id] = {form.casefold() for label in labels for form in _names_of(label)}
+    chosen = set[HeadId]()
     for name in map(str.casefold, names):
-        ids = {id for id, known in forms.items() if name in known}
+        ids = {head.id for head in heads if name in head.names}
         if not ids:
             raise UsageError(_no_head_message(name, heads))
         chosen |= ids
@@ -198,12 +200,11 @@ def _names_of(label: str) -> Iterator[str]:
 
 
 def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
-    labels, roles = Counter[str](), Counter[str]()
-    for head in heads:
-        labels.update(label.removeprefix(SYNTACTIC) for label in head.label.split(BOTH))
-        roles.update(role.removeprefix(SYNTACTIC) for role, _ in head.over_corpus)
+    labels = Counter(name for head in heads for name in head.label.split(BOTH))
+    roles = Counter(name for head in heads for name, _ in head.over_corpus)
     counts = [
-        ", ".join(f"{visible(label)} ({count})" for label, count in names.most_common()) for names in (labels, roles)
+        ", ".join(f"{role_name(name, None)} ({count})" for name, count in names.most_common())
+        for names in (labels, roles)
     ]
     of_corpus = f"roles {counts[1]}" if roles else "no roles"
     if all(head.roles is None for head in heads):

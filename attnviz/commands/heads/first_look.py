@@ -38,11 +38,10 @@ class LookRow(NamedTuple):
     judged: Role | Verdict | None
 
 
-def sentences(analysis: Analysis, heads: Sequence[HeadFindings]) -> list[str]:
-    """What was read, what these heads do on it, and what to trust."""
-    ids = {head.id for head in heads}
-    of_parts = [(part, [head for head in part.heads if head.id in ids]) for part in analysis.parts]
-    kinds = [kinds_sentence(part, chosen) for part, chosen in of_parts if len(chosen) > 1]
+def sentences(analysis: Analysis, choices: ViewOptions) -> list[str]:
+    """What was read, what the selected heads do on it, and what to trust."""
+    of_parts = [(part, part.select(choices.select)) for part in analysis.parts]
+    kinds = [kinds_sentence(part, heads) for part, heads in of_parts if len(heads) > 1]
     return [subject(analysis), *kinds, *filter(None, [trust_sentence(analysis)])]
 
 
@@ -64,9 +63,10 @@ def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     counts = Counter(kind for head in heads for kind in head.kinds)
     ranked = sorted(counts.items(), key=lambda item: (item[0] == UNNAMED, -item[1]))  # those without a pattern last
     sinks = sinks_in_words(part.context.keys, unit, special=_special_tokens(part)) or "sinks"
-    said = [f"{count} {family_words(kind, count, unit, sinks)}" for kind, count in ranked]
-    of_all = f"{counts[ranked[0][0]]} of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads"
-    said[0] = said[0].replace(str(counts[ranked[0][0]]), of_all, 1)
+    said = []
+    for place, (kind, count) in enumerate(ranked):
+        of_all = f" of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads" if place == 0 else ""
+        said.append(f"{count}{of_all} {family_words(kind, count, unit, sinks)}")
     twice = " (a head can count twice)" if counts.total() > len(heads) else ""
     where = "" if part.stack is None else f"{capital(part.stack.name)}: "
     return f"{where}{'; '.join(said)}{twice}."
@@ -102,7 +102,7 @@ def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookR
     for part in parts:
         heads = sorted_by_selection(part.select(choices.select), names)
         limit = beside_spans // len(parts) or len(heads)
-        chosen = heads[:limit] if choices.select else [head for _, head in heads_to_look_at(heads, limit)]
+        chosen = heads[:limit] if choices.select else heads_to_look_at(heads, limit)
         for head in chosen:
             rows.append(LookRow(part, head, head.role if analysis.profile else selected_verdict(head, names)))
     return rows

@@ -84,7 +84,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             first,
         ),
         "verification": verification_line(analysis.verification, model).plain,
-        "notes": _page_notes(analysis, first),
+        "notes": list(filter(None, [first, *_page_notes(analysis)])),
         "sides": [about.model],
         "axes": axes,
         "kinds": [part.stack.name for part in parts if part.stack is not None],
@@ -125,13 +125,13 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
 def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """The sentences of the terminal's first screen, and its heads to look at."""
-    chosen, rows = analysis.select(choices.select), look_rows(analysis, choices, MOST_LISTED)
+    rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        table = look_table(rows, len(chosen), choices)
+        table = look_table(rows, len(analysis.select(choices.select)), choices)
         listed = page_table(table.title, guess_note(analysis, rows), table.columns, rows, head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
-    return {"sentences": sentences(analysis, chosen), "look": listed, "does": does}
+    return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 
 
 def pattern_entry(packed: str, rows: int, columns: int, context: TextContext) -> dict[str, Any]:
@@ -150,14 +150,11 @@ def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId
     return [head.id for head in (*chosen, *others)]
 
 
-def _page_notes(analysis: Analysis, first: str) -> list[str]:
+def _page_notes(analysis: Analysis) -> Iterator[str]:
     recomputed = "verified" if analysis.verification.level else "recomputed"
-    lines = [
-        first,
-        f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
-        capital(f"{kinds_in_words(analysis)}.") if analysis.target else "",
-    ]
-    return [line for line in lines if line]
+    yield f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones."
+    if analysis.target:
+        yield capital(f"{kinds_in_words(analysis)}.")
 
 
 def kinds_in_words(analysis: Analysis) -> str:

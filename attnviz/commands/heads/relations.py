@@ -53,7 +53,7 @@ class HeadRelation:
     @property
     def arrow(self) -> str:
         """``obj dep→head``: who attends to whom."""
-        name = visible(role_name(self.name, self.direction))
+        name = role_name(self.name, self.direction)
         return f"{name} (better direction here)" if self.better else name
 
 

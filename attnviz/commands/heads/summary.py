@@ -9,6 +9,7 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_v
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
+from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry
 from attnviz.wording import visible
@@ -51,13 +52,13 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     }
 
 
-def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[tuple[str, HeadFindings]]:
+def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[HeadFindings]:
     """The clearest heads of each kind, each head once, up to ``most``; by kind, of every kind the first one.
 
     A kind is that of the first role over the corpus; heads without one stand below, by the parts of their labels.
     """
-    rows = list[tuple[int, str, HeadFindings]]()
-    left = list(heads)
+    places, left = dict[HeadId, int](), list(heads)
+    listed = list[HeadFindings]()
     for kind in LABEL_KINDS:
         ranked = []
         for head in left:
@@ -67,10 +68,11 @@ def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> 
                 ranked.append((not head.roles, -max(clearest), head.id, head))
         ranked.sort(key=lambda item: item[:3])
         new = [head for *_, head in ranked[: 3 if kind in MISSION else 1]]
-        rows += [(place, kind, head) for place, head in enumerate(new)]
-        left = [head for head in left if head not in new]
-    kept = sorted(rows, key=lambda row: row[0])[:most]
-    return [(kind, head) for place, kind, head in rows if (place, kind, head) in kept]
+        places |= {head.id: place for place, head in enumerate(new)}
+        listed += new
+        left = [head for head in left if head.id not in places]
+    kept = sorted(places, key=places.__getitem__)[:most]
+    return [head for head in listed if head.id in kept]
 
 
 def _kind_of(name: str) -> str:
@@ -81,7 +83,7 @@ def _kind_of(name: str) -> str:
 def listed_heads(analysis: Analysis) -> list[HeadFindings]:
     """The heads to look at, of every kind of attention equally many; the first one where no head stands out."""
     parts = analysis.parts
-    listed = [head for part in parts for _, head in heads_to_look_at(part.heads, MOST_LISTED // len(parts))]
+    listed = [head for part in parts for head in heads_to_look_at(part.heads, MOST_LISTED // len(parts))]
     return listed or list(analysis.heads[:1])
 
 

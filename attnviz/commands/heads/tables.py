@@ -19,7 +19,7 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.models.head_ids import ids_and_names
 from attnviz.present.fields import Field, pick
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS
+from attnviz.present.published import role_name
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
@@ -47,7 +47,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     of_target = []
     if target is not None:
         of_target = [target_note(target.text, target.generated), cut_note(target.tokens, "target")]
-    first, *others = sentences(analysis, chosen)
+    first, *others = sentences(analysis, choices)
     yield Text.assemble((first, "bold"), "\n\n", "\n".join(others))
     if rows:
         yield look_table(rows, len(chosen), choices)
@@ -74,23 +74,21 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
 
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
-    context = analysis.context
-    columns: list[Field[HeadFindings]] = [
-        Field("Head", lambda head: head.id),
-        Field("Label", lambda head: Text(head.shown, "dim" if head.mark else "")),  # grey if it is an indication only
-        *pick(LABEL, "label_score", "label_baseline", "label_n"),
-    ]
-    last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
+    context, unit = analysis.context, analysis.units.name
     listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
     if context.source is not None:
         listed.insert(0, DIAGONALITY)
     else:
         listed += [NOWHERE] if context.learned_sinks else []
         listed += ["distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column)]
-    for name in listed:
-        columns.append(_column(name, analysis.units.name))
-        has_uniform = name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)
-        last.append(context.uniform.get(name) if has_uniform else "")
+    columns: list[Field[HeadFindings]] = [
+        Field("Head", lambda head: head.id),
+        Field("Label", lambda head: Text(head.shown, "dim" if head.mark else "")),  # grey if it is an indication only
+        *pick(LABEL, "label_score", "label_baseline", "label_n"),
+        *(_column(name, unit) for name in listed),
+    ]
+    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
+    last = ["uniform", "", "", "", "", *(uniform.get(name, "") for name in listed)]
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
@@ -113,28 +111,21 @@ def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
     for head in heads:
         for verdict in head.verdicts:
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
-    patterns, relations = [], []
-    for (is_relation, name), entries in by_name.items():
-        n, base = entries[0][1].n, name.partition(":")[0]
-        if not is_relation:
-            patterns.append(entries)
-        elif n >= LEAST_N and (name == base or n < by_name[True, base][0][1].n):  # no subtype that is all of its base
-            relations.append(entries)
+
+    def is_shown(name: str, n: int) -> bool:  # a relation, unless it is a subtype that is all of its base
+        base = name.partition(":")[0]
+        return n >= LEAST_N and (name == base or n < by_name[True, base][0][1].n)
+
+    patterns = [entries for (is_relation, _), entries in by_name.items() if not is_relation]
+    relations = [each for (is_one, name), each in by_name.items() if is_one and is_shown(name, each[0][1].n)]
     rows = []
     for entries in [*patterns, *relations[:_RELATIONS]]:
         measured = [verdict for _, verdict in entries if verdict.score is not None] or [entries[0][1]]
         best = min(measured, key=lambda verdict: (-(verdict.score or 0.0), verdict.direction or ""))
-        n_showing = sum(verdict.holds for _, verdict in entries)
-        rows.append(
-            (
-                best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}",
-                _strongest(best, entries),
-                best.baseline,
-                "" if best.baseline is None else best.largest_baseline,
-                best.n,
-                f"{n_showing}/{len(entries)}" if best.n >= ENOUGH else "–",
-            )
-        )
+        guess = "" if best.baseline is None else best.largest_baseline
+        showing = f"{sum(verdict.holds for _, verdict in entries)}/{len(entries)}" if best.n >= ENOUGH else "–"
+        name = role_name(best.name, best.direction)
+        rows.append((name, _strongest(best, entries), best.baseline, guess, best.n, showing))
     titles = ("Pattern", "Strongest heads", "Baseline", "which", "n", "Show")
     columns = [Field(title, itemgetter(at), detail=title == "which") for at, title in enumerate(titles)]
     return RowTable("Patterns (the strongest heads of each, with their scores)", columns, rows)
