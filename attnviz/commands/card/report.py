@@ -14,6 +14,7 @@ from attnviz.commands.card.measure import NEAREST, Card, Cards
 from attnviz.commands.card.tables import (
     LEGEND,
     ROLE_COLUMNS,
+    Row,
     card_table,
     measured_on,
     no_sentence,
@@ -117,8 +118,8 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     if any(card.roles for card in result.cards):
         title += f", roles over {measured_on(*result.cards)}"
     cards = sorted(result.cards, key=lambda card: role_key(card.roles[0]) if card.roles else (inf,))
-    none = [None] * len(ROLE_COLUMNS)
-    clearest = [(role_table(card).rows or [none])[0] for card in cards]
+    none: Row = (None,) * len(ROLE_COLUMNS)
+    clearest = [next(iter(role_table(card).rows), none) for card in cards]
     rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
     columns = card_table("", ("head", *ROLE_COLUMNS, "roles"), rows, decimals=2).columns
     yield first_rows(title, columns, rows, choices.rows(14), "card.csv", order="the clearest role first")

@@ -40,12 +40,8 @@ class HeadFindings:
         return self.labelled.name
 
     @property
-    def on_text(self) -> list[tuple[str, Verdict]]:  # the parts of the label, by name
-        return list(zip(self.label.split(BOTH), self.labelled.verdicts, strict=False))
-
-    @property
-    def over_corpus(self) -> list[tuple[str, Role]]:  # the roles, by name
-        return [(role.role, role) for role in self.roles or ()]
+    def judged(self) -> list[Verdict | Role]:  # what its label and its roles are made of
+        return [*self.labelled.verdicts, *(self.roles or ())]
 
     @property
     def kinds(self) -> list[str]:
@@ -60,7 +56,7 @@ class HeadFindings:
     @property
     def role_label(self) -> str:
         """Its first role over the corpus as a label, after ``sink; `` where it is that, too; '' without a role."""
-        names = [name for name, _ in self.over_corpus]
+        names = [role.role for role in self.roles or ()]
         first = [SINK] if SINK in names[1:] else []
         return BOTH.join([*first, *names[:1]])
 
@@ -90,15 +86,14 @@ class HeadFindings:
             names.append(f"{role_name(self.role.role, None)} (corpus)")
         return " · ".join(names)
 
-    def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | Role]]:
-        """The parts of the label, and the roles, that any of these names selects, by name."""
-        parts: list[tuple[str, Verdict | Role]] = [*self.on_text, *self.over_corpus]
+    def found_as(self, names: Collection[str]) -> list[Verdict | Role]:
+        """The parts of the label, and the roles, that any of these names selects."""
         wanted = set(map(str.casefold, names))
-        return [(name, part) for name, part in parts if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
+        return [part for part in self.judged if not wanted.isdisjoint(map(str.casefold, _names_of(part.role)))]
 
     @property
     def names(self) -> set[str]:  # of its labels and roles, in any form, in lower case
-        labels = (*self.label.split(BOTH), *(role for role, _ in self.over_corpus))
+        labels = (*self.label.split(BOTH), *(role.role for role in self.roles or ()))
         return {form.casefold() for label in labels for form in _names_of(label)}
 
     @property
@@ -110,7 +105,8 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
     """Sort heads by the clarity of their labels, or of their part of a kind; those that cannot be measured last."""
 
     def clarity(head: HeadFindings) -> tuple[bool, float]:
-        of_kind = [verdict for name, verdict in head.on_text if family_of_label(name).name == kind]
+        verdicts = head.labelled.verdicts
+        of_kind = [verdict for verdict in verdicts if family_of_label(verdict.role).name == kind]
         return (True, rank_value(of_kind[0])) if of_kind else head.rank_key
 
     return sorted(heads, key=clarity, reverse=True)
@@ -125,14 +121,12 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
     ranked = clearest_first(heads)
     places: dict[HeadId, tuple[float, int]] = {}
     for turn, name in enumerate(names):
-        clarity = {
-            head.id: max(rank_value(part) for _, part in parts) for head in ranked if (parts := head.found_as([name]))
-        }
+        clarity = {head.id: max(map(rank_value, parts)) for head in ranked if (parts := head.found_as([name]))}
         for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
             places[id] = min(places.get(id, (rank, turn)), (rank, turn))
     shown = []
     for head in sorted(ranked, key=lambda head: places.get(head.id, (float("inf"), 0))):
-        leading = dict(head.found_as(names))
+        leading = {part.role for part in head.found_as(names)}
         roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
         shown.append(replace(head, roles=roles))
     return shown
@@ -140,7 +134,7 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
 
 def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
     """The verdict on the text that one of these names selects, else that of the label."""
-    selected = (part for _, part in head.found_as(names) if isinstance(part, Verdict))
+    selected = (part for part in head.found_as(names) if isinstance(part, Verdict))
     return next(selected, head.labelled.verdict)
 
 
@@ -201,7 +195,7 @@ def _names_of(label: str) -> Iterator[str]:
 
 def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
     labels = Counter(name for head in heads for name in head.label.split(BOTH))
-    roles = Counter(name for head in heads for name, _ in head.over_corpus)
+    roles = Counter(role.role for head in heads for role in head.roles or ())
     counts = [
         ", ".join(f"{role_name(name, None)} ({count})" for name, count in names.most_common())
         for names in (labels, roles)

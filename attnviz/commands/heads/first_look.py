@@ -22,7 +22,6 @@ from attnviz.present.role_words import family_words, role_words, short_name
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import RowTable, listed_of
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import counted, quoted, rounded, visible
 
 MOST_BESIDE_SPANS = 3  # heads that are listed above a table of spans
@@ -114,7 +113,7 @@ def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> R
     columns: list[Field[LookRow]] = [
         Field("Head", lambda row: row.head.id),
         Field("Over the corpus" if has_profile else "On this text", lambda row: does(*row)),
-        Field("Name", lambda row: short_name(_role_of(row.judged))),
+        Field("Name", lambda row: short_name(row.judged.role) if row.judged else ""),
         Field("Score", lambda row: score_and_baseline(row.judged)[0], write=_blank),
         Field("Guess", lambda row: score_and_baseline(row.judged)[1], write=_blank),
         Field("n", lambda row: f"{row.judged.n:,}" if row.judged else ""),
@@ -142,7 +141,7 @@ def on_this_text(part: Analysis, head: HeadFindings) -> str:
         return head.shown if verdict is None else f"{short_name(head.label)} ({rounded(verdict.judged[0])})"
     if role.relation is not None and part.parse is None:
         return "not parsed"
-    verdict = next((found for found in head.verdicts if found.name == (role.relation or role.role)), None)
+    verdict = next((found for found in head.verdicts if found.role == role.role), None)
     if verdict is None:
         return "none here" if role.relation is not None else "not looked for"
     if verdict.n < LEAST_N or (role.relation is not None and not verdict.enough):
@@ -175,18 +174,9 @@ def does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> s
     """What a head does, in words, and whether it does so beside sinks."""
     if judged is None:
         return head.label if head.label in NO_LABEL else f"shows {'no role' if part.profile else 'no pattern'}"
-    role = _role_of(judged)
-    words = role_words(role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
+    words = role_words(judged.role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
     label = head.role_label if isinstance(judged, Role) else head.label
-    return f"{words}, beside sinks" if role != SINK and label.startswith(SINK) else words
-
-
-def _role_of(judged: Role | Verdict | None) -> str:
-    if judged is None:
-        return UNNAMED
-    if isinstance(judged, Role):
-        return judged.role
-    return f"{SYNTACTIC}{judged.name}" if judged.kind == "syntactic" else judged.name
+    return f"{words}, beside sinks" if judged.role != SINK and label.startswith(SINK) else words
 
 
 def _blank(value: float | None) -> float | str:

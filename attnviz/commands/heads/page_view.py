@@ -173,7 +173,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     if role is not None:
         entry = {
             **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
-            "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
+            "kinds": list(dict.fromkeys(family_of_label(each.role).name for each in head.roles or ())),
             "where": unless_seen(analysis, head),
             "evidence": f"{over_corpus(analysis, head)}, measured on {corpora_of(analysis, [head])}",
         }

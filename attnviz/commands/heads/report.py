@@ -190,26 +190,20 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
     }
 
 
-_JUDGED = ("label_score", "label_baseline", "label_n")
-
-
 def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
     """Heads that were selected by what they do stand in the terminal's order, with the numbers that selected them."""
     whole = table(analysis, choices)
     _, names = ids_and_names(choices.select)
     if not names:
         return whole
-
-    def selected(field: Field[HeadFindings]) -> Field[HeadFindings]:
-        def value(head: HeadFindings) -> Any:
-            verdict = selected_verdict(head, names)
-            return field.value_for(head) if verdict is None else (*verdict.judged, verdict.n)[_JUDGED.index(field.name)]
-
-        return replace(field, value=value) if field.name in _JUDGED else field
-
-    fields = [selected(field) for field in whole.fields]
-    rows = [head for part in analysis.parts for head in sorted_by_selection(part.select(choices.select), names)]
-    return NamedTable("heads", fields, rows)
+    rows = []
+    for part in analysis.parts:
+        for head in sorted_by_selection(part.select(choices.select), names):
+            verdict, labelled = selected_verdict(head, names), head.labelled
+            if verdict is not None:
+                labelled = replace(labelled, verdicts=(verdict,), n=verdict.n)
+            rows.append(replace(head, labelled=labelled))
+    return NamedTable("heads", whole.fields, rows)
 
 
 def _further(analysis: Analysis, choices: ViewOptions) -> dict[str, NamedTable[Any]]:
@@ -269,6 +263,9 @@ SPEC = CommandSpec(
     further=_further,
     tensors=("attention.safetensors", _attention_bytes),
     in_paper=_in_paper,
-    paper=("id", "label", *_JUDGED, "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text"),
+    paper=(
+        *("id", "label", "label_score", "label_baseline", "label_n"),
+        *("role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text"),
+    ),
     top=None,
 )

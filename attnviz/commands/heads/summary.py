@@ -38,7 +38,7 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
             by_kind[kind].append(head)
     kinds = {}
     for kind, of_kind in by_kind.items():
-        best = next((head for head in clearest_first(of_kind, kind) if head.on_text), None)
+        best = next((head for head in clearest_first(of_kind, kind) if head.labelled.verdicts), None)
         kinds[kind] = {
             "heads": len(of_kind),
             "labels": dict(Counter(head.label for head in of_kind).most_common()),
@@ -62,8 +62,8 @@ def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> 
     for kind in LABEL_KINDS:
         ranked = []
         for head in left:
-            judged: list[tuple[str, Role | Verdict]] = [*(head.over_corpus[:1] or head.on_text)]
-            clearest = [rank_value(part) for name, part in judged if _kind_of(name) == kind]
+            judged: Sequence[Role | Verdict] = [head.role] if head.role else head.labelled.verdicts
+            clearest = [rank_value(part) for part in judged if _kind_of(part.role) == kind]
             if clearest:
                 ranked.append((not head.roles, -max(clearest), head.id, head))
         ranked.sort(key=lambda item: item[:3])
@@ -87,18 +87,18 @@ def listed_heads(analysis: Analysis) -> list[HeadFindings]:
     return listed or list(analysis.heads[:1])
 
 
-def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
-    verdict = head.labelled.verdict
-    return (None, None) if verdict is None else verdict.judged
-
-
 # The label of a head and the verdict behind it; None for what is unknown.
 LABEL: tuple[Field[HeadFindings], ...] = (
     Field(name="label", meaning="what the head does on this text"),
     Field(
-        "Score", lambda head: _judged(head)[0], name="label_score", meaning="share of attention, or of right guesses"
+        "Score",
+        lambda head: head.labelled.judged[0],
+        name="label_score",
+        meaning="share of attention, or of right guesses",
     ),
-    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline", meaning="the same of the best guess"),
+    Field(
+        "Baseline", lambda head: head.labelled.judged[1], name="label_baseline", meaning="the same of the best guess"
+    ),
     Field(value=lambda head: head.labelled.error_reduction, name="label_error_reduction"),
     Field("n", lambda head: head.labelled.n, name="label_n", meaning="pairs of tokens or words, or positions"),
     Field(value=lambda head: head.labelled.certain, name="label_certain"),

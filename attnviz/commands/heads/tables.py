@@ -32,6 +32,7 @@ from attnviz.present.tables import (
     verification_line,
 )
 from attnviz.present.view import ViewOptions
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import counted, rounded, visible
 
 _STRONGEST, _RELATIONS, _MOST_LISTED = 5, 8, 12
@@ -107,17 +108,17 @@ def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int |
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
     """Patterns and relations: the strongest heads of each, score beside baseline, and how many heads show it."""
-    by_name: dict[tuple[bool, str], list[tuple[HeadFindings, Verdict]]] = {}
+    of_roles: dict[str, list[tuple[HeadFindings, Verdict]]] = {}
     for head in heads:
         for verdict in head.verdicts:
-            by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
-
-    def is_shown(name: str, n: int) -> bool:  # a relation, unless it is a subtype that is all of its base
-        base = name.partition(":")[0]
-        return n >= LEAST_N and (name == base or n < by_name[True, base][0][1].n)
-
-    patterns = [entries for (is_relation, _), entries in by_name.items() if not is_relation]
-    relations = [each for (is_one, name), each in by_name.items() if is_one and is_shown(name, each[0][1].n)]
+            of_roles.setdefault(verdict.role, []).append((head, verdict))
+    patterns, relations = [], []
+    for role, entries in of_roles.items():
+        n, base = entries[0][1].n, role.removeprefix(SYNTACTIC).partition(":")[0]
+        if entries[0][1].relation is None:
+            patterns.append(entries)
+        elif n >= LEAST_N and (role == SYNTACTIC + base or n < of_roles[SYNTACTIC + base][0][1].n):
+            relations.append(entries)  # no subtype that is all of its base
     rows = []
     for entries in [*patterns, *relations[:_RELATIONS]]:
         measured = [verdict for _, verdict in entries if verdict.score is not None] or [entries[0][1]]

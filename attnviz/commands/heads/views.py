@@ -327,11 +327,9 @@ def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pool
     return [*means, np.where(np.all(hidden, axis=0), np.nan, of_all)]
 
 
-def _no_page(analysis: Analysis) -> str:
-    return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
-
+_NO_PAGE = "it shows all rows; leave out --queries (queries=...)"
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files, by_default=_fewer_heatmaps)
 MEAN = Drawing(_means, tiles_figure, draw_last_tile)
-PAGE = page_drawing("heads", page_data, _no_page)
+PAGE = page_drawing("heads", page_data, lambda analysis: "" if analysis.options.queries is None else _NO_PAGE)
