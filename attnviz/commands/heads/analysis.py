@@ -278,10 +278,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         role = self.own(head).role
         if role is None or (role.relation is not None and self.parse is None):
             return None
-        is_relation = role.relation is not None
-        wanted = (role.relation or role.role, is_relation)
-        counts = [verdict.n for verdict in head.verdicts if (verdict.name, verdict.kind == "syntactic") == wanted]
-        return any(counts) if counts or is_relation else None
+        counts = [verdict.n for verdict in head.verdicts if verdict.role == role.role]
+        return any(counts) if counts or role.relation is not None else None
 
     def chunks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
         """The verified patterns of a layer, or of some of its heads, in chunks of queries between :attr:`units`.

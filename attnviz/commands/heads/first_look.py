@@ -1,7 +1,8 @@
 """The first look of ``attnviz heads``: three sentences and the heads to look at, for the terminal and the page."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
@@ -16,26 +17,30 @@ from attnviz.models.head_ids import ids_and_names
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
-from attnviz.present.published import score_and_baseline
+from attnviz.present.published import role_numbers, score_and_baseline
 from attnviz.present.role_words import family_words, role_words, short_name
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import RowTable, listed_of
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import counted, quoted, rounded, visible
 
 MOST_BESIDE_SPANS = 3  # heads that are listed above a table of spans
 
 FEW = 100  # tokens of content below which a text is called short (our own choice)
 
-LookRow = tuple[Analysis, HeadFindings]  # a part of the model, and one of its heads
+
+class LookRow(NamedTuple):
+    """A part of the model, one of its heads, and what that does: over the corpus, or on this text."""
+
+    part: Analysis
+    head: HeadFindings
+    judged: Role | Verdict | None
 
 
-def sentences(analysis: Analysis, heads: Sequence[HeadFindings]) -> list[str]:
-    """What was read, what these heads do on it, and what to trust."""
-    ids = {head.id for head in heads}
-    of_parts = [(part, [head for head in part.heads if head.id in ids]) for part in analysis.parts]
-    kinds = [kinds_sentence(part, chosen) for part, chosen in of_parts if len(chosen) > 1]
+def sentences(analysis: Analysis, choices: ViewOptions) -> list[str]:
+    """What was read, what the selected heads do on it, and what to trust."""
+    of_parts = [(part, part.select(choices.select)) for part in analysis.parts]
+    kinds = [kinds_sentence(part, heads) for part, heads in of_parts if len(heads) > 1]
     return [subject(analysis), *kinds, *filter(None, [trust_sentence(analysis)])]
 
 
@@ -57,9 +62,10 @@ def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     counts = Counter(kind for head in heads for kind in head.kinds)
     ranked = sorted(counts.items(), key=lambda item: (item[0] == UNNAMED, -item[1]))  # those without a pattern last
     sinks = sinks_in_words(part.context.keys, unit, special=_special_tokens(part)) or "sinks"
-    said = [f"{count} {family_words(kind, count, unit, sinks)}" for kind, count in ranked]
-    of_all = f"{counts[ranked[0][0]]} of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads"
-    said[0] = said[0].replace(str(counts[ranked[0][0]]), of_all, 1)
+    said = []
+    for place, (kind, count) in enumerate(ranked):
+        of_all = f" of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads" if place == 0 else ""
+        said.append(f"{count}{of_all} {family_words(kind, count, unit, sinks)}")
     twice = " (a head can count twice)" if counts.total() > len(heads) else ""
     where = "" if part.stack is None else f"{capital(part.stack.name)}: "
     return f"{where}{'; '.join(said)}{twice}."
@@ -85,55 +91,43 @@ def profile_command(checkpoint: Checkpoint) -> str:
 
 
 def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookRow]:
-    """The heads to look at, of every kind of attention equally many, or those that are selected; 0 for all of them."""
+    """The heads to look at, of every kind of attention equally many, or those that are selected; 0 for all of them.
+
+    Each with what it does over the corpus, or without a profile on this text, for which it is listed.
+    """
     _, names = ids_and_names(choices.select)
     parts, rows = analysis.parts_of(choices.select), list[LookRow]()
     beside_spans = MOST_BESIDE_SPANS if analysis.spans and most else most
     for part in parts:
         heads = sorted_by_selection(part.select(choices.select), names)
         limit = beside_spans // len(parts) or len(heads)
-        chosen = heads[:limit] if choices.select else [head for _, head in heads_to_look_at(heads, limit)]
-        rows += [(part, head) for head in chosen]
+        chosen = heads[:limit] if choices.select else heads_to_look_at(heads, limit)
+        for head in chosen:
+            rows.append(LookRow(part, head, head.role if analysis.profile else selected_verdict(head, names)))
     return rows
 
 
-def look_table(
-    rows: Sequence[LookRow], n_heads: int, names: Collection[str], choices: ViewOptions
-) -> RowTable[LookRow]:
-    """What each head does over the corpus, or without a profile on this text.
-
-    ``names`` are those that selected the heads, which say for what a head is listed.
-    """
-    unit, has_profile = rows[0][0].units.name, any(part.profile is not None for part, _ in rows)
-
-    def judged(row: LookRow) -> Role | Verdict | None:
-        return row[1].role if has_profile else selected_verdict(row[1], names)
-
-    def numbers(row: LookRow) -> tuple[float | None, float | None]:
-        return score_and_baseline(judged(row))
-
-    def n_of(row: LookRow) -> str:
-        found = judged(row)
-        return "" if found is None else f"{found.n:,}"
-
+def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> RowTable[LookRow]:
+    """What each head does over the corpus, or without a profile on this text."""
+    unit, has_profile = rows[0].part.units.name, rows[0].part.profile is not None
     columns: list[Field[LookRow]] = [
-        Field("Head", lambda row: row[1].id),
-        Field("Over the corpus" if has_profile else "On this text", lambda row: _does(*row, judged(row))),
-        Field("Name", lambda row: short_name(_role_of(judged(row)))),
-        Field("Score", lambda row: _blank(numbers(row)[0])),
-        Field("Guess", lambda row: _blank(numbers(row)[1])),
-        Field("n", n_of),
+        Field("Head", lambda row: row.head.id),
+        Field("Over the corpus" if has_profile else "On this text", lambda row: does(*row)),
+        Field("Name", lambda row: short_name(row.judged.role) if row.judged else ""),
+        Field("Score", lambda row: score_and_baseline(row.judged)[0], write=_blank),
+        Field("Guess", lambda row: score_and_baseline(row.judged)[1], write=_blank),
+        Field("n", lambda row: f"{row.judged.n:,}" if row.judged else ""),
     ]
     if has_profile:
-        columns.append(Field("On this text", lambda row: on_this_text(*row)))
+        columns.append(Field("On this text", lambda row: on_this_text(row.part, row.head)))
     if choices.relation:
         counts = {}
-        for part in dict.fromkeys(part for part, _ in rows):
-            for relation in relations_of(part, [head for of, head in rows if of is part], choices.relation):
+        for part in dict.fromkeys(row.part for row in rows):
+            for relation in relations_of(part, [row.head for row in rows if row.part is part], choices.relation):
                 counts[relation.head.id] = f"{visible(relation.name)} {relation.found} of {len(relation.pairs)}"
-        columns.insert(3, Field("Finds", lambda row: counts.get(row[1].id, "")))
+        columns.insert(3, Field("Finds", lambda row: counts.get(row.head.id, "")))
     for name in dict.fromkeys(map(statistic_named, choices.maps)):
-        columns.append(statistic_field(name, lambda row, name=name: row[1].statistics.get(name), unit))  # type: ignore[misc]
+        columns.append(statistic_field(name, lambda row, name=name: row.head.statistics.get(name), unit))  # type: ignore[misc]
     return RowTable(
         f"Heads to look at ({listed_of(len(rows), n_heads)}); a score is from n tokens or pairs", columns, rows
     )
@@ -141,21 +135,19 @@ def look_table(
 
 def on_this_text(part: Analysis, head: HeadFindings) -> str:
     """Whether a head does on this text what it does over the corpus; the label of a head that does nothing there."""
-    resting = SINK in head.kinds
     role = head.role
     if role is None:
         verdict = head.labelled.verdict
         return head.shown if verdict is None else f"{short_name(head.label)} ({rounded(verdict.judged[0])})"
-    wanted = role.relation or role.role
-    verdict = next((found for found in head.verdicts if found.name == wanted), None)
     if role.relation is not None and part.parse is None:
         return "not parsed"
+    verdict = next((found for found in head.verdicts if found.role == role.role), None)
     if verdict is None:
         return "none here" if role.relation is not None else "not looked for"
     if verdict.n < LEAST_N or (role.relation is not None and not verdict.enough):
         return "too few" if verdict.n else "none here"
     shows = verdict.holds and verdict.direction == role.direction
-    if resting and wanted != SINK:
+    if SINK in head.kinds and role.role != SINK:
         return "yes, and sinks" if shows else "mostly sinks"
     return f"{'yes' if shows else 'no'} ({rounded(verdict.judged[0])})"
 
@@ -165,7 +157,7 @@ def guess_note(analysis: Analysis, rows: Sequence[LookRow]) -> str:
     note = "Guess: uniform attention, or the best of six rules."
     if analysis.profile is None:
         return f"{note} n below {ENOUGH}: weak."
-    shown = next((head.id for _, head in rows if head.role is not None and not head.role.describes), None)
+    shown = next((row.head.id for row in rows if row.head.role is not None and not row.head.role.describes), None)
     if shown is None:
         return note
     named = [] if analysis.checkpoint.name == "minilm" else analysis.checkpoint.model_options
@@ -178,23 +170,45 @@ def _special_tokens(analysis: Analysis) -> str:
     return " and ".join(dict.fromkeys(visible(label) for label, special in labels if special))
 
 
-def _does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> str:
+def does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> str:
     """What a head does, in words, and whether it does so beside sinks."""
     if judged is None:
         return head.label if head.label in NO_LABEL else f"shows {'no role' if part.profile else 'no pattern'}"
-    role = _role_of(judged)
-    words = role_words(role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
+    words = role_words(judged.role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
     label = head.role_label if isinstance(judged, Role) else head.label
-    return f"{words}, beside sinks" if role != SINK and label.startswith(SINK) else words
-
-
-def _role_of(judged: Role | Verdict | None) -> str:
-    if judged is None:
-        return UNNAMED
-    if isinstance(judged, Role):
-        return judged.role
-    return f"{SYNTACTIC}{judged.name}" if judged.kind == "syntactic" else judged.name
+    return f"{words}, beside sinks" if judged.role != SINK and label.startswith(SINK) else words
 
 
 def _blank(value: float | None) -> float | str:
     return "" if value is None else value
+
+
+def seen(part: Analysis, head: HeadFindings) -> str | None:
+    """Whether this text has the head's role over the corpus, in words; None without a role.
+
+    ``not parsed``, or for a role that is not looked for in a text ``not looked for``, where that is not known.
+    """
+    if head.role is None:
+        return None
+    unknown = "not looked for" if head.role.relation is None else "not parsed"
+    return {True: "seen", False: "not here", None: unknown}[part.has_role(head)]
+
+
+def unless_seen(part: Analysis, head: HeadFindings) -> str:
+    """`` (not here)`` and the like after a role that is not :func:`seen`; else ''."""
+    word = seen(part, head)
+    return "" if word in (None, "seen") else f" ({word})"
+
+
+def over_corpus(part: Analysis, head: HeadFindings) -> str:
+    """``over the corpus from object to verb (not here), score 0.74, baseline 0.36, n = 1,190``; '' without a role."""
+    role = head.role
+    if role is None:
+        return ""
+    return f"over the corpus {does(part, head, role)}{unless_seen(part, head)}, {role_numbers(role)}"
+
+
+def labels_and_roles(part: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """Heads with their labels, and the roles over the corpus if there are any, for captions."""
+    names = ("; ".join(filter(None, (head.shown, over_corpus(part, head)))) for head in heads)
+    return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))
