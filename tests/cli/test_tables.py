@@ -240,7 +240,7 @@ def test_heads_with_a_role_over_the_corpus_stand_first_and_say_what_this_text_sh
         ("L0H0", [replace(role("syntactic:nsubj", 0.7, 0.4), direction="head_to_dependent")], PARSE, "too few"),
         ("L0H0", [role("syntactic:nsubj", 0.7, 0.4)], OBJ, "none here"),
         ("L0H0", [role("syntactic:nsubj", 0.7, 0.4)], None, "not parsed"),
-        ("L0H0", [role("coreference", 0.7, 0.4)], PARSE, "not looked for"),
+        ("L0H0", [role("coreference", 0.7, 0.4)], PARSE, "corpus only"),
         ("L0H0", [role("induction", 0.7, 0.4)], PARSE, "none here"),
     ],
 )

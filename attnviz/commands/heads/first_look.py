@@ -7,7 +7,7 @@ from typing import NamedTuple
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import relations_of
-from attnviz.commands.heads.summary import heads_to_look_at
+from attnviz.commands.heads.summary import corpora_of, heads_to_look_at
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, NO_LABEL, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
@@ -26,7 +26,7 @@ from attnviz.wording import counted, quoted, rounded, visible
 
 MOST_BESIDE_SPANS = 3  # heads that are listed above a table of spans
 
-FEW = 100  # tokens of content below which a text is called short (our own choice)
+FEW = 100  # tokens below which a text is called short (our own choice)
 
 
 class LookRow(NamedTuple):
@@ -45,13 +45,12 @@ def sentences(analysis: Analysis, choices: ViewOptions) -> list[str]:
 
 
 def subject(analysis: Analysis) -> str:
-    """``minilm, 72 heads, on “The cat ran” (3 tokens, [CLS] and [SEP])``."""
+    """``minilm, 72 heads, on “The cat ran” (5 tokens)``."""
     what = f"{analysis.checkpoint.short_name}, {counted(len(analysis.heads), 'head')}, on"
     if analysis.target is not None:
         return f"{what} {analysis.parts[-1].figure_context.text_line}"
     units = analysis.context.units
-    size = counted(len(units) - sum(units.special), units.name)
-    return f"{what} {quoted(analysis.text)} ({', '.join(filter(None, [size, _special_tokens(analysis)]))})"
+    return f"{what} {quoted(analysis.text)} ({counted(len(units), units.name)})"
 
 
 def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
@@ -66,18 +65,18 @@ def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     for place, (kind, count) in enumerate(ranked):
         of_all = f" of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads" if place == 0 else ""
         said.append(f"{count}{of_all} {family_words(kind, count, unit, sinks)}")
-    twice = " (a head can count twice)" if counts.total() > len(heads) else ""
-    where = "" if part.stack is None else f"{capital(part.stack.name)}: "
-    return f"{where}{'; '.join(said)}{twice}."
+    twice = " (some count twice)" if counts.total() > len(heads) else ""
+    where = "On this text" if part.stack is None else capital(part.stack.name)
+    return f"{where}: {'; '.join(said)}{twice}."
 
 
 def trust_sentence(analysis: Analysis) -> str:
     """Whether to trust this text or the stored profile, and of which corpora; without one what makes it."""
-    n, unit, profile = analysis.context.n_non_sink, analysis.units.name, analysis.profile
-    few = f"{counted(n, unit)} {'is' if n == 1 else 'are'} few" if LEAST_N <= n < FEW else ""
-    if profile is not None:
-        trust = f"{few}: trust “corpus”," if few else "“corpus” is"
-        return f"{trust} a stored profile over {visible(profile.measured_on)}."
+    n, unit = len(analysis.context.units), analysis.units.name
+    few = f"{counted(n, unit)} are few" if 1 < n < FEW else ""
+    if analysis.profile is not None:
+        trust = f"{few}: trust the column “Over the corpus”," if few else "“Over the corpus” is"
+        return f"{trust} a stored profile of {corpora_of(analysis, analysis.heads)}."
     if analysis.checkpoint.stacks or not analysis.verification.level:
         return ""
     begins = f"{few}; to" if few else "To"
@@ -114,8 +113,8 @@ def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> R
         Field("Head", lambda row: row.head.id),
         Field("Over the corpus" if has_profile else "On this text", lambda row: does(*row)),
         Field("Name", lambda row: short_name(row.judged.role) if row.judged else ""),
-        Field("Score", lambda row: score_and_baseline(row.judged)[0], write=_blank),
-        Field("Guess", lambda row: score_and_baseline(row.judged)[1], write=_blank),
+        Field("Score", lambda row: score_and_baseline(row.judged)[0] if row.judged else ""),
+        Field("Guess", lambda row: score_and_baseline(row.judged)[1] if row.judged else ""),
         Field("n", lambda row: f"{row.judged.n:,}" if row.judged else ""),
     ]
     if has_profile:
@@ -128,40 +127,57 @@ def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> R
         columns.insert(3, Field("Finds", lambda row: counts.get(row.head.id, "")))
     for name in dict.fromkeys(map(statistic_named, choices.maps)):
         columns.append(statistic_field(name, lambda row, name=name: row.head.statistics.get(name), unit))  # type: ignore[misc]
-    return RowTable(
-        f"Heads to look at ({listed_of(len(rows), n_heads)}); a score is from n tokens or pairs", columns, rows
-    )
+    title = f"Heads to look at ({listed_of(len(rows), n_heads)})"
+    one = next((str(row.head.id) for row in rows if row.head.role is not None), None)
+    if one is not None:
+        model = rows[0].part.checkpoint
+        named = [] if model.name == "minilm" else model.model_options
+        title += f"; more of one: {visible(' '.join(['attnviz card', one, *named]))}"
+    return RowTable(title, columns, rows)
 
 
 def on_this_text(part: Analysis, head: HeadFindings) -> str:
     """Whether a head does on this text what it does over the corpus; the label of a head that does nothing there."""
-    role = head.role
-    if role is None:
+    if head.role is None:
         verdict = head.labelled.verdict
         return head.shown if verdict is None else f"{short_name(head.label)} ({rounded(verdict.judged[0])})"
+    word, score = _here(part, head, head.role)
+    return word if score is None else f"{word} ({rounded(score)})"
+
+
+def seen(part: Analysis, head: HeadFindings) -> str | None:
+    """:func:`on_this_text` without the score; None for a head without a role."""
+    return None if head.role is None else _here(part, head, head.role)[0]
+
+
+def in_text(part: Analysis, head: HeadFindings) -> bool | None:
+    """Whether a head does on this text what it does over the corpus; None where that is not known."""
+    word = seen(part, head)
+    return None if word in (None, "not parsed", "corpus only", "too few") else word in ("yes", "yes, and sinks")
+
+
+def _here(part: Analysis, head: HeadFindings, role: Role) -> tuple[str, float | None]:
     if role.relation is not None and part.parse is None:
-        return "not parsed"
+        return "not parsed", None
     verdict = next((found for found in head.verdicts if found.role == role.role), None)
     if verdict is None:
-        return "none here" if role.relation is not None else "not looked for"
+        return "none here" if role.relation is not None else "corpus only", None
     if verdict.n < LEAST_N or (role.relation is not None and not verdict.enough):
-        return "too few" if verdict.n else "none here"
+        return "too few" if verdict.n else "none here", None
     shows = verdict.holds and verdict.direction == role.direction
     if SINK in head.kinds and role.role != SINK:
-        return "yes, and sinks" if shows else "mostly sinks"
-    return f"{'yes' if shows else 'no'} ({rounded(verdict.judged[0])})"
+        return "yes, and sinks" if shows else "mostly sinks", None
+    return "yes" if shows else "no", verdict.judged[0]
 
 
-def guess_note(analysis: Analysis, rows: Sequence[LookRow]) -> str:
-    """What a guess is, and the command that shows one of the heads."""
-    note = "Guess: uniform attention, or the best of six rules."
-    if analysis.profile is None:
-        return f"{note} n below {ENOUGH}: weak."
-    shown = next((row.head.id for row in rows if row.head.role is not None and not row.head.role.describes), None)
-    if shown is None:
-        return note
-    named = [] if analysis.checkpoint.name == "minilm" else analysis.checkpoint.model_options
-    return f"{note} One head: {visible(' '.join(['attnviz card', str(shown), *named]))}"
+def score_notes(rows: Sequence[LookRow]) -> list[str]:
+    """What scores and guesses are."""
+    shown = {row.judged.role for row in rows if row.judged}
+    others = {"semantic": "semantic: a cosine", "broad": "broad: of uniform entropy"}
+    score = "; ".join(["share of attention, or of n pairs found", *(others[r] for r in others if r in shown)])
+    guess = "the same for uniform attention, or the best of six rules"
+    weak = "" if rows[0].part.profile else f" n below {ENOUGH}: weak."
+    return [f"Score: {score}.", f"Guess: {guess}.{weak}"]
 
 
 def _special_tokens(analysis: Analysis) -> str:
@@ -179,25 +195,9 @@ def does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> s
     return f"{words}, beside sinks" if judged.role != SINK and label.startswith(SINK) else words
 
 
-def _blank(value: float | None) -> float | str:
-    return "" if value is None else value
-
-
-def seen(part: Analysis, head: HeadFindings) -> str | None:
-    """Whether this text has the head's role over the corpus, in words; None without a role.
-
-    ``not parsed``, or for a role that is not looked for in a text ``not looked for``, where that is not known.
-    """
-    if head.role is None:
-        return None
-    unknown = "not looked for" if head.role.relation is None else "not parsed"
-    return {True: "seen", False: "not here", None: unknown}[part.has_role(head)]
-
-
 def unless_seen(part: Analysis, head: HeadFindings) -> str:
-    """`` (not here)`` and the like after a role that is not :func:`seen`; else ''."""
-    word = seen(part, head)
-    return "" if word in (None, "seen") else f" ({word})"
+    """`` (none here)`` and the like after a role that this text does not show; else ''."""
+    return "" if head.role is None or in_text(part, head) else f" ({seen(part, head)})"
 
 
 def over_corpus(part: Analysis, head: HeadFindings) -> str:

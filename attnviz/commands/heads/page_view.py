@@ -7,10 +7,11 @@ from typing import Any
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.first_look import (
-    guess_note,
+    in_text,
     look_rows,
     look_table,
     over_corpus,
+    score_notes,
     sentences,
     unless_seen,
 )
@@ -129,7 +130,7 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
     listed = None
     if rows:
         table = look_table(rows, len(analysis.select(choices.select)), choices)
-        listed = page_table(table.title, guess_note(analysis, rows), table.columns, rows, head=0)
+        listed = page_table(table.title, " ".join(score_notes(rows)), table.columns, rows, head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 
@@ -172,7 +173,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     role, entry = head.role, None
     if role is not None:
         entry = {
-            **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
+            **label_entry(role_name(role.role, None), head.role_label, seen=in_text(analysis, head)),
             "kinds": list(dict.fromkeys(family_of_label(each.role).name for each in head.roles or ())),
             "where": unless_seen(analysis, head),
             "evidence": f"{over_corpus(analysis, head)}, measured on {corpora_of(analysis, [head])}",

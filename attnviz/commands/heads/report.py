@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
-from attnviz.commands.heads.first_look import seen
+from attnviz.commands.heads.first_look import in_text, seen
 from attnviz.commands.heads.relations import HeadRelation, relations_of, word_positions
 from attnviz.commands.heads.spans import lookback_fields, span_table, spans_entry
 from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, summary_entry
@@ -124,7 +124,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
             name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")
         }
         part = parts[head.id]
-        return {"name": head.role.role, **numbers, "in_text": part.has_role(head), "seen": seen(part, head)}
+        return {"name": head.role.role, **numbers, "in_text": in_text(part, head), "seen": seen(part, head)}
 
     return [
         *HEAD,

@@ -9,14 +9,14 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_v
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
-from attnviz.models.head_ids import HeadId
+from attnviz.measures.patterns import describes
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry
 from attnviz.wording import visible
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
 MISSION = ("local", "syntactic", "long-range")  # of these up to three heads are among those to look at, of others one
-MOST_LISTED = 7  # heads to look at
+MOST_LISTED = 6  # heads to look at
 MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
 
 
@@ -53,26 +53,26 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
 
 
 def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[HeadFindings]:
-    """The clearest heads of each kind, each head once, up to ``most``; by kind, of every kind the first one.
+    """The clearest heads of each kind, each head once, up to ``most``: first by roles that are evidence, over a corpus.
 
-    A kind is that of the first role over the corpus; heads without one stand below, by the parts of their labels.
+    Then by roles that only describe, then by the labels of heads without a role.
     """
-    places, left = dict[HeadId, int](), list(heads)
-    listed = list[HeadFindings]()
-    for kind in LABEL_KINDS:
-        ranked = []
+    ranked = list[tuple[bool, bool, int, int, HeadFindings]]()
+    left = list(heads)
+    for kind_at, kind in enumerate(LABEL_KINDS):
+        of_kind = []
         for head in left:
             judged: Sequence[Role | Verdict] = [head.role] if head.role else head.labelled.verdicts
             clearest = [rank_value(part) for part in judged if _kind_of(part.role) == kind]
             if clearest:
-                ranked.append((not head.roles, -max(clearest), head.id, head))
-        ranked.sort(key=lambda item: item[:3])
-        new = [head for *_, head in ranked[: 3 if kind in MISSION else 1]]
-        places |= {head.id: place for place, head in enumerate(new)}
-        listed += new
-        left = [head for head in left if head.id not in places]
-    kept = sorted(places, key=places.__getitem__)[:most]
-    return [head for head in listed if head.id in kept]
+                without = not head.role
+                of_kind.append((without, not without and describes(judged[0].role), -max(clearest), head.id, head))
+        of_kind.sort(key=lambda item: item[:4])
+        new = of_kind[: 3 if kind in MISSION else 1]
+        ranked += [(without, only, place, kind_at, head) for place, (without, only, *_, head) in enumerate(new)]
+        left = [head for head in left if head not in [item[-1] for item in new]]
+    kept = sorted(ranked, key=lambda item: item[:4])[:most]
+    return [item[-1] for item in sorted(kept, key=lambda item: (item[3], item[2]))]
 
 
 def _kind_of(name: str) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, sorted_by_selection
-from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
+from attnviz.commands.heads.first_look import look_rows, look_table, score_notes, sentences
 from attnviz.commands.heads.spans import span_tables
 from attnviz.commands.heads.summary import LABEL, MOST_LISTED
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
@@ -55,7 +55,7 @@ def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[Renderable
     if not choices.verbose:
         yield from _contact_table(analysis, chosen, choices.rows(MOST_LISTED))
         yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole=False)
-        below = notes(guess_note(analysis, rows) if rows else "", *of_target)
+        below = notes(*of_target, *(score_notes(rows) if rows else ()))
         yield Group(below, checked_line(analysis.verification, analysis.checkpoint))
         return
     for part in analysis.parts_of(choices.select):

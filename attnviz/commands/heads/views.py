@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
-from attnviz.commands.heads.first_look import over_corpus, unless_seen
+from attnviz.commands.heads.first_look import in_text, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
@@ -105,10 +105,10 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         rows = f"{rows}; ticks: {sinks_in_words(shown[0].keys, about.unit)}"
     roles, corpus = "", ""
     if analysis.profile is not None:
-        roles = "On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
+        roles = "On the right: the role over a corpus (hollow: this text does not show it; half: not known)."
         corpus = (
             f"on the right the role over a corpus ({corpora_of(analysis, heads)}; a stored profile), hollow "
-            "where this text has no case of it, half where that is not known"
+            "where this text does not show it, half where that is not known"
         )
     yield HeadGridPlan(
         stem="overview",
@@ -148,7 +148,7 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
         over_corpus = (
             family_of_label(role.role),
             (name + unless_seen(analysis, head), name, brief_name(role.role)),
-            analysis.has_role(head),
+            in_text(analysis, head),
         )
     names = (label, label.replace(SYNTACTIC, "syn: "), visible(brief_name(head.label)), shorter(label))
     last = "" if head.label == UNNAMED else brief_name(shorter(label)) + head.mark  # the family's sign says as much
