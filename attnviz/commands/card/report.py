@@ -121,7 +121,7 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     none: Row = (None,) * len(ROLE_COLUMNS)
     clearest = [next(iter(role_table(card).rows), none) for card in cards]
     rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
-    columns = card_table("", ("head", *ROLE_COLUMNS, "roles"), rows, decimals=2).columns
+    columns = card_table("", ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2).columns
     yield first_rows(title, columns, rows, choices.rows(14), "card.csv", order="the clearest role first")
     if choices.verbose:
         yield notes(LEGEND)

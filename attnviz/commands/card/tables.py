@@ -13,7 +13,6 @@ from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
 from attnviz.present.fields import Field
-from attnviz.present.figure_context import capital
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.role_words import role_words
 from attnviz.present.tables import RowTable
@@ -22,7 +21,7 @@ from attnviz.wording import counted, quoted, rounded, signed, visible
 
 PROMOTED = 3  # tokens whose logits the head raises most, in the table
 
-ROLE_COLUMNS = ("role", "score", "guess", "interval", "untrained", "n")
+ROLE_COLUMNS = ("Role", "Score", "Guess", "Interval", "Untrained", "n")
 
 LEGEND = (
     "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
@@ -36,10 +35,10 @@ Cell = str | int | float | tuple[float, float] | None
 Row = tuple[Cell, ...]
 
 
-def card_table(title: str, names: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> RowTable[Row]:
-    """A table of rows of values, with these names of columns, the least important last, and decimals of numbers."""
+def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> RowTable[Row]:
+    """A table of rows of values, with these titles of columns, the least important last, and decimals of numbers."""
     write = partial(cell_text, decimals=decimals)
-    columns = [Field[Row](capital(name), itemgetter(at), write=write) for at, name in enumerate(names)]
+    columns = [Field[Row](column, itemgetter(at), write=write) for at, column in enumerate(titles)]
     return RowTable(title, columns, rows)
 
 
@@ -136,7 +135,7 @@ def exchange_table(card: Card) -> RowTable[Row]:
         near = card.nearest[:NEAREST]
         names = ", ".join(str(head) for head, _ in near)
         rows.append(("nearest patterns", names, near[0][1], f"median {cell_text(middle)}"))
-    return card_table(title, ("what", "heads or tokens", "value", "vs chance"), rows)
+    return card_table(title, ("What", "Heads or tokens", "Value", "Vs chance"), rows)
 
 
 def _deviations(pair: Pair) -> str:
@@ -180,7 +179,7 @@ def ablation_table(card: Card) -> RowTable[Row]:
         add(on, role.queries[metric])
         add(others, role.others[metric])
         add("difference", role.difference[metric], "none shown" if role.verdict == SAME else role.verdict)
-    return card_table(title, ("on", "effect", "interval", "verdict"), rows)
+    return card_table(title, ("On", "Effect", "Interval", "Verdict"), rows)
 
 
 def effect_on_relation(card: Card) -> RoleEffect | None:

@@ -201,11 +201,11 @@ def unless_seen(part: Analysis, head: HeadFindings) -> str:
 
 
 def over_corpus(part: Analysis, head: HeadFindings) -> str:
-    """``over the corpus from object to verb (not here), score 0.74, baseline 0.36, n = 1,190``; '' without a role."""
+    """``over the corpus: from object to verb (not here), score 0.74, baseline 0.36, n = 1,190``; '' without a role."""
     role = head.role
     if role is None:
         return ""
-    return f"over the corpus {does(part, head, role)}{unless_seen(part, head)}, {role_numbers(role)}"
+    return f"over the corpus: {does(part, head, role)}{unless_seen(part, head)}, {role_numbers(role)}"
 
 
 def labels_and_roles(part: Analysis, heads: Sequence[HeadFindings]) -> str:
