@@ -55,8 +55,10 @@ def claim_figure(plan: ClaimPlan, style: Style, vector: bool = False) -> Figure:
     beside = width >= _NARROW
     of_scores = _AROUND + _ROW * _ROWS
     heights = [of_scores if beside else 2 * of_scores]
-    heights += [sentences_height(plan.strips, width)] if plan.strips else []
-    heights += [_AROUND + _ROW * max(len(plan.removed), _ROWS)] if plan.removed else []
+    if plan.strips:
+        heights.append(sentences_height(plan.strips, width))
+    if plan.removed:
+        heights.append(_AROUND + _ROW * max(len(plan.removed), _ROWS))
     page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
     parts: list[Any] = list(page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     of_map, scores = parts[0].subplots(*((1, 2) if beside else (2, 1)))
@@ -102,8 +104,9 @@ def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style
             written = written.partition(" (")[0]
         put_text(ax, 0, row + 0.35, fitted(bar.name, _TEXT, room - text_width(written, _TEXT) - 8), **look)
         put_text(ax, 1, row + 0.35, written, ha="right", **look)
-        ax.plot([0, bar.value], [row + 0.72] * 2, color=colour, lw=2.5, alpha=0.5, solid_capstyle="butt")
-        ax.plot(bar.interval or [], [row + 0.72] * len(bar.interval or []), color=style.greys.ink, lw=0.8)
+        ax.hlines(row + 0.72, 0, bar.value, colors=colour, lw=2.5, alpha=0.5)
+        if bar.interval is not None:
+            ax.hlines(row + 0.72, *bar.interval, colors=style.greys.ink, lw=0.8)
         ax.plot(bar.value, row + 0.72, "o", ms=4, mew=0, color=colour, clip_on=False)
     ax.set(ylim=(max(len(bars), _ROWS), 0), yticks=[])
     _dress(ax, heading, "y", ("bottom",), style)

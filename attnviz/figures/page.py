@@ -2,9 +2,9 @@
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -43,6 +43,9 @@ class PagePlan:
     caption: str
     title: str  # above the picture, as are the notes
     notes: tuple[str, ...]
+
+
+P = TypeVar("P", bound=PagePlan)
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,26 @@ def new_page(
                 figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
             down += size * _LINE / 72
     return figure
+
+
+def chart_page(
+    plan: P,
+    style: Style,
+    draw: Callable[[Axes, P, Style], object],
+    *,
+    width: float,
+    body: float,
+    handles: Sequence[Artist] = (),
+) -> Figure:
+    """A new figure of one chart, which ``draw`` draws, above a legend; ``width`` and ``body`` without it in inches."""
+    width = page_width(style, width)
+    with figure_style():
+        below = legend_height(handles, width) if handles else 0
+        page = new_page(plan.title, plan.notes, style, width=width, body=body + below)
+        draw(page.subplots(), plan, style)
+        if handles:
+            add_legend(page, handles, style)
+        return page
 
 
 def heading(
@@ -247,6 +270,14 @@ def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Seque
     ax.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
     for side, spine in ax.spines.items():
         spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
+
+
+def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> None:
+    """Style the Axes of scores from 0 to 1, in a named row each."""
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), facecolor=style.greys.paper)
+    ax.set_xlabel(label, fontsize=8, color=text_colour(style, "axes.labelcolor"))
+    ax.set_yticks(range(len(names)), names, family=font_families(names), parse_math=False)
+    dress_chart(ax, style, "both", ("bottom",))
 
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:

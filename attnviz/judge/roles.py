@@ -82,6 +82,10 @@ class Role:
         return self.score - self.baseline
 
     @property
+    def judged(self) -> tuple[float, float]:  # score and baseline, as those of a verdict
+        return self.score, self.baseline
+
+    @property
     def error_reduction(self) -> float | None:  # share of the baseline's errors that the head does not make
         return error_reduction(self.score, self.baseline)
 

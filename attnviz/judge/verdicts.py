@@ -59,6 +59,16 @@ class Verdict:
     on_content: float | None = None  # of broad, the score over content queries and keys alone
 
     @property
+    def relation(self) -> str | None:
+        """The relation, ``nsubj``; None for a pattern."""
+        return self.name if self.kind == "syntactic" else None
+
+    @property
+    def role(self) -> str:
+        """The role that a head with it has: ``previous-token``, ``syntactic:nsubj``."""
+        return self.name if self.relation is None else f"syntactic:{self.name}"
+
+    @property
     def passed(self) -> bool | None:
         """Whether it holds and is evidence; None for a pattern that only describes."""
         return None if describes(self.name) else self.holds
@@ -110,6 +120,10 @@ class Label:
     @property
     def verdict(self) -> Verdict | None:  # behind the last part
         return self.verdicts[-1] if self.verdicts else None
+
+    @property
+    def judged(self) -> tuple[float | None, float | None]:  # score and baseline of the verdict
+        return (None, None) if self.verdict is None else self.verdict.judged
 
     @property
     def error_reduction(self) -> float | None:
@@ -232,5 +246,4 @@ def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> L
     parts = (*sinks, *sorted((verdict for verdict in shown if verdict.kind != SINK), key=order)[:1])
     if not parts:
         return Label(UNNAMED, (), n)
-    names = [f"syntactic:{verdict.name}" if verdict.kind == "syntactic" else verdict.name for verdict in parts]
-    return Label(BOTH.join(names), parts, parts[-1].n)
+    return Label(BOTH.join(verdict.role for verdict in parts), parts, parts[-1].n)

@@ -121,7 +121,7 @@ export class HeadPanel {
     this.title.textContent = titleOf(head);
     const { between } = app;
     const share = between && `${between.names.join(" to ")}: ${Number(between.values[place]).toFixed(2)}, uniform attention ${Number(between.uniform).toFixed(2)}`;
-    this.evidence.textContent = [head.evidence, head.role?.evidence && `over the corpus: ${head.role.evidence}`, share].filter(Boolean).join(" · ");
+    this.evidence.textContent = [head.evidence, head.role?.evidence, share].filter(Boolean).join(" · ");
     this.paragraphs.replaceChildren(...(head.words ?? []).map(([heading, text]) => element("p", {}, element("b", { text: `${heading}: ` }), text)));
     this.views.set(state.view);
     this.sides.set(state.side);

@@ -73,8 +73,8 @@ export class HeadsPanel {
     const said = [
       roles.length ? "Below a head: its label on this text, then its role over the corpus" : "",
       judged.some(({ label }) => label.endsWith("?")) ? "?: weak" : "",
-      roles.some(({ seen }) => seen === false) ? "hollow: none on this text" : "",
-      roles.some(({ seen }) => seen === null) ? "half: not looked for on this text" : "",
+      roles.some(({ seen }) => seen === false) ? "hollow: this text does not show it" : "",
+      roles.some(({ seen }) => seen === null) ? "half: not known of this text" : "",
       this.buttons.some((button) => button.classList.contains("dim")) ? "dim: rests on sinks, or shows no pattern" : "",
       patterns.length ? "darker: more attention" : "",
       patterns.some(({ triangle, window }) => triangle || window !== null) ? "hatched: masked" : "",

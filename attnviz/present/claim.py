@@ -47,9 +47,9 @@ def sentence(role: Role, model: str) -> str:
     """
     if role.too_few:
         return ""
-    evidence = (
-        [] if "{n}" in _claim_of(role) else [counted(role.n, "random sequence" if _on_repeats(role) else "token")]
-    )
+    evidence = []
+    if "{n}" not in _claim_of(role):
+        evidence.append(counted(role.n, "random sequence" if _on_repeats(role) else "token"))
     if role.interval is not None:
         evidence.append(f"simultaneous {100 * (1 - ERROR_RATE):.0f} % interval {score_and_interval(role)[1]}")
     evidence += [f"{name} {in_unit(role, score)[0]}" for name, score in held_against(role)]
@@ -73,14 +73,17 @@ def held_against(role: Role) -> list[tuple[str, float]]:
     if shown_baseline(role.baseline) is not None:
         name = max(role.baselines, key=role.baselines.__getitem__, default="baseline")
         against.append((_guess_words(role, name), role.baseline))
-    return [*against, *([] if role.untrained is None else [("best untrained head", role.untrained)])]
+    if role.untrained is not None:
+        against.append(("best untrained head", role.untrained))
+    return against
 
 
 def score_and_interval(role: Role) -> tuple[str, str]:
     """``73 %`` and ``59–84 %``; '' for no interval."""
-    score, *ends = in_unit(role, role.score, *(role.interval or ()))
-    joint = " to " if "−" in "".join(ends) else "–"
-    return score, joint.join([*(end.removesuffix(_PERCENT) for end in ends[:1]), *ends[1:]])
+    if role.interval is None:
+        return in_unit(role, role.score)[0], ""
+    score, low, high = in_unit(role, role.score, *role.interval)
+    return score, f"{low.removesuffix(_PERCENT)}{' to ' if low.startswith('−') else '–'}{high}"
 
 
 def in_unit(role: Role, *scores: float) -> list[str]:

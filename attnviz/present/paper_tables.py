@@ -4,7 +4,6 @@ import math
 import string
 from collections.abc import Sequence
 from functools import cache
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from attnviz.judge.verdicts import ENOUGH, NO_LABEL
@@ -21,7 +20,7 @@ POINTS = 9.0  # of the letters: \footnotesize of a paper in 11 points, as ACL's 
 _BETWEEN = 6.0  # points between columns
 _LINES = 28  # of a table, which fit a page below its caption
 _FLOATS = 20  # tables that LaTeX can keep back
-_LONGEST = (999, 18, 12, 1)  # characters of a line of a text, the first with which all columns have room
+_LONGEST = (math.inf, 80.0, 55.0, 0.0)  # points of a line of a text, the first with which all columns have room
 # of characters, in sizes of the letters; of others 0.8, and 5 of those that pdfLaTeX prints as [U+732B]
 _WIDTHS = dict.fromkeys(string.ascii_lowercase + string.digits, 0.54) | dict.fromkeys("mwMW%→←…−@", 1.0)
 _WIDTHS |= dict.fromkeys(".,:;!|'‘’[]()- fijlrt", 0.4)
@@ -48,12 +47,11 @@ class _Column(NamedTuple):
     is_number: bool  # on the right, and never broken
     meaning: str
 
-    def lines(self, longest: int) -> list[list[str]]:
-        """The lines of its head, which is not wider than its cells, and of each cell."""
-        longest = max(map(len, self.cells), default=1) if self.is_number else longest
-        cells = [wrap(cell, longest, break_long_words=False) or [""] for cell in self.cells]
-        widest = max((len(line) for lines in cells for line in lines), default=0)
-        return [wrap(self.head, max(widest, 1), break_long_words=False), *cells]
+    def points(self, longest: float) -> float:
+        """Points that it takes where texts longer than this are broken between words; its head always may be."""
+        words = " ".join([self.head, *self.cells]).split()
+        whole = max(map(text_width, self.cells), default=0.0)
+        return max(whole if self.is_number else min(whole, longest), *map(text_width, words))
 
 
 def paper_table(kind: str, table: NamedTable[Any], names: Sequence[str], caption: str, label: str) -> str:
@@ -75,22 +73,20 @@ def paper_table(kind: str, table: NamedTable[Any], names: Sequence[str], caption
         header, *below = [[cell.replace("|", "\\|") for cell in line] for line in lines]
         marked = [f"| {' | '.join(line)} |" for line in (header, rule, *below)]
         return "\n".join([f"Table: {caption}{columns_in_words(columns)}", "", *marked]) + "\n"
-    environment, broken = _fitted(columns)
-    shown, others = columns[: len(broken)], columns[len(broken) :]
-    caption += columns_in_words(shown)
-    if others:
-        caption += f" Too wide for a page: {', '.join(column.head for column in others)}."
-    first, *body = zip(*broken, strict=True)
+    environment, widths = _fitted(columns)
+    shown, others = columns[: len(widths)], [column.head for column in columns[len(widths) :]]
+    caption += columns_in_words(shown) + (f" Too wide for a page: {', '.join(others)}." if others else "")
     sides = "".join("r" if column.is_number else "l" for column in shown)
-    parts = {"environment": environment, "sides": sides, "head": _row(first, sides, "b")}
+    parts = {"environment": environment, "sides": sides}
+    parts["head"] = _row([column.head for column in shown], widths, sides, "b")
     parts["title"] = f"\\caption{{{latex(caption)}}}\n\\label{{{label}}}"
     text = "% \\usepackage{booktabs}\n"
     n_lines, pages = 0, [list[str]()]
-    for row in body:
-        n_lines += max(map(len, row))
+    for cells in zip(*(column.cells for column in shown), strict=True):
+        n_lines += 1 + max(int(text_width(cell) / width) for cell, width in zip(cells, widths, strict=True))
         if n_lines > _LINES * len(pages):
             pages.append([])
-        pages[-1].append(_row(row, sides, "t"))
+        pages[-1].append(_row(cells, widths, sides, "t"))
     for number, page in enumerate(pages, start=1):
         parts["rows"] = "\n".join(page)
         text += _TABLE % parts + ("\\clearpage\n" if number % _FLOATS == 0 else "")
@@ -110,16 +106,15 @@ def text_width(text: str) -> float:
     return POINTS * sum(_WIDTHS.get(letter) or (5.0 if "[U+" in latex(letter) else 0.8) for letter in text)
 
 
-def _fitted(columns: Sequence[_Column]) -> tuple[str, list[list[list[str]]]]:
-    """The environment that is wide enough, and lines of the columns, of the first ones where a page is too narrow."""
+def _fitted(columns: Sequence[_Column]) -> tuple[str, list[float]]:
+    """The environment that is wide enough, and the columns' points, of the first ones where a page is too narrow."""
     for n in range(len(columns), 0, -1):
         for environment, room in ROOMS.items():
             for longest in _LONGEST:
-                broken = [column.lines(longest) for column in columns[:n]]
-                widths = [max(text_width(line) for lines in column for line in lines) for column in broken]
+                widths = [column.points(longest) for column in columns[:n]]
                 if sum(widths) + _BETWEEN * (n - 1) <= room:
-                    return environment, broken
-    return environment, broken  # a single word is wider than a page
+                    return environment, widths
+    return environment, widths  # a single word is wider than a page
 
 
 def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dict[str, str]) -> list[_Column]:
@@ -130,7 +125,6 @@ def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dic
         cells, meaning = _cells(name, rows), meanings.get(name, "")
         if end == "high" or (rows and not any(cells)):
             continue
-        is_number = {type(row[name]) for row in rows} <= {int, float, type(None)}
         key, head = name, "head" if name == "id" else name.replace("_", " ")
         if end == "low":
             highs = _cells(name.removesuffix("low") + "high", rows)
@@ -140,11 +134,12 @@ def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dic
             head = key.replace("_", " ")
         if key in found:
             before = found[key]
-            cells = [" ".join(filter(None, both)) for both in zip(before.cells, cells, strict=True)]
-            meaning = f"{before.meaning}, {meaning or 'its interval'}"
+            cells = [f"{first} {second}".strip() for first, second in zip(before.cells, cells, strict=True)]
+            meaning = ", ".join(filter(None, (before.meaning, meaning or "its interval")))
             head += " [low, high]" if end == "low" else ""
         if name == "role" and all(str(row[name]).startswith(SYNTACTIC) for row in rows):
             head, meaning = "relation", "of Universal Dependencies, which the head finds"
+        is_number = {type(row[name]) for row in rows} <= {int, float, type(None)}
         found[key] = _Column(head, cells, is_number, meaning)
     return list(found.values())
 
@@ -158,13 +153,9 @@ def _cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     digits = max(2, 1 - math.floor(math.log10(largest))) if largest else 2
     cells = []
     for value, row in zip(values, rows, strict=True):
-        if value is None:
-            cells.append("")
-        elif isinstance(value, float):
-            cells.append(rounded(value, digits))
-        else:
-            text = str(joined(value)).removeprefix(SYNTACTIC)
-            cells.append(f"{ARROWS.get(text, text)}{'?' if _is_unsure(name, row) else ''}")
+        text = rounded(value, digits) if isinstance(value, float) else str(joined(value)).removeprefix(SYNTACTIC)
+        mark = "?" if _is_unsure(name, row) else ""
+        cells.append("" if value is None else f"{ARROWS.get(text, text)}{mark}")
     return cells
 
 
@@ -172,15 +163,15 @@ def _is_unsure(name: str, row: dict[str, Any]) -> bool:
     return row.get(f"{name}_certain") is False and row[name] not in NO_LABEL
 
 
-def _row(cells: Sequence[list[str]], sides: str, place: str) -> str:
-    """A row in LaTeX; a cell of several lines has its first on the line of the others, or for ``b`` its last."""
+def _row(cells: Sequence[str], widths: Sequence[float], sides: str, place: str) -> str:
+    """A row in LaTeX; of cells too long for a line the first stands on that of the others, or for ``b`` the last."""
     written = []
-    for side, lines in zip(sides, cells, strict=True):
-        texts = [latex(line or "–").replace("–", "--") for line in lines]
-        # behind the end of a line a bracket or a star would be read as its argument
-        texts = [f"{{{text}}}" if text.startswith(("[", "*")) else text for text in texts]
-        if len(texts) > 1:
-            lower = r" \\ ".join(texts)
-            texts = [rf"\begin{{tabular}}[{place}]{{@{{}}{side}@{{}}}}{lower}\end{{tabular}}"]
-        written += texts
+    for cell, width, side in zip(cells, widths, sides, strict=True):
+        text = latex(cell or "–").replace("–", "--")
+        if text_width(cell) > width:
+            ragged = "right" if side == "l" else "left"
+            text = rf"\parbox[{place}]{{{width:.0f}pt}}{{\ragged{ragged}\strut {text}\strut}}"
+        elif text.startswith(("[", "*")):  # behind the end of a line it would be read as an argument
+            text = f"{{{text}}}"
+        written.append(text)
     return rf"{' & '.join(written)} \\"

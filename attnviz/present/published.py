@@ -49,7 +49,7 @@ def score_and_baseline(judged: "Verdict | Role | None") -> tuple[float | None, f
     """Score and baseline as tables show them; None for what there is none of."""
     if judged is None:
         return None, None
-    score, baseline = getattr(judged, "judged", (judged.score, judged.baseline))
+    score, baseline = judged.judged
     return score, None if score is None else shown_baseline(baseline)
 
 

@@ -25,19 +25,19 @@ _DOES = {
     INACTIVE: "writes next to nothing",
 }
 
-# What one head, and several, of a family do.
+# What a head of a family does.
 _FAMILY_DOES = {
-    "sink": ("rests on {sinks}", "rest on {sinks}"),
-    "local": ("looks at a near {unit}", "look at a near {unit}"),
-    "syntactic": ("follows a relation of words", "follow a relation of words"),
-    "coreference": ("looks from a pronoun to its name", "look from a pronoun to its name"),
-    "semantic": ("looks at words of similar meaning", "look at words of similar meaning"),
-    "repeats": ("looks back at a repeated {unit}", "look back at a repeated {unit}"),
-    "long-range": ("looks far", "look far"),
-    "broad": ("spreads over all {unit}s", "spread over all {unit}s"),
-    "output": ("changes the logit of what it looks at", "change the logit of what they look at"),
-    "other": ("shows another pattern", "show another pattern"),
-    "unnamed": ("shows no pattern", "show no pattern"),
+    "sink": "rests on {sinks}",
+    "local": "looks at a near {unit}",
+    "syntactic": "follows a relation of words",
+    "coreference": "looks from a pronoun to its name",
+    "semantic": "looks at words of similar meaning",
+    "repeats": "looks back at a repeated {unit}",
+    "long-range": "looks far",
+    "broad": "spreads over all {unit}s",
+    "output": "changes the logit of attended {unit}s",
+    "other": "shows another pattern",
+    "unnamed": "shows no pattern",
 }
 
 
@@ -60,7 +60,8 @@ def role_words(role: str, direction: str | None = None, unit: str = "token", ver
 
 def family_words(family: str, n: int, unit: str, sinks: str) -> str:
     """What ``n`` heads of a family do: ``look at a near token``."""
-    return filled(_FAMILY_DOES[family][n != 1], unit=unit, sinks=sinks)
+    verb, _, what = _FAMILY_DOES[family].partition(" ")
+    return filled(f"{verb if n == 1 else verb.removesuffix('s')} {what}", unit=unit, sinks=sinks)
 
 
 def short_name(role: str) -> str:

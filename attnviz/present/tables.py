@@ -181,8 +181,7 @@ def checked_line(verification: "Verification", model: "Checkpoint") -> Text:
     how = f"to {worst:.0e}" if worst else "bit for bit"
     return Text.assemble(
         ("Checked", "bold green"),
-        f": all {verification.heads_compared} heads equal the model's own ({how}, as it runs: "
-        f"{verification.attention}).{_how_checked(verification, model)}",
+        f": all {verification.heads_compared} heads equal the model's own ({how}).{_how_checked(verification, model)}",
     )
 
 

@@ -110,14 +110,20 @@ def test_relations_stand_with_direction_offset_and_n_those_of_one_or_two_instanc
 OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
 
 
-@pytest.mark.parametrize(("parse", "here"), [(None, " (not parsed)"), (PARSE, ""), (OBJ, " (not here)")])
-def test_label_and_role_stand_in_columns_of_their_own(parse, here):
-    """The label is that without a profile; the role says where the text does not have what it is about."""
-    plain, rows = all_heads(hand_made())["L0H1"], all_heads(hand_made(profile=PROFILE, parse=parse))
-    assert {name: rows["L0H1"][name] for name in plain} == plain
-    added = {"Role over corpus": f"nsubj dep→head{here}", "Corpus score": "0.70", "Corpus baseline": "0.40"}
-    assert {name: rows["L0H1"][name] for name in added} == added
-    assert [rows["L1H0"][name] for name in added] == ["unnamed", "–", ""]
+@pytest.mark.parametrize(("parse", "here"), [(None, "not parsed"), (PARSE, "too few"), (OBJ, "none here")])
+def test_label_and_role_stand_in_tables_of_their_own(parse, here):
+    """The label is that without a profile; the role says what it does on a text that may lack what it is about."""
+    found = hand_made(profile=PROFILE, parse=parse)
+    assert all_heads(found) == all_heads(hand_made(parse=parse))
+    for choices in ({}, {"verbose": True, "top": 0}):
+        rows = rows_of(found, "Heads to look at", **choices)
+        assert [rows["L0H1"][name] for name in ("Name", "Score", "Guess", "On this text")] == [
+            "nsubj",
+            "0.70",
+            "0.40",
+            here,
+        ]
+    assert [rows["L1H0"][name] for name in ("Name", "Score", "Guess")] == ["", "", ""]
 
 
 def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each():
@@ -169,7 +175,7 @@ def test_labels_and_roles_are_never_cut(width: int):
     profile = profile_of({"L0H0": roles, "L0H1": [role("previous-token", 0.9, 0.1)]})
     text = analysis_of(RESTING, PREVIOUS, profile=profile).report(width=width, top=0)
     assert re.search(r"sink; .*\n.*previous-token", text)
-    assert [part in text for part in ("…", "conj", "dep→head")] == [False, True, True]
+    assert [part in text for part in ("…", "conj", "beside")] == [False, True, True]
     text = analysis_of(RESTING, PREVIOUS, profile=profile).report(width=width)
     assert [part in text for part in ("…", "conj ", "12,345", "previous ")] == [False, True, True, True]
 
@@ -234,7 +240,7 @@ def test_heads_with_a_role_over_the_corpus_stand_first_and_say_what_this_text_sh
         ("L0H0", [replace(role("syntactic:nsubj", 0.7, 0.4), direction="head_to_dependent")], PARSE, "too few"),
         ("L0H0", [role("syntactic:nsubj", 0.7, 0.4)], OBJ, "none here"),
         ("L0H0", [role("syntactic:nsubj", 0.7, 0.4)], None, "not parsed"),
-        ("L0H0", [role("coreference", 0.7, 0.4)], PARSE, "not looked for"),
+        ("L0H0", [role("coreference", 0.7, 0.4)], PARSE, "corpus only"),
         ("L0H0", [role("induction", 0.7, 0.4)], PARSE, "none here"),
     ],
 )

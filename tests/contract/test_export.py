@@ -145,12 +145,12 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     of_role = {"role": "syntactic:nsubj", "role_score": 0.7, "role_baseline": 0.4, "role_n": 200, "label": "broad"}
     of_role |= {"role_direction": "dependent_to_head", "role_in_text": "not parsed"}
     assert {name: row[name] for name in of_role} == of_role
-    for relation, there, word in (("nsubj:pass", True, "seen"), ("det", False, "not here")):
+    for relation, there, word in (("nsubj:pass", None, "too few"), ("det", False, "none here")):
         arcs = (Arc(0, 1, relation),)
         of_text = document_of(hand_made(profile=PROFILE, parse=replace(PARSE, arcs=arcs)))["heads"]
         assert (of_text[1]["role"]["in_text"], of_text[1]["role"]["seen"]) == (there, word)
         assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
-        assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "not looked for")
+        assert (of_text[3]["role"]["in_text"], of_text[3]["role"]["seen"]) == (None, "corpus only")
 
 
 def test_columns_of_encoder_decoders_alone_stand_last_in_the_csv_file():

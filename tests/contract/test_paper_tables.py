@@ -76,8 +76,9 @@ def test_a_table_longer_than_a_page_is_several_with_one_caption():
 
 def test_ends_of_an_interval_and_the_name_of_a_guess_stand_with_their_number():
     row = {"id": "L0H0", "score": 0.71, "low": 0.6, "high": 0.8, "baseline": 0.4, "baseline_name": "chance"}
-    header, first, second = re.findall(r"^(?:head|L0).*", tex_of([row, row | {"low": None, "high": None}]), re.M)
-    assert header == r"head & score [low, high] & baseline \\"
+    text = tex_of([row, row | {"low": None, "high": None}])
+    header, first, second = re.findall(r"^(?:head|L0).*", text, re.M)
+    assert (header.count(" & "), "score [low, high]" in header, "baseline name" in text) == (2, True, False)
     assert first == r"L0H0 & 0.71 [0.60, 0.80] & 0.40 chance \\"
     assert second == r"L0H0 & 0.71 & 0.40 chance \\"
     alone = tex_of([{"id": "L0H0", "gain_low": 0.1, "gain_high": 0.5}])
@@ -93,8 +94,8 @@ def test_a_table_is_as_wide_as_its_columns_need(length: int, environment: str, b
     row = {"id": "L0H0", "what": " ".join(["entropy"] * min(length, 9)), "n": 7, "last": "x" * length}
     text = tex_of([row])
     assert f"\\begin{{{environment}}}" in text
-    assert (r"\begin{tabular}[t]" in text) == breaks
-    assert text.partition(r"\midrule")[2].replace(r"\\ ", "").count(" & ") == kept - 1
+    assert (r"\parbox[t]" in text) == breaks
+    assert text.partition(r"\midrule")[2].count(" & ") == kept - 1
     assert ("last" in text.partition(r"\label")[0]) == (kept < 4)  # the caption says what is left out
 
 

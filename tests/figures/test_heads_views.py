@@ -72,10 +72,10 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert ("a.conllu" in of_head.caption, "b.tsv" in of_head.caption) == (True, False)  # what measured this role
     cells = plan(result, "overview").cells
     right = [cell.right and (cell.right[0].name, cell.right[1][0], cell.right[2]) for cell in cells]
-    coreference = ("coreference", "coreference (not looked for)", None)
-    assert right == [("local", "previous-token", True), ("syntactic", "nsubj", True), None, coreference]
+    coreference = ("coreference", "coreference (corpus only)", None)
+    assert right == [("local", "previous-token", True), ("syntactic", "nsubj (too few)", None), None, coreference]
     elsewhere = replace(PARSE, arcs=(Arc(0, 1, "det"),))
-    for parse, shown, filled in ((elsewhere, "nsubj (not here)", False), (None, "nsubj (not parsed)", None)):
+    for parse, shown, filled in ((elsewhere, "nsubj (none here)", False), (None, "nsubj (not parsed)", None)):
         beside = plan(hand_made(profile=PROFILE, parse=parse), "overview").cells[1].right
         assert (beside[1][0], beside[2]) == (shown, filled)
 

@@ -140,7 +140,7 @@ def test_a_head_has_the_same_label_marks_and_kinds_in_the_terminal_the_overview_
 
 
 @pytest.mark.parametrize(
-    ("parse", "seen"), [(PARSE, True), (replace(PARSE, arcs=(Arc(0, 1, "det"),)), False), (None, None)]
+    ("parse", "seen"), [(PARSE, None), (replace(PARSE, arcs=(Arc(0, 1, "det"),)), False), (None, None)]
 )
 def test_marks_of_roles_are_filled_only_where_the_text_shows_the_role(parse: Parse | None, seen: bool | None) -> None:
     result = hand_made(profile=PROFILE, parse=parse)

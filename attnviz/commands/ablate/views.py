@@ -13,7 +13,7 @@ from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import REPLACEMENT_TEXT, source_line, what_is_measured
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, power_of_ten
+from attnviz.figures.page import PIXEL, PagePlan, chart_page, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.present.figure_context import capital, caption_of
@@ -113,10 +113,7 @@ def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
 
 
 def _curve_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=page_width(style, 4.8), body=2.9)
-        draw_curve(page.subplots(), plan, style)
-        return page
+    return chart_page(plan, style, draw_curve, width=4.8, body=2.9)
 
 
 def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:

@@ -13,7 +13,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
 from attnviz.commands.circuits.measure import circuits as measure_circuits
-from attnviz.commands.heads.analysis import Analysis, Options
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
@@ -31,7 +31,6 @@ from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.trace.recorder import block_memory
 from attnviz.wording import counted
 
 SHOWN = 3  # hits, and failures, that a card shows
@@ -222,16 +221,7 @@ def cards(
     of_source = any(is_of_source(head.layer) for head in chosen)
     circuits = circuits and not checkpoint.architecture.gated
     of_weights = measure_circuits(checkpoint, progress=progress) if circuits and of_source else None
-    reader = Reader(
-        checkpoint=checkpoint,
-        stored=stored,
-        options=Options(),
-        syntax=syntax,
-        parser=None,
-        truncate=truncate,
-        max_new_tokens=None,
-        memory=block_memory(None),
-    )
+    reader = Reader(checkpoint, stored, syntax=syntax, truncate=truncate)
     inner = progress if len(chosen) == 1 else None
 
     @cache

@@ -50,7 +50,7 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
             {
                 "title": table.title,
                 "note": "",
-                "columns": ["head", *table.columns],
+                "columns": ["head", *(field.title.lower() for field in table.columns)],
                 "rows": [[str(card.head), *map(page_cell, row)] for row in table.rows],
                 "head": 0,
             }

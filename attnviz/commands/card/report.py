@@ -1,6 +1,6 @@
 """JSON, CSV and tables of a card, or of several."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from math import inf
 from operator import itemgetter
@@ -13,11 +13,14 @@ from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.card.measure import NEAREST, Card, Cards
 from attnviz.commands.card.tables import (
     LEGEND,
-    cell_text,
+    ROLE_COLUMNS,
+    Row,
+    card_table,
     measured_on,
     no_sentence,
     not_measured,
     notes_of,
+    role_table,
     sentence_of,
     strongest,
     tables_of,
@@ -25,13 +28,11 @@ from attnviz.commands.card.tables import (
 )
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.commands.profile.show import example_tables
-from attnviz.judge.roles import Role, role_key
+from attnviz.judge.roles import role_key
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, by_name, entry, pick
-from attnviz.present.figure_context import capital
-from attnviz.present.published import role_name, shown_baseline
+from attnviz.present.fields import NamedTable, by_name, entry, pick
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
+from attnviz.present.tables import first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
@@ -105,37 +106,23 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
         yield Text(title_of(result), "bold")
         yield Text(sentence_of(result) or no_sentence(result))
         for table in tables_of(result):
-            listed = table.texts[: choices.rows(3) or None]
-            texts = [
-                Field[list[str]](capital(name) if len(name) > 1 else name, itemgetter(number))
-                for number, name in enumerate(table.columns)
-            ]
-            caption = left_out(len(listed), len(table.rows), "row", "card.csv")
-            yield RowTable(table.title, texts, listed, caption=caption)
+            listed = table.rows[: choices.rows(3) or None]
+            yield replace(table, rows=listed, caption=left_out(len(listed), len(table.rows), "row", "card.csv"))
         if choices.verbose:
             if result.profile is not None and result.shown_examples is not None:
                 yield from example_tables(result.profile, [result.shown_examples], 0)
             yield notes(*notes_of(result))
         return
 
-    def of_role(title: str, value: Callable[[Role], object]) -> Field[Card]:
-        return Field(title, lambda card: value(card.roles[0]) if card.roles else "")
-
-    columns: list[Field[Card]] = [
-        Field("Head", lambda card: card.head),
-        of_role("Role", lambda role: role_name(role.role, role.direction)),
-        of_role("Score", lambda role: role.score),
-        of_role("Guess", lambda role: shown_baseline(role.baseline)),
-        of_role("Interval", lambda role: cell_text(role.interval, 2)),
-        of_role("Untrained", lambda role: role.untrained),
-        of_role("n", lambda role: role.n),
-        Field("Roles", lambda card: len(card.roles)),
-    ]
     title = f"Cards of {result.checkpoint.short_name}"
     if any(card.roles for card in result.cards):
         title += f", roles over {measured_on(*result.cards)}"
     cards = sorted(result.cards, key=lambda card: role_key(card.roles[0]) if card.roles else (inf,))
-    yield first_rows(title, columns, cards, choices.rows(14), "card.csv", order="the clearest role first")
+    none: Row = (None,) * len(ROLE_COLUMNS)
+    clearest = [next(iter(role_table(card).rows), none) for card in cards]
+    rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
+    columns = card_table("", ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2).columns
+    yield first_rows(title, columns, rows, choices.rows(14), "card.csv", order="the clearest role first")
     if choices.verbose:
         yield notes(LEGEND)
 

@@ -1,6 +1,8 @@
 """What a card says of a head: a title, three tables of measured numbers, and a line of what was not measured."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from statistics import NormalDist, median
 
 from attnviz.commands.ablate.effects import SAME, Estimate, RoleEffect
@@ -10,12 +12,16 @@ from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
+from attnviz.present.fields import Field
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.role_words import role_words
+from attnviz.present.tables import RowTable
 from attnviz.trace.paths import RUN
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
 PROMOTED = 3  # tokens whose logits the head raises most, in the table
+
+ROLE_COLUMNS = ("Role", "Score", "Guess", "Interval", "Untrained", "n")
 
 LEGEND = (
     "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
@@ -26,22 +32,14 @@ LEGEND = (
 Cell = str | int | float | tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class CardTable:
-    """Rows of values."""
+Row = tuple[Cell, ...]
 
-    title: str
-    columns: tuple[str, ...]  # the least important last
-    rows: list[tuple[Cell, ...]]
-    decimals: int | None = None  # of numbers
 
-    def is_text(self, column: int) -> bool:
-        """Whether a column has no numbers."""
-        return all(isinstance(row[column], str | None) for row in self.rows)
-
-    @property
-    def texts(self) -> list[list[str]]:
-        return [[cell_text(value, self.decimals) for value in row] for row in self.rows]
+def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> RowTable[Row]:
+    """A table of rows of values, with these titles of columns, the least important last, and decimals of numbers."""
+    write = partial(cell_text, decimals=decimals)
+    columns = [Field[Row](column, itemgetter(at), write=write) for at, column in enumerate(titles)]
+    return RowTable(title, columns, rows)
 
 
 def cell_text(value: Cell, decimals: int | None = None) -> str:
@@ -89,13 +87,13 @@ def no_sentence(card: Card) -> str:
     return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
 
 
-def role_table(card: Card) -> CardTable:
+def role_table(card: Card) -> RowTable[Row]:
     """The roles that the head has, the clearest first."""
-    rows = list[tuple[Cell, ...]]()
+    rows = list[Row]()
     for role in card.roles:
         guess = shown_baseline(role.baseline)
         rows.append((role_name(role.role, role.direction), role.score, guess, role.interval, role.untrained, role.n))
-    return CardTable("Roles", ("role", "score", "guess", "interval", "untrained", "n"), rows, decimals=2)
+    return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
 
 
 def measured_on(*cards: Card) -> str:
@@ -104,34 +102,32 @@ def measured_on(*cards: Card) -> str:
     return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
 
 
-def exchange_table(card: Card) -> CardTable:
+def exchange_table(card: Card) -> RowTable[Row]:
     """The heads that it reads and is read by, those with similar patterns, and what it writes."""
-    rows = list[tuple[Cell, ...]]()
-    title, effects, patched = "Reads and writes", card.outputs.effects, card.patched
-    if card.circuits is not None:
-        reads, read_by = strongest(card.circuits, card.head)
-        for pair, verb in ((reads, "reads"), (read_by, "is read by")):
-            if pair is not None:
-                other = pair.writer if pair is reads else pair.id
-                rows.append((verb, f"{other} ({pair.kind})", pair.score, f"+{rounded(pair.deviations, 0)} SD"))
+    rows = list[Row]()
+    title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
+    if circuits is not None:
+        reads, read_by = strongest(circuits, card.head)
+        if reads is not None:
+            rows.append(("reads", f"{reads.writer} ({reads.kind})", reads.score, _deviations(reads)))
+        if read_by is not None:
+            rows.append(("is read by", f"{read_by.id} ({read_by.kind})", read_by.score, _deviations(read_by)))
     share = card.outputs.head(card.head).projection_share
     if share is not None:
         uniform = cell_text(1 / card.checkpoint.n_heads_of(card.head.layer))
         rows.append(("share of layer", "", share, f"uniform {uniform}"))
-    if card.circuits is not None:
-        weights = card.circuits.head(card.head)
-        if weights.copying is not None:
-            rows.append(("copying", "", weights.copying, f"random {signed(weights.untrained or 0.0)}"))
+    weights = None if circuits is None else circuits.head(card.head)
+    if weights is not None and weights.copying is not None:
+        rows.append(("copying", "", weights.copying, f"random {signed(weights.untrained or 0.0)}"))
     if patched is not None:
         path = f" to {patched['receiver']}" if patched["receiver"] else ""
         path += " through networks" if patched["networks"] == RUN else ""
         run = f"{patched['direction']}{path}, {counted(patched['pairs'], 'pair')}"
         control = patched["unrelated"]
         rows.append(("carries", run, patched["effect"], None if control is None else f"unrelated {cell_text(control)}"))
-    promotions = None if effects is None else effects.promotions.get(card.head)
-    if promotions is not None and effects is not None:
+    if effects is not None and card.head in effects.promotions:
         title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
-        raised = promotions.promoted[:PROMOTED]
+        raised = effects.promotions[card.head].promoted[:PROMOTED]
         if raised:
             rows.append(("raises logits", ", ".join(quoted(token.text) for token in raised), raised[0].logit, None))
     middle = median(distance for _, distance in card.nearest) if card.nearest else 0.0
@@ -139,7 +135,11 @@ def exchange_table(card: Card) -> CardTable:
         near = card.nearest[:NEAREST]
         names = ", ".join(str(head) for head, _ in near)
         rows.append(("nearest patterns", names, near[0][1], f"median {cell_text(middle)}"))
-    return CardTable(title, ("what", "heads or tokens", "value", "vs chance"), rows)
+    return card_table(title, ("What", "Heads or tokens", "Value", "Vs chance"), rows)
+
+
+def _deviations(pair: Pair) -> str:
+    return f"+{rounded(pair.deviations, 0)} SD"
 
 
 def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | None]:
@@ -154,10 +154,10 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
     return reads, next((pair for pair in clear if pair.writer == head), None)
 
 
-def ablation_table(card: Card) -> CardTable:
+def ablation_table(card: Card) -> RowTable[Row]:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
     title = "Without it"
-    rows = list[tuple[Cell, ...]]()
+    rows = list[Row]()
     compared = list[tuple[RoleEffect, str, str, str]]()
     measured = card.ablation or card.on_repeats
     if measured is not None:
@@ -179,7 +179,7 @@ def ablation_table(card: Card) -> CardTable:
         add(on, role.queries[metric])
         add(others, role.others[metric])
         add("difference", role.difference[metric], "none shown" if role.verdict == SAME else role.verdict)
-    return CardTable(title, ("on", "effect", "interval", "verdict"), rows)
+    return card_table(title, ("On", "Effect", "Interval", "Verdict"), rows)
 
 
 def effect_on_relation(card: Card) -> RoleEffect | None:
@@ -192,7 +192,7 @@ def effect_on_relation(card: Card) -> RoleEffect | None:
     return next((effect for effect in effects if (effect.role, effect.direction) == wanted), None)
 
 
-def tables_of(card: Card) -> list[CardTable]:
+def tables_of(card: Card) -> list[RowTable[Row]]:
     """Its tables that have rows."""
     return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from attnviz.commands.card.measure import Card, Cards
 from attnviz.commands.card.page_view import of_pattern, page_data
 from attnviz.commands.card.tables import (
-    CardTable,
+    Row,
     ablation_table,
     cell_text,
     notes_of,
@@ -35,6 +35,7 @@ from attnviz.figures.sentences import COLOURS, FREE, STACKED_BELOW, TEXT, TITLE,
 from attnviz.figures.style import Style, figure_style
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
+from attnviz.present.tables import RowTable
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 
 _ROWS = 6  # rows of a table that are drawn
@@ -54,7 +55,7 @@ class CardPlan(PagePlan):
 
     feet: tuple[str, ...]  # below the picture
     pattern: HeatmapPlan
-    tables: tuple[CardTable, ...]
+    tables: tuple[RowTable[Row], ...]
     sentences: tuple[NamedExample, ...]  # hits, then failures
     heading: str  # of the sentences
 
@@ -138,27 +139,32 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
         return page
 
 
-def _table_height(table: CardTable) -> float:
+def _table_height(table: RowTable[Row]) -> float:
     return (len(table.rows) + 2) * _ROW + _TABLE_GAP
 
 
-def _draw_table(ax: Axes, table: CardTable, top: float, room: float, style: Style) -> None:
+def _draw_table(ax: Axes, table: RowTable[Row], top: float, room: float, style: Style) -> None:
     """Draw a table within ``room`` inches, without the last columns that do not fit."""
     left, greys = MARGIN / 2, style.greys
     title = fitted(table.title, TITLE, room * DPI, "bold")
     put_text(ax, left, top + _ROW * 0.75, title, size=TITLE, weight="bold", color=greys.ink, **TEXT)
-    columns = [list(map(drawable, column)) for column in zip(table.columns, *table.texts, strict=True)]
+    columns = [
+        [field.title.lower(), *(drawable(text.plain) for text in table.cells(field, at))]
+        for at, field in enumerate(table.columns)
+    ]
+    is_text = [all(isinstance(row[at], str | None) for row in table.rows) for at in range(len(columns))]
     widths = [max(text_width(text, WORD) for text in column) / DPI for column in columns]
-    least = [min(width, _NARROWEST) if table.is_text(number) else width for number, width in enumerate(widths)]
-    while len(least) > 2 and sum(least) + _COLUMN_GAP * (len(least) - 1) > room:
+    least = [min(width, _NARROWEST) if texts else width for width, texts in zip(widths, is_text, strict=True)]
+    room += _COLUMN_GAP
+    while len(least) > 2 and sum(least) + _COLUMN_GAP * len(least) > room:
         least.pop()
     widths = widths[: len(least)]
-    texts = [number for number in range(len(widths)) if table.is_text(number)]
-    while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > room and max(widths[number] for number in texts) > 0.1:
-        widths[max(texts, key=widths.__getitem__)] -= 0.02
+    for widest in sorted((at for at in range(len(widths)) if is_text[at]), key=lambda at: -widths[at]):
+        excess = sum(widths) + _COLUMN_GAP * len(widths) - room
+        widths[widest] = max(least[widest], widths[widest] - max(0.0, excess))
     x = left
     for number, inches in enumerate(widths):
-        place, side = (x, "left") if table.is_text(number) else (x + inches, "right")
+        place, side = (x, "left") if is_text[number] else (x + inches, "right")
         for row, text in enumerate(columns[number]):
             shown = fitted(text, WORD, inches * DPI + 1)
             ink = greys.ink if row else greys.muted

@@ -43,19 +43,19 @@ class DecisionTally:
 
     def add(self, models: Sequence[Checkpoint], items: Sequence[Sequence[EncodedText]]) -> list[bool]:
         """Let A and B decide for texts, of which both have items; returns for which they decide differently."""
-        classifier, decided = models[0].classifier, []
+        classifier = models[0].classifier
         assert classifier is not None
-        for model, of_model in zip(models, items, strict=True):
-            decided.append(decide(model, collate(model, of_model).inputs, [item.ids for item in of_model]))
-        flips = []
+        decided = [
+            decide(model, collate(model, of_model).inputs, [item.ids for item in of_model])
+            for model, of_model in zip(models, items, strict=True)
+        ]
         for item, (a, _), (b, _) in zip(items[0], *decided, strict=True):
             source, label = item.source, None
             if source.label is not None:
                 label = classifier.labels[inputs_of(models[0], item, LABELLED, 0)[0].labels[0]]
-            line = source.place and source.place.line
-            flips.append(a != b)
-            self.texts.append(TextDecisions(source.number, line, label, a, b, source.text if a != b else ""))
-        return flips
+            text = source.text if a != b else ""
+            self.texts.append(TextDecisions(source.number, source.place and source.place.line, label, a, b, text))
+        return [a != b for (a, _), (b, _) in zip(*decided, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """To save."""

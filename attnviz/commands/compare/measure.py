@@ -94,9 +94,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     # by so much a weight may differ from rounding alone: the largest errors of both verifications together, at least
     # the step of the coarser dtype
     floor: float
-    furthest: (
-        float  # the largest possible distance, a little less in causal models: their first token sees itself alone
-    )
+    furthest: float  # the largest possible distance; less in causal models, whose first token sees itself alone
     decisions: tuple[Decision, ...] = ()  # of A and B, if both are classifiers with the same classes
 
     @property
@@ -200,7 +198,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
     tally = DifferenceTally(first.checkpoint, samples=0)
-    largest_of = dict[HeadId, list[LargestDifference]]()
+    largest_of = dict[HeadId, tuple[LargestDifference, LargestDifference]]()
     tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts = [side.context_of(layer) for side in (first, second)]
@@ -211,19 +209,18 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         chunks = side_by_side(first.chunks(layer), second.chunks(layer))
         chunks = noting_largest(chunks, largest, of_content, queries, keys)
         tally.add(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
-        for head in range(n_heads):
-            largest_of[HeadId(layer, head)] = [largest[head], of_content[head]]
+        for head, both in enumerate(zip(largest, of_content, strict=True)):
+            largest_of[HeadId(layer, head)] = both
     heads = []
     for difference in tally.ranked():
-        before, after = (side.head(difference.id).labelled for side in (first, second))
         most, content = largest_of[difference.id]
         heads.append(
             HeadDifference(
                 **vars(difference),
                 largest=most,
                 largest_content=content if content.difference else None,
-                before=before,
-                after=after,
+                before=first.head(difference.id).labelled,
+                after=second.head(difference.id).labelled,
                 rounding=abs(most.difference) <= floor,
             )
         )

@@ -58,7 +58,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
     if len(result.parts) > 1:
         source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
         sizes = f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
-    nothing = [] if result.any_beyond_rounding else [_NOTHING]
+    nothing = "" if result.any_beyond_rounding else _NOTHING
     a, b, *shared = side_lines(result)
     of_heads = [
         HeadCell(head.id, values, f"{head.distance:.3f}")
@@ -73,9 +73,9 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> Iterator[HeadGri
             hatched_in_words(*(cell.values for cell in of_heads)),
             f"in each square rows attend to columns ({sizes})",
             f"beside each id, where there is room, {_DISTANCE}",
-            *nothing,
+            nothing,
         ),
-        title="; ".join([f"What changed: {count}", *nothing]),
+        title="; ".join(filter(None, [f"What changed: {count}", nothing])),
         notes=(f"{a}; {b}", *shared, f"In each square rows attend to columns ({sizes}).", _pooled(pooled, note=True)),
         cells=tuple(of_heads),
         norm=root_norm(end),

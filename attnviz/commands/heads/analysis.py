@@ -270,19 +270,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             chosen |= {head.id for head in super().select(ids)}
         return [head for head in self.heads if head.id in chosen]
 
-    def has_role(self, head: HeadFindings) -> bool | None:
-        """Whether this text has an instance of the head's role over the corpus: the relation, a repeated token.
-
-        None without a role, or if that is not measured: coreference, meaning, relations without parse.
-        """
-        role = self.own(head).role
-        if role is None or (role.relation is not None and self.parse is None):
-            return None
-        is_relation = role.relation is not None
-        wanted = (role.relation or role.role, is_relation)
-        counts = [verdict.n for verdict in head.verdicts if (verdict.name, verdict.kind == "syntactic") == wanted]
-        return any(counts) if counts or is_relation else None
-
     def chunks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
         """The verified patterns of a layer, or of some of its heads, in chunks of queries between :attr:`units`.
 

@@ -63,9 +63,8 @@ def scores_of(profile: StoredProfile, heads: Sequence[HeadId], role: Role) -> di
         part = next((each for each in part.get("relations", ()) if each["relation"] == role.relation), {})
     statistics = {spec.name: spec.statistic for spec in PATTERNS}
     values: Any = part.get("accuracy", part).get(role.direction or statistics.get(role.role, role.role)) or ()
-    scores = dict[HeadId, float]()
-    for layer, of_layer in zip(dict.fromkeys(head.layer for head in heads), values, strict=False):
-        scores |= {HeadId(layer, head): value for head, value in enumerate(of_layer) if value is not None}
+    of_heads = [value for of_layer in values for value in of_layer]
+    scores = {head: value for head, value in zip(heads, of_heads, strict=False) if value is not None}
     every = (each for of_head in profile.roles.values() for each in of_head)
     return scores | {
         each.id: each.score for each in every if (each.role, each.direction) == (role.role, role.direction)
@@ -81,9 +80,8 @@ def no_claim(profile: StoredProfile | None, checkpoint: Checkpoint, heads: Seque
 
 def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ClaimPlan]:
     heads = analysis.select(choices.select) if choices.select else listed_heads(analysis)
-    roles = [
-        head.role for head in sorted_by_selection(heads, ids_and_names(choices.select)[1]) if head.role is not None
-    ]
+    heads = sorted_by_selection(heads, ids_and_names(choices.select)[1])
+    roles = [head.role for head in heads if head.role is not None]
     if not roles or analysis.profile is None:
         raise UsageError(f"{no_claim(analysis.profile, analysis.checkpoint, [head.id for head in heads])}.")
     for role in roles:

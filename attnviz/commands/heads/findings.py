@@ -13,6 +13,7 @@ from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, L
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, SINK, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
+from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import visible
 
@@ -39,12 +40,8 @@ class HeadFindings:
         return self.labelled.name
 
     @property
-    def on_text(self) -> list[tuple[str, Verdict]]:  # the parts of the label, by name
-        return list(zip(self.label.split(BOTH), self.labelled.verdicts, strict=False))
-
-    @property
-    def over_corpus(self) -> list[tuple[str, Role]]:  # the roles, by name
-        return [(role.role, role) for role in self.roles or ()]
+    def judged(self) -> list[Verdict | Role]:  # what its label and its roles are made of
+        return [*self.labelled.verdicts, *(self.roles or ())]
 
     @property
     def kinds(self) -> list[str]:
@@ -59,7 +56,7 @@ class HeadFindings:
     @property
     def role_label(self) -> str:
         """Its first role over the corpus as a label, after ``sink; `` where it is that, too; '' without a role."""
-        names = [name for name, _ in self.over_corpus]
+        names = [role.role for role in self.roles or ()]
         first = [SINK] if SINK in names[1:] else []
         return BOTH.join([*first, *names[:1]])
 
@@ -86,14 +83,18 @@ class HeadFindings:
         names = [str(self.id), self.shown]
         if self.role is not None and self.role.role not in self.label.split(BOTH):
             names = names[: 1 if self.label == UNNAMED else 2]
-            names.append(f"{visible(self.role.role.removeprefix(SYNTACTIC))} (corpus)")
+            names.append(f"{role_name(self.role.role, None)} (corpus)")
         return " · ".join(names)
 
-    def found_as(self, names: Collection[str]) -> list[tuple[str, Verdict | Role]]:
-        """The parts of the label, and the roles, that any of these names selects, by name."""
-        parts: list[tuple[str, Verdict | Role]] = [*self.on_text, *self.over_corpus]
+    def found_as(self, names: Collection[str]) -> list[Verdict | Role]:
+        """The parts of the label, and the roles, that any of these names selects."""
         wanted = set(map(str.casefold, names))
-        return [(name, part) for name, part in parts if not wanted.isdisjoint(map(str.casefold, _names_of(name)))]
+        return [part for part in self.judged if not wanted.isdisjoint(map(str.casefold, _names_of(part.role)))]
+
+    @property
+    def names(self) -> set[str]:  # of its labels and roles, in any form, in lower case
+        labels = (*self.label.split(BOTH), *(role.role for role in self.roles or ()))
+        return {form.casefold() for label in labels for form in _names_of(label)}
 
     @property
     def mark(self) -> str:  # a question mark if the label is an indication only
@@ -104,7 +105,8 @@ def clearest_first(heads: Sequence[HeadFindings], kind: str = "") -> list[HeadFi
     """Sort heads by the clarity of their labels, or of their part of a kind; those that cannot be measured last."""
 
     def clarity(head: HeadFindings) -> tuple[bool, float]:
-        of_kind = [verdict for name, verdict in head.on_text if family_of_label(name).name == kind]
+        verdicts = head.labelled.verdicts
+        of_kind = [verdict for verdict in verdicts if family_of_label(verdict.role).name == kind]
         return (True, rank_value(of_kind[0])) if of_kind else head.rank_key
 
     return sorted(heads, key=clarity, reverse=True)
@@ -119,14 +121,12 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
     ranked = clearest_first(heads)
     places: dict[HeadId, tuple[float, int]] = {}
     for turn, name in enumerate(names):
-        clarity = {
-            head.id: max(rank_value(part) for _, part in parts) for head in ranked if (parts := head.found_as([name]))
-        }
+        clarity = {head.id: max(map(rank_value, parts)) for head in ranked if (parts := head.found_as([name]))}
         for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
             places[id] = min(places.get(id, (rank, turn)), (rank, turn))
     shown = []
     for head in sorted(ranked, key=lambda head: places.get(head.id, (float("inf"), 0))):
-        leading = dict(head.found_as(names))
+        leading = {part.role for part in head.found_as(names)}
         roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
         shown.append(replace(head, roles=roles))
     return shown
@@ -134,7 +134,7 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
 
 def selected_verdict(head: HeadFindings, names: Collection[str]) -> Verdict | None:
     """The verdict on the text that one of these names selects, else that of the label."""
-    selected = (part for _, part in head.found_as(names) if isinstance(part, Verdict))
+    selected = (part for part in head.found_as(names) if isinstance(part, Verdict))
     return next(selected, head.labelled.verdict)
 
 
@@ -157,34 +157,30 @@ def evidence(head: HeadFindings) -> str:
         return f"n = {head.labelled.n}: no label below {LEAST_N}"
     if verdict is None or verdict.score is None:
         return "not measurable on this text"
-    if verdict.kind == "syntactic":
-        arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
-        guess = verdict.largest_baseline
-        if guess.startswith(("+", "-")):
-            guess = f"offset {guess}"
-        return (
-            f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {guess}: {verdict.baseline:.2f} · n = {verdict.n}"
-        )
-    if verdict.kind == "broad":
-        return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
     if verdict.margin <= 0 and head.labelled.verdict is None:
         return "no positional pattern above uniform attention"
-    name = verdict.name if head.labelled.verdict else f"nearest: {verdict.name}"
-    uniform = verdict.baseline or 0.0
-    baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
+    name = role_name(verdict.name, verdict.direction)
+    nearest = "" if head.labelled.verdict else "nearest: "
     repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
-    of = "its keys shuffled" if verdict.largest_baseline == "shuffle" else "uniform attention"
-    return f"{name} {verdict.score:.2f}{repeats} · {of} {baseline} · n = {verdict.n}"
+    return f"{nearest}{name} {verdict.score:.2f}{repeats}{_guess(verdict)} · n = {verdict.n}"
+
+
+def _guess(verdict: Verdict) -> str:
+    """`` · uniform attention: 0.12``; '' of broad, whose score is itself a share of uniform attention."""
+    baseline, name = verdict.baseline or 0.0, verdict.largest_baseline
+    if verdict.kind == "broad":
+        return ""
+    if name.startswith(("+", "-")):
+        name = f"offset {name}"
+    name = {"shuffle": "its keys shuffled", "uniform": "uniform attention"}.get(name, name)
+    return f" · {name}: {baseline:.2f}" if baseline >= 0.01 else f" · {name}: {baseline:.1g}"
 
 
 def heads_named(names: Iterable[str], heads: Sequence[HeadFindings]) -> set[HeadId]:
     """The heads that have one of these labels or roles; UsageError where none has."""
-    chosen, forms = set[HeadId](), dict[HeadId, set[str]]()
-    for head in heads:
-        labels = (*head.label.split(BOTH), *(role for role, _ in head.over_corpus))
-        forms[head.id] = {form.casefold() for label in labels for form in _names_of(label)}
+    chosen = set[HeadId]()
     for name in map(str.casefold, names):
-        ids = {id for id, known in forms.items() if name in known}
+        ids = {head.id for head in heads if name in head.names}
         if not ids:
             raise UsageError(_no_head_message(name, heads))
         chosen |= ids
@@ -198,12 +194,11 @@ def _names_of(label: str) -> Iterator[str]:
 
 
 def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
-    labels, roles = Counter[str](), Counter[str]()
-    for head in heads:
-        labels.update(label.removeprefix(SYNTACTIC) for label in head.label.split(BOTH))
-        roles.update(role.removeprefix(SYNTACTIC) for role, _ in head.over_corpus)
+    labels = Counter(name for head in heads for name in head.label.split(BOTH))
+    roles = Counter(role.role for head in heads for role in head.roles or ())
     counts = [
-        ", ".join(f"{visible(label)} ({count})" for label, count in names.most_common()) for names in (labels, roles)
+        ", ".join(f"{role_name(name, None)} ({count})" for name, count in names.most_common())
+        for names in (labels, roles)
     ]
     of_corpus = f"roles {counts[1]}" if roles else "no roles"
     if all(head.roles is None for head in heads):

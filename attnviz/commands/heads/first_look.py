@@ -1,12 +1,13 @@
 """The first look of ``attnviz heads``: three sentences and the heads to look at, for the terminal and the page."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.relations import relations_of
-from attnviz.commands.heads.summary import heads_to_look_at
+from attnviz.commands.heads.summary import corpora_of, heads_to_look_at
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, NO_LABEL, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
@@ -16,37 +17,40 @@ from attnviz.models.head_ids import ids_and_names
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.fields import Field
 from attnviz.present.figure_context import capital
-from attnviz.present.published import score_and_baseline
+from attnviz.present.published import role_numbers, score_and_baseline
 from attnviz.present.role_words import family_words, role_words, short_name
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import RowTable, listed_of
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import counted, quoted, rounded, visible
 
 MOST_BESIDE_SPANS = 3  # heads that are listed above a table of spans
 
-FEW = 100  # tokens of content below which a text is called short (our own choice)
-
-LookRow = tuple[Analysis, HeadFindings]  # a part of the model, and one of its heads
+FEW = 100  # tokens below which a text is called short (our own choice)
 
 
-def sentences(analysis: Analysis, heads: Sequence[HeadFindings]) -> list[str]:
-    """What was read, what these heads do on it, and what to trust."""
-    ids = {head.id for head in heads}
-    of_parts = [(part, [head for head in part.heads if head.id in ids]) for part in analysis.parts]
-    kinds = [kinds_sentence(part, chosen) for part, chosen in of_parts if len(chosen) > 1]
+class LookRow(NamedTuple):
+    """A part of the model, one of its heads, and what that does: over the corpus, or on this text."""
+
+    part: Analysis
+    head: HeadFindings
+    judged: Role | Verdict | None
+
+
+def sentences(analysis: Analysis, choices: ViewOptions) -> list[str]:
+    """What was read, what the selected heads do on it, and what to trust."""
+    of_parts = [(part, part.select(choices.select)) for part in analysis.parts]
+    kinds = [kinds_sentence(part, heads) for part, heads in of_parts if len(heads) > 1]
     return [subject(analysis), *kinds, *filter(None, [trust_sentence(analysis)])]
 
 
 def subject(analysis: Analysis) -> str:
-    """``minilm, 72 heads, on “The cat ran” (3 tokens, [CLS] and [SEP])``."""
+    """``minilm, 72 heads, on “The cat ran” (5 tokens)``."""
     what = f"{analysis.checkpoint.short_name}, {counted(len(analysis.heads), 'head')}, on"
     if analysis.target is not None:
         return f"{what} {analysis.parts[-1].figure_context.text_line}"
     units = analysis.context.units
-    size = counted(len(units) - sum(units.special), units.name)
-    return f"{what} {quoted(analysis.text)} ({', '.join(filter(None, [size, _special_tokens(analysis)]))})"
+    return f"{what} {quoted(analysis.text)} ({counted(len(units), units.name)})"
 
 
 def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
@@ -57,21 +61,22 @@ def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
     counts = Counter(kind for head in heads for kind in head.kinds)
     ranked = sorted(counts.items(), key=lambda item: (item[0] == UNNAMED, -item[1]))  # those without a pattern last
     sinks = sinks_in_words(part.context.keys, unit, special=_special_tokens(part)) or "sinks"
-    said = [f"{count} {family_words(kind, count, unit, sinks)}" for kind, count in ranked]
-    of_all = f"{counts[ranked[0][0]]} of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads"
-    said[0] = said[0].replace(str(counts[ranked[0][0]]), of_all, 1)
-    twice = " (a head can count twice)" if counts.total() > len(heads) else ""
-    where = "" if part.stack is None else f"{capital(part.stack.name)}: "
-    return f"{where}{'; '.join(said)}{twice}."
+    said = []
+    for place, (kind, count) in enumerate(ranked):
+        of_all = f" of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads" if place == 0 else ""
+        said.append(f"{count}{of_all} {family_words(kind, count, unit, sinks)}")
+    twice = " (some count twice)" if counts.total() > len(heads) else ""
+    where = "On this text" if part.stack is None else capital(part.stack.name)
+    return f"{where}: {'; '.join(said)}{twice}."
 
 
 def trust_sentence(analysis: Analysis) -> str:
     """Whether to trust this text or the stored profile, and of which corpora; without one what makes it."""
-    n, unit, profile = analysis.context.n_non_sink, analysis.units.name, analysis.profile
-    few = f"{counted(n, unit)} {'is' if n == 1 else 'are'} few" if LEAST_N <= n < FEW else ""
-    if profile is not None:
-        trust = f"{few}: trust “corpus”," if few else "“corpus” is"
-        return f"{trust} a stored profile over {visible(profile.measured_on)}."
+    n, unit = len(analysis.context.units), analysis.units.name
+    few = f"{counted(n, unit)} are few" if 1 < n < FEW else ""
+    if analysis.profile is not None:
+        trust = f"{few}: trust the column “Over the corpus”," if few else "“Over the corpus” is"
+        return f"{trust} a stored profile of {corpora_of(analysis, analysis.heads)}."
     if analysis.checkpoint.stacks or not analysis.verification.level:
         return ""
     begins = f"{few}; to" if few else "To"
@@ -85,91 +90,94 @@ def profile_command(checkpoint: Checkpoint) -> str:
 
 
 def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookRow]:
-    """The heads to look at, of every kind of attention equally many, or those that are selected; 0 for all of them."""
+    """The heads to look at, of every kind of attention equally many, or those that are selected; 0 for all of them.
+
+    Each with what it does over the corpus, or without a profile on this text, for which it is listed.
+    """
     _, names = ids_and_names(choices.select)
     parts, rows = analysis.parts_of(choices.select), list[LookRow]()
     beside_spans = MOST_BESIDE_SPANS if analysis.spans and most else most
     for part in parts:
         heads = sorted_by_selection(part.select(choices.select), names)
         limit = beside_spans // len(parts) or len(heads)
-        chosen = heads[:limit] if choices.select else [head for _, head in heads_to_look_at(heads, limit)]
-        rows += [(part, head) for head in chosen]
+        chosen = heads[:limit] if choices.select else heads_to_look_at(heads, limit)
+        for head in chosen:
+            rows.append(LookRow(part, head, head.role if analysis.profile else selected_verdict(head, names)))
     return rows
 
 
-def look_table(
-    rows: Sequence[LookRow], n_heads: int, names: Collection[str], choices: ViewOptions
-) -> RowTable[LookRow]:
-    """What each head does over the corpus, or without a profile on this text.
-
-    ``names`` are those that selected the heads, which say for what a head is listed.
-    """
-    unit, has_profile = rows[0][0].units.name, any(part.profile is not None for part, _ in rows)
-
-    def judged(row: LookRow) -> Role | Verdict | None:
-        return row[1].role if has_profile else selected_verdict(row[1], names)
-
-    def numbers(row: LookRow) -> tuple[float | None, float | None]:
-        return score_and_baseline(judged(row))
-
-    def n_of(row: LookRow) -> str:
-        found = judged(row)
-        return "" if found is None else f"{found.n:,}"
-
+def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> RowTable[LookRow]:
+    """What each head does over the corpus, or without a profile on this text."""
+    unit, has_profile = rows[0].part.units.name, rows[0].part.profile is not None
     columns: list[Field[LookRow]] = [
-        Field("Head", lambda row: row[1].id),
-        Field("Over the corpus" if has_profile else "On this text", lambda row: _does(*row, judged(row))),
-        Field("Name", lambda row: short_name(_role_of(judged(row)))),
-        Field("Score", lambda row: _blank(numbers(row)[0])),
-        Field("Guess", lambda row: _blank(numbers(row)[1])),
-        Field("n", n_of),
+        Field("Head", lambda row: row.head.id),
+        Field("Over the corpus" if has_profile else "On this text", lambda row: does(*row)),
+        Field("Name", lambda row: short_name(row.judged.role) if row.judged else ""),
+        Field("Score", lambda row: score_and_baseline(row.judged)[0] if row.judged else ""),
+        Field("Guess", lambda row: score_and_baseline(row.judged)[1] if row.judged else ""),
+        Field("n", lambda row: f"{row.judged.n:,}" if row.judged else ""),
     ]
     if has_profile:
-        columns.append(Field("On this text", lambda row: on_this_text(*row)))
+        columns.append(Field("On this text", lambda row: on_this_text(row.part, row.head)))
     if choices.relation:
         counts = {}
-        for part in dict.fromkeys(part for part, _ in rows):
-            for relation in relations_of(part, [head for of, head in rows if of is part], choices.relation):
+        for part in dict.fromkeys(row.part for row in rows):
+            for relation in relations_of(part, [row.head for row in rows if row.part is part], choices.relation):
                 counts[relation.head.id] = f"{visible(relation.name)} {relation.found} of {len(relation.pairs)}"
-        columns.insert(3, Field("Finds", lambda row: counts.get(row[1].id, "")))
+        columns.insert(3, Field("Finds", lambda row: counts.get(row.head.id, "")))
     for name in dict.fromkeys(map(statistic_named, choices.maps)):
-        columns.append(statistic_field(name, lambda row, name=name: row[1].statistics.get(name), unit))  # type: ignore[misc]
-    return RowTable(
-        f"Heads to look at ({listed_of(len(rows), n_heads)}); a score is from n tokens or pairs", columns, rows
-    )
+        columns.append(statistic_field(name, lambda row, name=name: row.head.statistics.get(name), unit))  # type: ignore[misc]
+    title = f"Heads to look at ({listed_of(len(rows), n_heads)})"
+    one = next((str(row.head.id) for row in rows if row.head.role is not None), None)
+    if one is not None:
+        model = rows[0].part.checkpoint
+        named = [] if model.name == "minilm" else model.model_options
+        title += f"; more of one: {visible(' '.join(['attnviz card', one, *named]))}"
+    return RowTable(title, columns, rows)
 
 
 def on_this_text(part: Analysis, head: HeadFindings) -> str:
     """Whether a head does on this text what it does over the corpus; the label of a head that does nothing there."""
-    resting = SINK in head.kinds
-    role = head.role
-    if role is None:
+    if head.role is None:
         verdict = head.labelled.verdict
         return head.shown if verdict is None else f"{short_name(head.label)} ({rounded(verdict.judged[0])})"
-    wanted = role.relation or role.role
-    verdict = next((found for found in head.verdicts if found.name == wanted), None)
+    word, score = _here(part, head, head.role)
+    return word if score is None else f"{word} ({rounded(score)})"
+
+
+def seen(part: Analysis, head: HeadFindings) -> str | None:
+    """:func:`on_this_text` without the score; None for a head without a role."""
+    return None if head.role is None else _here(part, head, head.role)[0]
+
+
+def in_text(part: Analysis, head: HeadFindings) -> bool | None:
+    """Whether a head does on this text what it does over the corpus; None where that is not known."""
+    word = seen(part, head)
+    return None if word in (None, "not parsed", "corpus only", "too few") else word in ("yes", "yes, and sinks")
+
+
+def _here(part: Analysis, head: HeadFindings, role: Role) -> tuple[str, float | None]:
     if role.relation is not None and part.parse is None:
-        return "not parsed"
+        return "not parsed", None
+    verdict = next((found for found in head.verdicts if found.role == role.role), None)
     if verdict is None:
-        return "none here" if role.relation is not None else "not looked for"
+        return "none here" if role.relation is not None else "corpus only", None
     if verdict.n < LEAST_N or (role.relation is not None and not verdict.enough):
-        return "too few" if verdict.n else "none here"
+        return "too few" if verdict.n else "none here", None
     shows = verdict.holds and verdict.direction == role.direction
-    if resting and wanted != SINK:
-        return "yes, and sinks" if shows else "mostly sinks"
-    return f"{'yes' if shows else 'no'} ({rounded(verdict.judged[0])})"
+    if SINK in head.kinds and role.role != SINK:
+        return "yes, and sinks" if shows else "mostly sinks", None
+    return "yes" if shows else "no", verdict.judged[0]
 
 
-def guess_note(analysis: Analysis, rows: Sequence[LookRow]) -> str:
-    """What a guess is, and the command that shows one of the heads."""
-    note = "Guess: uniform attention, or the best of six rules."
-    if analysis.profile is None:
-        return f"{note} n below {ENOUGH}: weak."
-    shown = next((head.id for _, head in rows if head.role is not None and not head.role.describes), None)
-    if shown is None:
-        return note
-    named = [] if analysis.checkpoint.name == "minilm" else analysis.checkpoint.model_options
-    return f"{note} One head: {visible(' '.join(['attnviz card', str(shown), *named]))}"
+def score_notes(rows: Sequence[LookRow]) -> list[str]:
+    """What scores and guesses are."""
+    shown = {row.judged.role for row in rows if row.judged}
+    others = {"semantic": "semantic: a cosine", "broad": "broad: of uniform entropy"}
+    score = "; ".join(["share of attention, or of n pairs found", *(others[r] for r in others if r in shown)])
+    guess = "the same for uniform attention, or the best of six rules"
+    weak = "" if rows[0].part.profile else f" n below {ENOUGH}: weak."
+    return [f"Score: {score}.", f"Guess: {guess}.{weak}"]
 
 
 def _special_tokens(analysis: Analysis) -> str:
@@ -178,23 +186,29 @@ def _special_tokens(analysis: Analysis) -> str:
     return " and ".join(dict.fromkeys(visible(label) for label, special in labels if special))
 
 
-def _does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> str:
+def does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> str:
     """What a head does, in words, and whether it does so beside sinks."""
     if judged is None:
         return head.label if head.label in NO_LABEL else f"shows {'no role' if part.profile else 'no pattern'}"
-    role = _role_of(judged)
-    words = role_words(role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
+    words = role_words(judged.role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
     label = head.role_label if isinstance(judged, Role) else head.label
-    return f"{words}, beside sinks" if role != SINK and label.startswith(SINK) else words
+    return f"{words}, beside sinks" if judged.role != SINK and label.startswith(SINK) else words
 
 
-def _role_of(judged: Role | Verdict | None) -> str:
-    if judged is None:
-        return UNNAMED
-    if isinstance(judged, Role):
-        return judged.role
-    return f"{SYNTACTIC}{judged.name}" if judged.kind == "syntactic" else judged.name
+def unless_seen(part: Analysis, head: HeadFindings) -> str:
+    """`` (none here)`` and the like after a role that this text does not show; else ''."""
+    return "" if head.role is None or in_text(part, head) else f" ({seen(part, head)})"
 
 
-def _blank(value: float | None) -> float | str:
-    return "" if value is None else value
+def over_corpus(part: Analysis, head: HeadFindings) -> str:
+    """``over the corpus: from object to verb (not here), score 0.74, baseline 0.36, n = 1,190``; '' without a role."""
+    role = head.role
+    if role is None:
+        return ""
+    return f"over the corpus: {does(part, head, role)}{unless_seen(part, head)}, {role_numbers(role)}"
+
+
+def labels_and_roles(part: Analysis, heads: Sequence[HeadFindings]) -> str:
+    """Heads with their labels, and the roles over the corpus if there are any, for captions."""
+    names = ("; ".join(filter(None, (head.shown, over_corpus(part, head)))) for head in heads)
+    return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))

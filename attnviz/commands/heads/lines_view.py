@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first
-from attnviz.commands.heads.summary import labels_and_roles
+from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array

@@ -216,12 +216,12 @@ class Reader:
 
     checkpoint: Checkpoint
     stored: StoredProfile | None
-    options: Options
-    syntax: bool
-    parser: str | None
-    truncate: bool
-    max_new_tokens: int | None
-    memory: int | None
+    options: Options = field(default_factory=Options)
+    syntax: bool = True
+    parser: str | None = None
+    truncate: bool = False
+    max_new_tokens: int | None = None
+    memory: int | None = None
     generate: int | None = None
     spans: Mapping[str, str] = field(default_factory=dict)
 

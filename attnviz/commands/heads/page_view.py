@@ -6,16 +6,24 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
-from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
+from attnviz.commands.heads.first_look import (
+    in_text,
+    look_rows,
+    look_table,
+    over_corpus,
+    score_notes,
+    sentences,
+    unless_seen,
+)
 from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.spans import page_spans
-from attnviz.commands.heads.summary import MOST_LISTED, corpora_of, no_role, role_text, unless_seen
+from attnviz.commands.heads.summary import MOST_LISTED, corpora_of
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
-from attnviz.models.head_ids import HeadId, ids_and_names
+from attnviz.models.head_ids import HeadId
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
@@ -31,7 +39,7 @@ from attnviz.page.page import (
     statistic_entry,
 )
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
-from attnviz.present.published import role_name, role_numbers
+from attnviz.present.published import role_name
 from attnviz.present.role_words import family_words
 from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import page_table, verification_line
@@ -77,7 +85,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             first,
         ),
         "verification": verification_line(analysis.verification, model).plain,
-        "notes": _page_notes(analysis, first),
+        "notes": list(filter(None, [first, *_page_notes(analysis)])),
         "sides": [about.model],
         "axes": axes,
         "kinds": [part.stack.name for part in parts if part.stack is not None],
@@ -118,13 +126,13 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
 def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """The sentences of the terminal's first screen, and its heads to look at."""
-    chosen, rows = analysis.select(choices.select), look_rows(analysis, choices, MOST_LISTED)
+    rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        table = look_table(rows, len(chosen), ids_and_names(choices.select)[1], choices)
-        listed = page_table(table.title, guess_note(analysis, rows), table.columns, rows, head=0)
+        table = look_table(rows, len(analysis.select(choices.select)), choices)
+        listed = page_table(table.title, " ".join(score_notes(rows)), table.columns, rows, head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
-    return {"sentences": sentences(analysis, chosen), "look": listed, "does": does}
+    return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 
 
 def pattern_entry(packed: str, rows: int, columns: int, context: TextContext) -> dict[str, Any]:
@@ -143,14 +151,11 @@ def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId
     return [head.id for head in (*chosen, *others)]
 
 
-def _page_notes(analysis: Analysis, first: str) -> list[str]:
+def _page_notes(analysis: Analysis) -> Iterator[str]:
     recomputed = "verified" if analysis.verification.level else "recomputed"
-    lines = [
-        first,
-        f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
-        capital(f"{kinds_in_words(analysis)}.") if analysis.target else "",
-    ]
-    return [line for line in lines if line]
+    yield f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones."
+    if analysis.target:
+        yield capital(f"{kinds_in_words(analysis)}.")
 
 
 def kinds_in_words(analysis: Analysis) -> str:
@@ -167,15 +172,15 @@ def kinds_in_words(analysis: Analysis) -> str:
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     role, entry = head.role, None
     if role is not None:
-        where = f"measured on {corpora_of(analysis, [head])}"
         entry = {
-            **label_entry(role_name(role.role, None), head.role_label, seen=analysis.has_role(head)),
-            "kinds": list(dict.fromkeys(family_of_label(name).name for name, _ in head.over_corpus)),
+            **label_entry(role_name(role.role, None), head.role_label, seen=in_text(analysis, head)),
+            "kinds": list(dict.fromkeys(family_of_label(each.role).name for each in head.roles or ())),
             "where": unless_seen(analysis, head),
-            "evidence": f"{role_text(analysis, head)}, {role_numbers(role)}, {where}",
+            "evidence": f"{over_corpus(analysis, head)}, measured on {corpora_of(analysis, [head])}",
         }
-    elif head.roles is not None:
-        entry = {**label_entry(no_role(analysis), UNNAMED), "where": "", "evidence": ""}
+    elif analysis.profile is not None:
+        unnamed = UNNAMED if "statistics" in analysis.profile.parts else "not measured"
+        entry = {**label_entry(unnamed, UNNAMED), "where": "", "evidence": ""}
     return {
         "id": str(head.id),
         "column": head.id.head,

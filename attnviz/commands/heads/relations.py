@@ -53,7 +53,7 @@ class HeadRelation:
     @property
     def arrow(self) -> str:
         """``obj dep→head``: who attends to whom."""
-        name = visible(role_name(self.name, self.direction))
+        name = role_name(self.name, self.direction)
         return f"{name} (better direction here)" if self.better else name
 
 
@@ -122,10 +122,10 @@ def word_positions(analysis: Analysis, word: int) -> list[int]:
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:
     """Relation and direction of a head, and whether this is only the better one here; None without a relation here."""
-    verdicts = {verdict.name: verdict for verdict in head.verdicts if verdict.kind == "syntactic"}
+    verdicts = {verdict.relation: verdict for verdict in head.verdicts if verdict.relation}
     label = head.labelled.verdict
-    if label is not None and label.kind == "syntactic" and named is None:
-        return label.name, str(label.direction), False
+    if label is not None and label.relation is not None and named is None:
+        return label.relation, str(label.direction), False
     role = head.role
     if named:
         role = next((role for role in head.roles or () if role.relation == named), None)

@@ -10,9 +10,10 @@ from safetensors.torch import save
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
+from attnviz.commands.heads.first_look import in_text, seen
 from attnviz.commands.heads.relations import HeadRelation, relations_of, word_positions
 from attnviz.commands.heads.spans import lookback_fields, span_table, spans_entry
-from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, seen, summary_entry
+from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import SHARES
@@ -23,7 +24,7 @@ from attnviz.present.fields import HEAD, Field, NamedTable, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
-from attnviz.wording import quoted
+from attnviz.wording import counted, quoted
 
 # A role over the stored corpus; profile.json has its evidence.
 _STORED_ROLE = plain(
@@ -123,7 +124,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
             name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")
         }
         part = parts[head.id]
-        return {"name": head.role.role, **numbers, "in_text": part.has_role(head), "seen": seen(part, head)}
+        return {"name": head.role.role, **numbers, "in_text": in_text(part, head), "seen": seen(part, head)}
 
     return [
         *HEAD,
@@ -189,26 +190,20 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
     }
 
 
-_JUDGED = ("label_score", "label_baseline", "label_n")
-
-
 def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
     """Heads that were selected by what they do stand in the terminal's order, with the numbers that selected them."""
     whole = table(analysis, choices)
     _, names = ids_and_names(choices.select)
     if not names:
         return whole
-
-    def selected(field: Field[HeadFindings]) -> Field[HeadFindings]:
-        def value(head: HeadFindings) -> Any:
-            verdict = selected_verdict(head, names)
-            return field.value_for(head) if verdict is None else (*verdict.judged, verdict.n)[_JUDGED.index(field.name)]
-
-        return replace(field, value=value) if field.name in _JUDGED else field
-
-    fields = [selected(field) for field in whole.fields]
-    rows = [head for part in analysis.parts for head in sorted_by_selection(part.select(choices.select), names)]
-    return NamedTable("heads", fields, rows)
+    rows = []
+    for part in analysis.parts:
+        for head in sorted_by_selection(part.select(choices.select), names):
+            verdict, labelled = selected_verdict(head, names), head.labelled
+            if verdict is not None:
+                labelled = replace(labelled, verdicts=(verdict,), n=verdict.n)
+            rows.append(replace(head, labelled=labelled))
+    return NamedTable("heads", whole.fields, rows)
 
 
 def _further(analysis: Analysis, choices: ViewOptions) -> dict[str, NamedTable[Any]]:
@@ -236,8 +231,11 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
     n, unit = len(analysis.units), analysis.units.name
     if analysis.target is not None and analysis.target.generated:
         yield f"the model generated the target, greedily: {quoted(analysis.target.text)}; --target gives another."
-    if analysis.continuation is not None:
-        yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
+    written = analysis.continuation
+    if written is not None:
+        end = f", and ended it before the {written.requested} that were asked for" if written.hit_eos else ""
+        how = f"by {counted(written.count, 'token')}, greedily{end}"
+        yield f"the model continued the text {how}: {quoted(written.text.strip())}."
     n_drawn = len({name.partition(".")[0] for name in document["figures"] if name.startswith("heads/")})
     if not choices.select and len(analysis.heads) > MOST_DRAWN and 0 < n_drawn < len(analysis.heads):
         yield f"heatmaps of {n_drawn} heads to look at; --figures heads draws those of all {len(analysis.heads)}."
@@ -265,6 +263,9 @@ SPEC = CommandSpec(
     further=_further,
     tensors=("attention.safetensors", _attention_bytes),
     in_paper=_in_paper,
-    paper=("id", "label", *_JUDGED, "role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text"),
+    paper=(
+        *("id", "label", "label_score", "label_baseline", "label_n"),
+        *("role", "role_direction", "role_score", "role_baseline", "role_n", "role_in_text"),
+    ),
     top=None,
 )

@@ -8,51 +8,16 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, rank_value
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import Role
-from attnviz.judge.verdicts import UNNAMED, Verdict
+from attnviz.judge.verdicts import Verdict
+from attnviz.measures.patterns import describes
 from attnviz.present.documents import layer_entry
-from attnviz.present.fields import Field, entry, pick
-from attnviz.present.published import role_name, role_numbers
+from attnviz.present.fields import Field, entry
 from attnviz.wording import visible
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
 MISSION = ("local", "syntactic", "long-range")  # of these up to three heads are among those to look at, of others one
-MOST_LISTED = 7  # heads to look at
+MOST_LISTED = 6  # heads to look at
 MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
-
-
-def role_text(analysis: Analysis, head: HeadFindings) -> str:
-    """``det dep→head``; ``obj dep→head (not here)`` if :func:`seen` says so; :func:`no_role` for none."""
-    if head.role is None:
-        return no_role(analysis)
-    first = head.role_label.removesuffix(head.role.role)
-    return f"{first}{role_name(head.role.role, head.role.direction)}{unless_seen(analysis, head)}"
-
-
-def no_role(analysis: Analysis) -> str:
-    """What a head without a role is: ``unnamed``, or ``not measured`` where no corpus of enough texts was."""
-    return UNNAMED if analysis.profile is None or "statistics" in analysis.profile.parts else "not measured"
-
-
-def seen(analysis: Analysis, head: HeadFindings) -> str | None:
-    """Whether this text has the head's role over the corpus, in words; None without a role.
-
-    ``not parsed``, or for a role that is not looked for in a text ``not looked for``, where that is not known.
-    """
-    if head.role is None:
-        return None
-    unknown = "not looked for" if head.role.relation is None else "not parsed"
-    return {True: "seen", False: "not here", None: unknown}[analysis.has_role(head)]
-
-
-def unless_seen(analysis: Analysis, head: HeadFindings) -> str:
-    """`` (not here)`` and the like after a role that is not :func:`seen`; else ''."""
-    word = seen(analysis, head)
-    return "" if word in (None, "seen") else f" ({word})"
-
-
-def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
-    """The role over the corpus with its numbers, or ''."""
-    return "" if head.role is None else f"over the corpus {role_text(analysis, head)}, {role_numbers(head.role)}"
 
 
 def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
@@ -60,12 +25,6 @@ def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
     assert analysis.profile is not None
     roles = [head.role for head in heads if head.role is not None]
     return visible(analysis.profile.measured_by(roles) or analysis.profile.measured_on)
-
-
-def labels_and_roles(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
-    """Heads with their labels, and the roles over the corpus if there are any, for captions."""
-    names = ("; ".join(filter(None, (head.shown, over_corpus(analysis, head)))) for head in heads)
-    return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
@@ -79,7 +38,7 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
             by_kind[kind].append(head)
     kinds = {}
     for kind, of_kind in by_kind.items():
-        best = next((head for head in clearest_first(of_kind, kind) if head.on_text), None)
+        best = next((head for head in clearest_first(of_kind, kind) if head.labelled.verdicts), None)
         kinds[kind] = {
             "heads": len(of_kind),
             "labels": dict(Counter(head.label for head in of_kind).most_common()),
@@ -93,26 +52,27 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
     }
 
 
-def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[tuple[str, HeadFindings]]:
-    """The clearest heads of each kind, each head once, up to ``most``; by kind, of every kind the first one.
+def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> list[HeadFindings]:
+    """The clearest heads of each kind, each head once, up to ``most``: first by roles that are evidence, over a corpus.
 
-    A kind is that of the first role over the corpus; heads without one stand below, by the parts of their labels.
+    Then by roles that only describe, then by the labels of heads without a role.
     """
-    rows = list[tuple[int, str, HeadFindings]]()
+    ranked = list[tuple[bool, bool, int, int, HeadFindings]]()
     left = list(heads)
-    for kind in LABEL_KINDS:
-        ranked = []
+    for kind_at, kind in enumerate(LABEL_KINDS):
+        of_kind = []
         for head in left:
-            judged: list[tuple[str, Role | Verdict]] = [*(head.over_corpus[:1] or head.on_text)]
-            clearest = [rank_value(part) for name, part in judged if _kind_of(name) == kind]
+            judged: Sequence[Role | Verdict] = [head.role] if head.role else head.labelled.verdicts
+            clearest = [rank_value(part) for part in judged if _kind_of(part.role) == kind]
             if clearest:
-                ranked.append((not head.roles, -max(clearest), head.id, head))
-        ranked.sort(key=lambda item: item[:3])
-        new = [head for *_, head in ranked[: 3 if kind in MISSION else 1]]
-        rows += [(place, kind, head) for place, head in enumerate(new)]
-        left = [head for head in left if head not in new]
-    kept = sorted(rows, key=lambda row: row[0])[:most]
-    return [(kind, head) for place, kind, head in rows if (place, kind, head) in kept]
+                without = not head.role
+                of_kind.append((without, not without and describes(judged[0].role), -max(clearest), head.id, head))
+        of_kind.sort(key=lambda item: item[:4])
+        new = of_kind[: 3 if kind in MISSION else 1]
+        ranked += [(without, only, place, kind_at, head) for place, (without, only, *_, head) in enumerate(new)]
+        left = [head for head in left if head not in [item[-1] for item in new]]
+    kept = sorted(ranked, key=lambda item: item[:4])[:most]
+    return [item[-1] for item in sorted(kept, key=lambda item: (item[3], item[2]))]
 
 
 def _kind_of(name: str) -> str:
@@ -123,25 +83,23 @@ def _kind_of(name: str) -> str:
 def listed_heads(analysis: Analysis) -> list[HeadFindings]:
     """The heads to look at, of every kind of attention equally many; the first one where no head stands out."""
     parts = analysis.parts
-    listed = [head for part in parts for _, head in heads_to_look_at(part.heads, MOST_LISTED // len(parts))]
+    listed = [head for part in parts for head in heads_to_look_at(part.heads, MOST_LISTED // len(parts))]
     return listed or list(analysis.heads[:1])
-
-
-def _judged(head: HeadFindings) -> tuple[float | None, float | None]:
-    verdict = head.labelled.verdict
-    return (None, None) if verdict is None else verdict.judged
 
 
 # The label of a head and the verdict behind it; None for what is unknown.
 LABEL: tuple[Field[HeadFindings], ...] = (
     Field(name="label", meaning="what the head does on this text"),
     Field(
-        "Score", lambda head: _judged(head)[0], name="label_score", meaning="share of attention, or of right guesses"
+        "Score",
+        lambda head: head.labelled.judged[0],
+        name="label_score",
+        meaning="share of attention, or of right guesses",
     ),
-    Field("Baseline", lambda head: _judged(head)[1], name="label_baseline", meaning="the same of the best guess"),
+    Field(
+        "Baseline", lambda head: head.labelled.judged[1], name="label_baseline", meaning="the same of the best guess"
+    ),
     Field(value=lambda head: head.labelled.error_reduction, name="label_error_reduction"),
     Field("n", lambda head: head.labelled.n, name="label_n", meaning="pairs of tokens or words, or positions"),
     Field(value=lambda head: head.labelled.certain, name="label_certain"),
 )
-
-LABEL_NUMBERS = pick(LABEL, "label_score", "label_baseline", "label_n")

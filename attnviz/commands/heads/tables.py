@@ -1,8 +1,6 @@
 """The tables of ``attnviz heads``: heads, roles, patterns, relations and notes."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -11,24 +9,17 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, sorted_by_selection
-from attnviz.commands.heads.first_look import guess_note, look_rows, look_table, sentences
+from attnviz.commands.heads.first_look import look_rows, look_table, score_notes, sentences
 from attnviz.commands.heads.spans import span_tables
-from attnviz.commands.heads.summary import (
-    LABEL_NUMBERS,
-    MOST_LISTED,
-    corpora_of,
-    role_text,
-)
-from attnviz.judge.roles import Role
+from attnviz.commands.heads.summary import LABEL, MOST_LISTED
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
-from attnviz.language.universal import relation_words
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE
 from attnviz.models.head_ids import ids_and_names
-from attnviz.present.fields import Field
+from attnviz.present.fields import Field, pick
 from attnviz.present.figure_context import capital
-from attnviz.present.published import ARROWS, role_name, score_and_baseline
+from attnviz.present.published import role_name
 from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import (
     RowTable,
@@ -53,65 +44,53 @@ _FARTHEST = 3  # heads that attend farthest
 def head_tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType]:
     """What the heads do and those to look at; if verbose also patterns, every statistic, and notes."""
     _, names = ids_and_names(choices.select)
-    whole, chosen = choices.verbose, analysis.select(choices.select)
-    rows = look_rows(analysis, choices, 0 if whole else MOST_LISTED)
-    first, *others = sentences(analysis, chosen)
+    chosen, target = analysis.select(choices.select), analysis.target
+    rows = look_rows(analysis, choices, 0 if choices.verbose else MOST_LISTED)
+    of_target = []
+    if target is not None:
+        of_target = [target_note(target.text, target.generated), cut_note(target.tokens, "target")]
+    first, *others = sentences(analysis, choices)
     yield Text.assemble((first, "bold"), "\n\n", "\n".join(others))
     if rows:
-        yield look_table(rows, len(chosen), names, choices)
-    if not whole:
+        yield look_table(rows, len(chosen), choices)
+    if not choices.verbose:
         yield from _contact_table(analysis, chosen, choices.rows(MOST_LISTED))
-        yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole)
-        target = analysis.target
-        yield Group(
-            notes(
-                guess_note(analysis, rows) if rows else "",
-                "" if target is None else target_note(target.text, target.generated),
-                "" if target is None else cut_note(target.tokens, "target"),
-            ),
-            checked_line(analysis.verification, analysis.checkpoint),
-        )
+        yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole=False)
+        below = notes(*of_target, *(score_notes(rows) if rows else ()))
+        yield Group(below, checked_line(analysis.verification, analysis.checkpoint))
         return
     for part in analysis.parts_of(choices.select):
         heads = sorted_by_selection(part.select(choices.select), names)
         if part.stack is not None:
             yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
-        yield _notes_on_heads(part, heads, [head for of, head in rows if of.stack == part.stack])
+        yield _farthest(part, heads)
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         clearest = "of what selected them" if names else "pattern"
         yield _head_table(part, heads, top, f"clearest {clearest} first")
         if len(heads) > 1:
             yield _pattern_table(heads)
     yield from _contact_table(analysis, chosen, choices.top)
-    yield from span_tables(analysis, chosen, choices.top, whole)
-    yield _notes(analysis)
+    yield from span_tables(analysis, chosen, choices.top, whole=True)
+    yield notes(*_notes(analysis), *of_target)
     yield verification_line(analysis.verification, analysis.checkpoint)
 
 
 def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
-    context = analysis.context
-    columns: list[Field[HeadFindings]] = [
-        Field("Head", lambda head: head.id),
-        Field("Label", _label_text),
-        *LABEL_NUMBERS,
-    ]
-    if analysis.profile is not None:
-        columns += [
-            Field("Role over corpus", partial(role_text, analysis)),
-            Field("Corpus score", lambda head: score_and_baseline(head.role)[0], detail=True),
-            Field("Corpus baseline", lambda head: _dashless(head.role), detail=True),
-        ]
-    last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
+    context, unit = analysis.context, analysis.units.name
     listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
     if context.source is not None:
         listed.insert(0, DIAGONALITY)
     else:
         listed += [NOWHERE] if context.learned_sinks else []
         listed += ["distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column)]
-    for name in listed:
-        columns.append(_column(name, analysis.units.name))
-        has_uniform = name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)
-        last.append(context.uniform.get(name) if has_uniform else "")
+    columns: list[Field[HeadFindings]] = [
+        Field("Head", lambda head: head.id),
+        Field("Label", lambda head: Text(head.shown, "dim" if head.mark else "")),  # grey if it is an indication only
+        *pick(LABEL, "label_score", "label_baseline", "label_n"),
+        *(_column(name, unit) for name in listed),
+    ]
+    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
+    last = ["uniform", "", "", "", "", *(uniform.get(name, "") for name in listed)]
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
@@ -130,32 +109,25 @@ def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int |
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
     """Patterns and relations: the strongest heads of each, score beside baseline, and how many heads show it."""
-    by_name: dict[tuple[bool, str], list[tuple[HeadFindings, Verdict]]] = {}
+    of_roles: dict[str, list[tuple[HeadFindings, Verdict]]] = {}
     for head in heads:
         for verdict in head.verdicts:
-            by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
+            of_roles.setdefault(verdict.role, []).append((head, verdict))
     patterns, relations = [], []
-    for (is_relation, name), entries in by_name.items():
-        n, base = entries[0][1].n, name.partition(":")[0]
-        if not is_relation:
+    for role, entries in of_roles.items():
+        n, base = entries[0][1].n, role.removeprefix(SYNTACTIC).partition(":")[0]
+        if entries[0][1].relation is None:
             patterns.append(entries)
-        elif n >= LEAST_N and (name == base or n < by_name[True, base][0][1].n):  # no subtype that is all of its base
-            relations.append(entries)
+        elif n >= LEAST_N and (role == SYNTACTIC + base or n < of_roles[SYNTACTIC + base][0][1].n):
+            relations.append(entries)  # no subtype that is all of its base
     rows = []
     for entries in [*patterns, *relations[:_RELATIONS]]:
         measured = [verdict for _, verdict in entries if verdict.score is not None] or [entries[0][1]]
         best = min(measured, key=lambda verdict: (-(verdict.score or 0.0), verdict.direction or ""))
-        n_showing = sum(verdict.holds for _, verdict in entries)
-        rows.append(
-            (
-                best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}",
-                _strongest(best, entries),
-                best.baseline,
-                "" if best.baseline is None else best.largest_baseline,
-                best.n,
-                f"{n_showing}/{len(entries)}" if best.n >= ENOUGH else "–",
-            )
-        )
+        guess = "" if best.baseline is None else best.largest_baseline
+        showing = f"{sum(verdict.holds for _, verdict in entries)}/{len(entries)}" if best.n >= ENOUGH else "–"
+        name = role_name(best.name, best.direction)
+        rows.append((name, _strongest(best, entries), best.baseline, guess, best.n, showing))
     titles = ("Pattern", "Strongest heads", "Baseline", "which", "n", "Show")
     columns = [Field(title, itemgetter(at), detail=title == "which") for at, title in enumerate(titles)]
     return RowTable("Patterns (the strongest heads of each, with their scores)", columns, rows)
@@ -184,51 +156,32 @@ def _scores(verdict: Verdict) -> str:
     return rounded(verdict.score) + on_repeats
 
 
-def _notes(analysis: Analysis) -> Text:
-    parse, profile, target, unit = analysis.parse, analysis.profile, analysis.target, analysis.units.name
-    corpora = hidden = repeats = sinks = ""
-    label = (
+def _notes(analysis: Analysis) -> Iterator[str]:
+    parse, unit = analysis.parse, analysis.units.name
+    yield (
         "Label: what the head does on this text, by this text alone: sink if more than 0.6 of the attention rests "
         "on sinks; then, of the patterns that it shows, the one with the largest error reduction, (score - baseline) / "
         f"(1 - baseline); below n = {LEAST_N} no label. Show: heads above the threshold, for n of {ENOUGH} or more."
     )
-    content = "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
-    if profile is not None:
-        hidden = "(not here): not seen in this text; (not parsed), (not looked for): not known."
-        whose = "shipped with attnviz" if profile.shipped else "your own"
-        corpora = f"Corpus: {corpora_of(analysis, analysis.heads)} (profile {whose})."
+    yield "The columns named content leave sinks out and scale each row to sum to 1 (after Voita et al. 2019)."
+    repeats = sinks = ""
     if any(analysis.parts[0].context.counts[name] for name in REPEATS):
         repeats = f" In brackets, of induction and duplicate-token: the attention of repeated {unit}s."
-    general = (
-        f"Baseline: uniform attention (long-range: the head's weights, keys shuffled), or the best guess.{repeats} n: "
-        f"{unit}s or instances; below {ENOUGH} weak (?). A sink that also does something else counts under both kinds."
-    )
     if analysis.sinks:
         tokens = analysis.tokens
         later = any(sink and position and not tokens.special[position] for position, sink in enumerate(tokens.sink))
         how = ", found: most heads of most layers give it over 0.3 of their attention (Gu et al. 2024)" if later else ""
-        sinks = f"Sinks: {visible(analysis.sinks)}{how}."
-    syntax, written, read = analysis.syntax_note, analysis.continuation, ""
+        sinks = f" Sinks: {visible(analysis.sinks)}{how}."
+    syntax = analysis.syntax_note
     if parse is not None:
         mapped = parse.vocabulary.mapped_from
         syntax = f"{parse.parser}, may be wrong{f' ({mapped} labels as {parse.vocabulary.name})' if mapped else ''}."
-    if written is not None:
-        end = f", which then ended the text ({written.requested} were asked for)" if written.hit_eos else ""
-        last = f"The last {counted(written.count, 'token')} {'was' if written.count == 1 else 'were'}"
-        read = f"{last} generated by the model, greedily{end}."
-    elif target is not None:
-        diagonal = (
-            "how far a head goes through the source as the target goes on (1: a diagonal; after Shim et al. 2022)"
-        )
-        read = f"{target_note(target.text, target.generated)} Diagonal: {diagonal}."
-    return notes(
-        label,
-        content,
-        " ".join(filter(None, [general, hidden, sinks, f"Parser: {syntax}", corpora])),
-        read,
-        _windows_note(analysis),
-        cut_note(target.tokens, "target") if target else "",
+    yield (
+        f"Baseline: uniform attention (long-range: the head's weights, keys shuffled), or the best guess.{repeats} n: "
+        f"{unit}s or instances; below {ENOUGH} weak (?). A sink that also does something else counts under both kinds."
+        f"{sinks} Parser: {syntax}"
     )
+    yield _windows_note(analysis)
 
 
 def _windows_note(analysis: Analysis) -> str:
@@ -247,30 +200,10 @@ def _windows_note(analysis: Analysis) -> str:
     )
 
 
-def _dashless(judged: Verdict | Role | None) -> float | str:
-    baseline = score_and_baseline(judged)[1]
-    return "" if baseline is None else baseline
-
-
-def _label_text(head: HeadFindings) -> Text:
-    return Text(head.shown, "dim" if head.mark else "")  # grey if it is an indication only
-
-
-def _notes_on_heads(part: Analysis, heads: Sequence[HeadFindings], listed: Sequence[HeadFindings]) -> Text:
+def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> Text:
     uniform = part.context.uniform["distance_non_sink"] or 0.0
     distances = [(head.statistics["distance_non_sink"] or 0.0, head.id) for head in heads if SINK not in head.kinds]
     ranked = sorted((-away, id) for away, id in distances if away > uniform)[:_FARTHEST]
     named = ", ".join(f"{id} {-away:.2f}" for away, id in ranked)
-    farthest = f"Farthest (no sinks), mean {part.units.name}s away (uniform attention {uniform:.2f}): {named}."
-    verdicts = [head.labelled.verdict for head in listed if head.labelled.verdict]
-    relations = [
-        *((verdict.name, verdict.direction) for verdict in verdicts),
-        *((head.role.role.removeprefix(SYNTACTIC), head.role.direction) for head in listed if head.role),
-    ]
-    known = dict.fromkeys(relation for relation in relations if relation_words(*relation))
-    both = {name for name, times in Counter(name for name, _ in known).items() if times > 1}
-    words = [
-        f"{visible(role_name(name, direction if name in both else None))}: {relation_words(name, direction)}"
-        for name, direction in known
-    ]
-    return notes(farthest if named else "", f"{'; '.join(words)}." if words else "")
+    mean = f"mean {part.units.name}s away (uniform attention {uniform:.2f})"
+    return notes(f"Farthest (no sinks), {mean}: {named}." if named else "")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_selected, start_of
-from attnviz.commands.heads.summary import labels_and_roles
 from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
 from attnviz.models.tokens import Positions, Tokens

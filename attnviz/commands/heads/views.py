@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
+from attnviz.commands.heads.first_look import in_text, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of, relations_note
-from attnviz.commands.heads.summary import MOST_DRAWN, corpora_of, listed_heads, over_corpus, unless_seen
+from attnviz.commands.heads.summary import MOST_DRAWN, corpora_of, listed_heads
 from attnviz.figures.families import brief_name, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import (
@@ -104,10 +105,10 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         rows = f"{rows}; ticks: {sinks_in_words(shown[0].keys, about.unit)}"
     roles, corpus = "", ""
     if analysis.profile is not None:
-        roles = "On the right: the role over a corpus (hollow: not in this text; half: not looked for)."
+        roles = "On the right: the role over a corpus (hollow: this text does not show it; half: not known)."
         corpus = (
             f"on the right the role over a corpus ({corpora_of(analysis, heads)}; a stored profile), hollow "
-            "where this text has no case of it, half where that is not known"
+            "where this text does not show it, half where that is not known"
         )
     yield HeadGridPlan(
         stem="overview",
@@ -147,7 +148,7 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
         over_corpus = (
             family_of_label(role.role),
             (name + unless_seen(analysis, head), name, brief_name(role.role)),
-            analysis.has_role(head),
+            in_text(analysis, head),
         )
     names = (label, label.replace(SYNTACTIC, "syn: "), visible(brief_name(head.label)), shorter(label))
     last = "" if head.label == UNNAMED else brief_name(shorter(label)) + head.mark  # the family's sign says as much
@@ -326,11 +327,9 @@ def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pool
     return [*means, np.where(np.all(hidden, axis=0), np.nan, of_all)]
 
 
-def _no_page(analysis: Analysis) -> str:
-    return "" if analysis.options.queries is None else "it shows all rows; leave out --queries (queries=...)"
-
+_NO_PAGE = "it shows all rows; leave out --queries (queries=...)"
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files, by_default=_fewer_heatmaps)
 MEAN = Drawing(_means, tiles_figure, draw_last_tile)
-PAGE = page_drawing("heads", page_data, _no_page)
+PAGE = page_drawing("heads", page_data, lambda analysis: "" if analysis.options.queries is None else _NO_PAGE)

@@ -172,11 +172,9 @@ class _Search:
         """Examples of every role that has any."""
         examples = []
         for role in self._roles:
-            hits, misses = self._kept[role.role, role.direction][role.id]
-            groups = hits.different(self._n), misses.different(self._n)
-            if any(groups):
-                examples.append(RoleExamples(role.id, role.role, role.direction, *groups))
-        return tuple(examples)
+            groups = [some.different(self._n) for some in self._kept[role.role, role.direction][role.id]]
+            examples.append(RoleExamples(role.id, role.role, role.direction, *groups))
+        return tuple(role for role in examples if any(role.groups.values()))
 
     def look(self, attention: SampledAttention, corpus: int, batch: Batch) -> None:
         """Run a batch of a corpus, and keep its examples that are among the best."""
@@ -229,15 +227,9 @@ class _Search:
                 visible = positions < queries[:, None] if causal else positions != queries[:, None]
                 keys = (positions < sizes[texts, None]) & visible
                 right = keys & (positions == wanted[:, None])
-                known = right.any(-1)
-                instances[role, direction] = _Instances(
-                    texts=texts[known],
-                    queries=queries[known],
-                    positions=dependents[known],
-                    keys=keys[known],
-                    right=right[known],
-                    spans=True,
-                )
+                parts, known = (texts, queries, dependents, keys, right), right.any(-1)
+                texts, queries, dependents, keys, right = (part[known] for part in parts)
+                instances[role, direction] = _Instances(texts, queries, dependents, keys, right, spans=True)
         return instances
 
     def _offer(self, kept: Sequence[_Kept], corpus: int, batch: Batch, some: _Instances, seen: _Seen) -> None:
@@ -254,16 +246,16 @@ class _Search:
             pair, right_pair = (attending, attended), (attending, right)
             if some.reverse:
                 pair, right_pair = pair[::-1], right_pair[::-1]
+            has_right = gold_weight >= 0
             example = Example(
-                corpus=self._run.settings.corpora[corpus].path.name,
-                number=item.source.number,
-                text=item.source.text,
-                query=pair[0],
-                key=pair[1],
+                self._run.settings.corpora[corpus].path.name,
+                item.source.number,
+                item.source.text,
+                *pair,
                 weight=weight / _STEPS,
                 hit=bool(hit),
-                gold=None if gold_weight < 0 else right_pair,
-                gold_weight=None if gold_weight < 0 else gold_weight / _STEPS,
+                gold=right_pair if has_right else None,
+                gold_weight=gold_weight / _STEPS if has_right else None,
                 id=item.source.id,
             )
             kept[of_head][kind].offer(score, (corpus, item.source.number, position), example)

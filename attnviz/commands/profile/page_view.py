@@ -1,7 +1,7 @@
 """The view ``page`` of ``attnviz profile``: roles and relations as tables that sort, heads as a scatter."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attnviz.commands.profile.measure import Profile
@@ -98,8 +98,8 @@ def family_of(roles: Sequence[Role]) -> Family:
 def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
     heads = select_heads((), profile.checkpoint.kinds)
 
-    def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
-        numbers = (values.get(head, math.nan) for head in heads)
+    def column(key: str, title: str, reading: str, uniform: float | None, value: Callable[[HeadId], Any]) -> Any:
+        numbers = (float(value(head)) for head in heads)
         known = [number if math.isfinite(number) else None for number in numbers]
         return statistic_entry(key, title, reading, "", [uniform], known)
 
@@ -107,17 +107,17 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
         baselines = profile.statistics.baselines()
         for name, values in profile.statistics.results().items():
             if name not in OFFSETS:
-                of_head = {head: float(values[head]) for head in heads}
                 title = name.replace("_", " ")
-                yield column(name, title, "mean over the corpora", baselines.get(name), of_head)
+                yield column(name, title, "mean over the corpora", baselines.get(name), values.__getitem__)
     for pair in profile.chats:
         if pair.measure == LOOKBACK:
-            of_head = {head: float(pair.scores.scores[0][head]) for head in heads}
-            yield column("lookback", "lookback ratio", statistics.LOOKBACK, float(pair.scores.baseline.mean()), of_head)
+            uniform, ratios = float(pair.scores.baseline.mean()), pair.scores.scores[0]
+            yield column("lookback", "lookback ratio", statistics.LOOKBACK, uniform, ratios.__getitem__)
     for name in dict.fromkeys(role.role for role in profile.roles if role.holds):
-        of_role = [role for role in profile.roles if role.role == name]
-        scores = {role.id: role.score for role in of_role}
-        yield column(name, f"role {visible(name)}", of_role[0].threshold, None, scores)
+        of_role = {role.id: role for role in profile.roles if role.role == name}
+        threshold = next(iter(of_role.values())).threshold
+        scores = dict.fromkeys(heads, math.nan) | {head: role.score for head, role in of_role.items()}
+        yield column(name, f"role {visible(name)}", threshold, None, scores.__getitem__)
 
 
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from attnviz.arguments import relation_named
 from attnviz.commands.profile.measure import trees_in_words
 from attnviz.errors import UsageError
-from attnviz.judge.roles import Role, roles_by_head
+from attnviz.judge.roles import Role
 from attnviz.models.checkpoint import short_name
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.fields import Field, NamedTable
@@ -76,15 +76,11 @@ def _names(role: str) -> set[str]:
 
 def examples_document(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, Any]:
     """The document of ``--json``: the model, and the chosen examples as in profile.json."""
-    document = {
-        "attnviz": profile.document["attnviz"],
-        "model": profile.model,
-        "examples": examples_entry(chosen) or {},
-    }
+    entry = examples_entry(chosen) or {}
     licences = licences_of(profile, chosen)
     if licences:
-        document["examples"]["licences"] = licences
-    return document
+        entry["licences"] = licences
+    return {"attnviz": profile.document["attnviz"], "model": profile.model, "examples": entry}
 
 
 def licences_of(profile: StoredProfile, chosen: Sequence[RoleExamples]) -> dict[str, str]:
@@ -150,11 +146,14 @@ def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     """The roles of ``top`` heads, 0 for all, and what they were measured on."""
     from attnviz.commands.profile.report import by_head
 
-    roles = {head: profile.of(head) for head in select_heads((), profile.stacks)}
+    roles = _roles_by_head(profile)
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
     yield by_head(roles, top, "--json", control=control)
-    corpora = (f"{name}: {measured_on(part)}." for name, part in profile.parts.items())
-    yield notes(*corpora)
+    yield notes(*(f"{name}: {measured_on(part)}." for name, part in profile.parts.items()))
+
+
+def _roles_by_head(profile: StoredProfile) -> dict[HeadId, list[Role]]:
+    return {head: list(profile.of(head)) for head in select_heads((), profile.stacks)}
 
 
 def roles_document(profile: StoredProfile) -> dict[str, Any]:
@@ -200,8 +199,8 @@ class StoredPictures(Result):
     def checkpoint(self) -> Any:  # what pictures need of a model
         layers = [layer for stack in self.stored.stacks for layer in stack.layers]
         name = short_name([str(self.stored.model.get("name"))], "part" in self.stored.model)
-        sizes = {"n_layers": len(layers), "n_heads": self.stored.stacks[0].n_heads}
-        return SimpleNamespace(short_name=name, layers=layers, **sizes)
+        n_heads = self.stored.stacks[0].n_heads
+        return SimpleNamespace(short_name=name, layers=layers, n_layers=len(layers), n_heads=n_heads)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -209,7 +208,7 @@ class StoredPictures(Result):
 
     def roles_by_head(self) -> dict[HeadId, list[Role]]:
         """As :meth:`attnviz.Profile.roles_by_head`."""
-        return roles_by_head(self.roles, select_heads((), self.stored.stacks))
+        return _roles_by_head(self.stored)
 
     @property
     def relations(self) -> Sequence[StoredRelation]:

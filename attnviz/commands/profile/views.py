@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import YAxis
 from matplotlib.collections import PathCollection
 from matplotlib.colors import ListedColormap, Normalize, to_hex
 from matplotlib.figure import Figure
@@ -22,8 +21,8 @@ from attnviz.commands.profile.show import StoredPictures
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.page import PIXEL, PagePlan, chart_page, dress_scores
+from attnviz.figures.style import Style, text_colour
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.judge.verdicts import ENOUGH
@@ -106,18 +105,16 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     shades = [strong if head.passed else pale for head in heads]
     dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
     ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
-    ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=greys.paper)
-    ax.set_xticks(np.linspace(0, 1, 3 if (style.room or math.inf) < _NARROW else 6))
-    ax.set_xlabel("accuracy", fontsize=8, color=text_colour(style, "axes.labelcolor"))
-    dress_chart(ax, style, "both", ("bottom",))
-    right = ax.secondary_yaxis("right")
-    right.tick_params(length=0)
-    right.spines[:].set_visible(False)
+    narrow = (style.room or math.inf) < _NARROW
+    counts = ["" if narrow else f" ({row.relation.n:,})" for row in plan.rows]
     names = [fitted(visible(row.relation.relation), 7, 130) for row in plan.rows]
-    if (style.room or math.inf) >= _NARROW:
-        names = [f"{name} ({row.relation.n:,})" for name, row in zip(names, plan.rows, strict=True)]
-    _label(ax.yaxis, names, style)
-    _label(right.yaxis, [_beside(row, style) for row in plan.rows], style)
+    dress_scores(ax, style, [name + count for name, count in zip(names, counts, strict=True)], "accuracy")
+    ax.set_xticks(np.linspace(0, 1, 3 if narrow else 6))
+    beside = [_beside(row, style) for row in plan.rows]
+    right = ax.secondary_yaxis("right")
+    right.set_yticks(y, beside, family=font_families(beside), parse_math=False)
+    right.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
+    right.spines[:].set_visible(False)
     return dots
 
 
@@ -135,12 +132,6 @@ def _beside(row: _Row, style: Style) -> str:
     return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {guess}{verdict}'}"
 
 
-def _label(axis: YAxis, texts: list[str], style: Style) -> None:
-    axis.set_ticks(range(len(texts)), texts)
-    for label, text in zip(axis.get_ticklabels(), texts, strict=True):
-        label.set(family=font_families([text]), parse_math=False, fontsize=7, color=text_colour(style))
-
-
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Draw accuracy and baseline by relation, with a legend."""
     greys = style.greys
@@ -153,14 +144,9 @@ def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -
         Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
         Line2D([], [], color=greys.ink, lw=0.6, label="interval of the difference"),
     ]
-    width = page_width(style, 7.6)
     row = 0.26 if (style.room or math.inf) < _NARROW else 0.16
-    with figure_style():
-        body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
-        page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        draw_relations(page.subplots(), plan, style)
-        add_legend(page, handles, style)
-        return page
+    body = row * (len(plan.rows) + 2) + 0.7
+    return chart_page(plan, style, draw_relations, width=7.6, body=body, handles=handles)
 
 
 def _blues(style: Style) -> tuple[str, str]:

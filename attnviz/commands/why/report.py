@@ -65,25 +65,17 @@ def parts_of(result: Account, key: KeyScore, most: int | None) -> tuple[list[Sco
     """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
 
     def part(query_source: str, key_source: str, difference: float, score: float) -> ScorePart:
-        return ScorePart(
-            key=key.key,
-            query_source=query_source,
-            key_source=key_source,
-            difference=difference,
-            share=key.share(difference),
-            score=score,
-        )
+        return ScorePart(key.key, query_source, key_source, difference, key.share(difference), score)
 
     names = product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources))
     values = zip(names, key.differences.flatten().tolist(), key.pairs.flatten().tolist(), strict=True)
-    ranked = sorted(
-        (part(*both, difference, score) for both, difference, score in values), key=lambda pair: -abs(pair.difference)
-    )
+    pairs = (part(*both, difference, score) for both, difference, score in values)
+    ranked = sorted(pairs, key=lambda pair: -abs(pair.difference))
     shown = ranked[:most]
     left = ranked[len(shown) :]
     below = [part(name, "–", difference, score) for name, (score, difference) in key.extras.items()]
     if left:
-        difference, score = (sum(getattr(other, name) for other in left) for name in ("difference", "score"))
+        difference, score = sum(other.difference for other in left), sum(other.score for other in left)
         below.append(part(REST, counted(len(left), "pair"), difference, score))
     return shown, below
 
@@ -93,12 +85,11 @@ def totals_of(result: Account, key: KeyScore) -> list[dict[str, Any]]:
     sides = {side: dict(result.scores.totals(side, key)) for side in SIDES}
     sources = dict.fromkeys(source for totals in sides.values() for source in totals)
     ranked = sorted(sources, key=lambda source: -max(abs(totals.get(source, 0.0)) for totals in sides.values()))
-    entries: list[dict[str, Any]] = []
-    for source in ranked:
-        entries.append({"source": source_name(source)})
-        for side, totals in sides.items():
+    entries: list[dict[str, Any]] = [{"source": source_name(source)} for source in ranked]
+    for side, totals in sides.items():
+        for of_source, source in zip(entries, ranked, strict=True):
             value = totals.get(source)
-            entries[-1] |= {f"{side}_difference": value, f"{side}_share": key.share(value)}
+            of_source |= {f"{side}_difference": value, f"{side}_share": key.share(value)}
     return entries
 
 

@@ -23,7 +23,6 @@ from attnviz.judge.roles import (
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
@@ -203,10 +202,10 @@ def compare_corpus(
         opening = options.copy() if is_by_name or not any(by_name) else ModelOptions()
         if is_of_transformers or not any(of_transformers):
             opening["tokenizer"] = tokenizer
-        opened.append(open_for(process, model, opening))
+        checkpoint = open_for(process, model, opening)
+        refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])
+        opened.append(checkpoint)
     a, b = opened
-    for model in opened:
-        refuse_words(model, parser=parser, corpora=[file.path] if file.has_words_marked else [])
     why_not = why_not_compared(a, b)
     if label_column is not None and why_not:
         raise UsageError(f"--label-column (label_column=...) is for two models with the same classes: {why_not}.")
@@ -353,10 +352,8 @@ class _Run:
             whole.merge(tally.state())
         ranked = whole.ranked()
         ids = [head.id for head in ranked]
-        clearest = []
-        for of_side in candidates:  # judged without an untrained copy, the largest error reduction first
-            passed = roles_by_head(judged_roles(of_side, {}), ids)
-            clearest.append({id: next(iter(of_head), None) for id, of_head in passed.items()})
+        # judged without an untrained copy, the largest error reduction first
+        before, after = (roles_by_head(judged_roles(of_side, {}), ids) for of_side in candidates)
         apart = 0 < len(common.flips) < done.texts
         on_flips, on_others = (
             {head.id: head for head in tally.ranked()} if apart else {} for tally in (self.flipped, self.others)
@@ -364,8 +361,8 @@ class _Run:
         heads = [
             HeadChange(
                 **vars(head),
-                before=clearest[0][head.id],
-                after=clearest[1][head.id],
+                before=next(iter(before[head.id]), None),
+                after=next(iter(after[head.id]), None),
                 on_flips=on_flips.get(head.id),
                 on_others=on_others.get(head.id),
             )
@@ -380,14 +377,12 @@ class _Run:
 
 def same_instances(*sides: Sequence[EncodedText]) -> Iterator[list[EncodedText]]:
     """The items of each model, with the relations at both ends of which every model has a token that is no sink."""
+    common = []
+    for same in zip(*sides, strict=True):
+        arcs = same[0].source.arcs
+        for item in same:
+            content = [not all(item.sink[position] for position in word) for word in item.members]
+            arcs = tuple(arc for arc in arcs if content[arc.dependent] and content[arc.head])
+        common.append(arcs)
     for items in sides:
-        arcs = [_common_arcs(same) for same in zip(*sides, strict=True)]
-        yield [replace(item, source=replace(item.source, arcs=of)) for item, of in zip(items, arcs, strict=True)]
-
-
-def _common_arcs(items: Sequence[EncodedText]) -> tuple[Arc, ...]:
-    arcs = items[0].source.arcs
-    for item in items:
-        content = [not all(item.sink[position] for position in word) for word in item.members]
-        arcs = tuple(arc for arc in arcs if content[arc.dependent] and content[arc.head])
-    return arcs
+        yield [replace(item, source=replace(item.source, arcs=of)) for item, of in zip(items, common, strict=True)]

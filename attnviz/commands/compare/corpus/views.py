@@ -16,8 +16,8 @@ from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import headline
 from attnviz.commands.compare.roles.views import ROLES  # noqa: F401 - a view of this form, too
 from attnviz.commands.compare.wording import side_lines, sides_in_words
-from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.page import PagePlan, chart_page, dress_chart
+from attnviz.figures.style import Style, text_colour
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -99,10 +99,7 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
 
 
 def _ranked_figure(plan: _RankedPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=page_width(style, 5.6), body=2.7)
-        _draw_ranked(page.subplots(), plan, style)
-        return page
+    return chart_page(plan, style, _draw_ranked, width=5.6, body=2.7)
 
 
 DISTANCES = Drawing(_plan_ranked, _ranked_figure, _draw_ranked)

@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from attnviz.commands.compare.corpus.measure import RoleComparison
 from attnviz.commands.compare.roles.report import CHOSEN_HERE, headline
 from attnviz.commands.compare.wording import sides_in_words
-from attnviz.figures.fonts import fitted, font_families
+from attnviz.figures.fonts import fitted
 from attnviz.figures.lines import HEAD_COLOURS
-from attnviz.figures.page import PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.page import PagePlan, chart_page, dress_scores
+from attnviz.figures.style import Style
 from attnviz.judge.roles import BestHeads
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
@@ -69,10 +69,7 @@ def _draw_roles(ax: Axes, plan: _RolesPlan, style: Style) -> PathCollection:
         f"{fitted(role_name(row.role, None), 7, 130)}\n{row.a.id}, {row.b.id}, n = {min(row.a.n, row.b.n):,}"
         for row in plan.rows
     ]
-    ax.set(xlim=(0, 1), ylim=(len(plan.rows) - 0.4, -0.6), facecolor=style.greys.paper)
-    ax.set_xlabel("score", fontsize=8, color=text_colour(style, "axes.labelcolor"))
-    ax.set_yticks(y, names, family=font_families(names), parse_math=False)
-    dress_chart(ax, style, "both", ("bottom",))
+    dress_scores(ax, style, names, "score")
     return dots
 
 
@@ -83,13 +80,7 @@ def _roles_figure(plan: _RolesPlan, style: Style, vector: bool = False) -> Figur
         for side, model, colour in zip("AB", plan.models, HEAD_COLOURS[style.theme], strict=False)
     ]
     handles.append(Line2D([], [], color=style.greys.ink, marker="|", ls="", label="its guess"))
-    width = page_width(style, 5.6)
-    with figure_style():
-        body = _ROW * len(plan.rows) + 0.6 + legend_height(handles, width)
-        page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        _draw_roles(page.subplots(), plan, style)
-        add_legend(page, handles, style)
-        return page
+    return chart_page(plan, style, _draw_roles, width=5.6, body=_ROW * len(plan.rows) + 0.6, handles=handles)
 
 
 ROLES = Drawing(

@@ -76,11 +76,11 @@ class HeadOnText:
         cls, head: HeadFindings, analysis: Analysis, aligned: Mapping[HeadId, dict[str, float | None]]
     ) -> "HeadOnText":
         """From the findings of one text, and its rates of alignment, if any."""
-        context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
+        context = analysis.context_of(head.id.layer)
         uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
         statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
         statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
-        return cls(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
+        return cls(head.id, head.label, head.labelled.judged[0], statistics, uniform)
 
     @property
     def labelled(self) -> bool:  # whether its label names a pattern
