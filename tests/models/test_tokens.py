@@ -285,7 +285,18 @@ def test_merged_words_are_the_texts_own(text: str):
 
 @pytest.mark.parametrize(
     "text",
-    ["हिन्दी", "क्षत्रिय", "สวัสดีครับ", "தமிழ்", "שָׁלוֹם", "السَّلَامُ", "e\u0301te\u0301", "👩\u200d❤\ufe0f\u200d👨", "don't", "1.5"],
+    [
+        "हिन्दी",
+        "क्षत्रिय",
+        "สวัสดีครับ",
+        "தமிழ்",
+        "שָׁלוֹם",
+        "السَّلَامُ",
+        "e\u0301te\u0301",
+        "👩\u200d❤\ufe0f\u200d👨",
+        "don't",
+        "1.5",
+    ],
 )
 @pytest.mark.parametrize("pieces", ["bytes", "sentencepiece"])
 def test_every_piece_after_the_first_is_marked_as_one_of_its_word(pieces: str, text: str):
