@@ -63,11 +63,11 @@ def _check_message(message: object, place: str) -> None:
     if not all(isinstance(function.get("name"), str) for function in functions):
         expected = '[{"function": {"name": "…", "arguments": {…}}}]'
         raise TextError(f"{place}: expected tool_calls as {expected}, found {as_found(calls)}.")
-    texts = [given.get("role"), *(part.get("text") for part in parts)]
+    texts: list[Any] = [given.get("role"), *(part.get("text") for part in parts)]
     filled = [isinstance(text, str) and text.strip() != "" for text in texts]
     if not all(isinstance(text, str) for text in texts) or not filled[0] or not (calls or any(filled[1:])):
         raise TextError(f'{place}: expected {{"role": "user", "content": "…"}} with a text, found {as_found(message)}.')
-    if any(map(_HALF.search, texts)):
+    if any(_HALF.search(text) for text in texts):
         raise TextError(f"{place}: expected Unicode, found half a character: {as_found(message)}.")
 
 
