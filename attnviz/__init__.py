@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.circuits.measure import Circuits as Circuits
     from attnviz.commands.circuits.measure import circuits as circuits
     from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
+    from attnviz.commands.compare.corpus.measure import RoleComparison as RoleComparison
     from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
     from attnviz.commands.compare.measure import Comparison as Comparison
     from attnviz.commands.compare.measure import compare as compare
@@ -71,7 +72,7 @@ else:
         "commands.card.measure": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
         "commands.circuits.measure": ("Circuits", "circuits"),
-        "commands.compare.corpus.measure": ("CorpusComparison", "compare_corpus"),
+        "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),
         "commands.compare.measure": ("Comparison", "compare"),
         "commands.explain.measure": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),

@@ -313,7 +313,7 @@ COMMANDS = {
                    "input. None with --corpus.", (), "TEXT", positional=True),
             Option("corpus", Path, "Compare two models over many texts: a file of texts, as for attnviz profile.",
                    None, "FILE"),
-            *_COLUMNS,
+            *_COLUMNS, _LABEL_COLUMN,
             replace(_MODEL[0], kind=list[str], default=(),
                     help=f"{_MODEL[0].help} Give it twice for two models."),
             replace(_MODEL[1], kind=list[str], default=(),
@@ -333,7 +333,7 @@ COMMANDS = {
         ),
         pictures=(
             _SELECT,
-            *_figures("compare", before="With --corpus: {compare.corpus}. "),
+            *_figures("compare", before="With --corpus: {compare.corpus}; of unlike models: {compare.roles}. "),
         ),
         output=(
             _top("Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
@@ -341,7 +341,7 @@ COMMANDS = {
             _TABLE, *_FILES,
         ),
         of_one=("pair", "target", "words", "truncate", "memory"),
-        of_many=("text_column", "pair_column", "limit", "batch_size", "seed"),
+        of_many=("text_column", "pair_column", "label_column", "limit", "batch_size", "seed"),
     ),
     "profile": Command(
         ("profile_heads",),

@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from attnviz.printable import ISOLATES, escaped
 
@@ -49,6 +49,16 @@ def percent(share: float | None) -> str:
     if share is not None and 0.995 <= share < 1 - _ROUNDING:
         return f"{math.floor(1000 * share) / 10} %"
     return "–" if share is None else f"{rounded(100 * share, 0)} %"
+
+
+def percents(shares: Sequence[float]) -> list[str]:
+    """Shares in per cent, ``73``: with decimals only where one else reads as another, or as 0 or 100, ``99.96``."""
+    written = dict[float, str]()
+    for digits in range(9):
+        written = {share: rounded(100 * share, digits) for share in (0.0, *shares, 1.0)}
+        if len({*written.values()}) == len(written):
+            break
+    return [written[share] for share in shares]
 
 
 def rounded(value: float | None, digits: int = 2) -> str:

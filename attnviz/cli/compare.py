@@ -31,6 +31,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     Both sides are verified. It writes compare.png, one picture per head (differences/L00H00.png), captions,
     compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance. With --corpus it
     writes compare-corpus-distances.png, compare-corpus.json and compare-corpus.csv: mean distances with intervals.
+    Models of different shapes are compared role by role (compare-roles.png, .json, .csv), by the best head of each.
     After an interruption the same command goes on where it stopped; torchrun -m attnviz compare splits the texts
     over processes.
 
@@ -88,25 +89,31 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 def _over_corpus(
     run: Run, corpus: Path, texts: Sequence[str], names: Sequence[str], n_models: int, options: dict[str, Any]
 ) -> Job:
-    form = "attnviz compare --corpus FILE --model M1 --model M2"
+    from attnviz.commands.compare.sides import shape_of
+
+    usage = "attnviz compare --corpus FILE --model M1 --model M2"
     if texts:
-        raise UsageError(f"expected texts or --corpus, found both; write {form}.")
+        raise UsageError(f"expected texts or --corpus, found both; write {usage}.")
     if n_models != 2:
-        raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {form}.")
+        raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {usage}.")
     run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
     options = {name: value for name, value in options.items() if name not in run.spec.of_one}
     a, b = _sources(run, run.options["adapter"] is not None)
     process = this_process()
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison | None":
+    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.RoleComparison | None":
         return attnviz.compare_corpus(a, b, corpus, **options, unfinished=unfinished, progress=progress, warn=warn)
 
     def finish(*_: object) -> tuple[str, ...]:
         remove_kept(unfinished, process)
         return ()
 
-    return replace(run, command="compare.corpus").job(
+    form = "compare.corpus"
+    if shape_of(a) != shape_of(b):
+        form = "compare.roles"
+        run.refuse(["select"], "names heads that both models have, but these differ in shape; expected no --select")
+    return replace(run, command=form).job(
         measure,
         corpora=[corpus],
         models=names,

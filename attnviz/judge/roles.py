@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
+from attnviz.measures.bootstrap import standard_error
 from attnviz.measures.estimates import (
     HeadScores,
     Interval,
@@ -58,6 +59,7 @@ class Role:
     baselines: dict[str, float]  # by name
     p: float | None = None  # one-sided, of a difference of 0 or less, times the directions or offsets tried
     q: float | None = None  # its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001)
+    offset: int | None = None  # of the baseline "fixed offset": key minus query, -2 for two words back
     untrained: float | None = None  # best score of any head of a freshly initialised copy in the same direction
     refuted: bool = False  # even the upper ends break the rule, or do not exceed untrained; else it is undecided
     too_few: str = ""  # why there is no verdict: n = 29, 30 needed; intervals, p and q are then None
@@ -102,6 +104,7 @@ class Candidate:
     measurable: Tensor | None = None  # [n_layers, n_heads], the share of attention that the score is of; None for all
     heads: Tensor | None = None  # boolean [n_layers, n_heads], heads that are judged; None for all
     n_tests: int = 0  # number of them, for the correction; 0 for the number of scores
+    offset: int | None = None  # the best fixed one, key minus query in the first direction
 
     @property
     def threshold(self) -> str:
@@ -135,6 +138,7 @@ class Candidate:
             holds=holds and not too_few,
             direction=estimate.directions[direction] or None,
             baselines=baselines,
+            offset=self.offset if self.offset is None or direction == 0 else -self.offset,
             too_few=too_few,
         )
         if too_few or describes(self.role):
@@ -164,6 +168,44 @@ class Candidate:
         for id in all_heads(*best.shape):
             if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
                 yield self.tested(id, int(best[id]))
+
+
+@dataclass(frozen=True)
+class BestHeads:
+    """The head of the highest score for a role in each of two models, over the same texts."""
+
+    role: str
+    a: Role
+    b: Role
+    # of the difference, from paired samples of texts, at 0.05 over all pairs of heads, so that it holds for these two,
+    # which were chosen on the same texts; None where a score has no interval
+    interval: Interval | None
+
+    @property
+    def difference(self) -> float:
+        return self.b.score - self.a.score
+
+
+def best_heads(of_a: Iterable[Candidate], of_b: Iterable[Candidate]) -> Iterator[BestHeads]:
+    """The best head of each of two models for every role that both can have, but for fixed offsets."""
+    others = {candidate.role: candidate for candidate in of_b if candidate.role not in OFFSETS}
+    for candidate in of_a:
+        if candidate.role not in others:
+            continue
+        both = candidate, others[candidate.role]
+        places = [each.estimate.highest for each in both]
+        a, b = (each.tested(HeadId(*head), direction) for each, (direction, *head) in zip(both, places, strict=True))
+        interval = None
+        if a.interval and b.interval:
+            before, after = (each.estimate.highest_samples for each in both)
+            errors = 0.0, float(standard_error(after - before))
+            rate = ERROR_RATE / math.prod(each.estimate.scores.numel() for each in both)
+            n, texts = min(a.n, b.n), min(a.texts, b.texts)
+            evidence = cosine_evidence(b.score, a.score, errors, texts, rate)
+            if candidate.scale == "proportion":
+                evidence = proportion_evidence(b.score, a.score, errors, (n, texts), rate)
+            interval = evidence.difference
+        yield BestHeads(candidate.role, a, b, interval)
 
 
 def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
@@ -201,7 +243,7 @@ def rare_candidates(tally: PointingTally) -> Iterator[Candidate]:
     """Whose largest attention is on the rarest token of a text; n counts tokens that see it."""
     estimate = tally.rare()
     if estimate.texts:
-        yield Candidate(RARE_WORD, rules.RARE, estimate, "proportion", ENOUGH_INSTANCES)
+        yield Candidate(RARE_WORD, rules.RARE, estimate, "proportion", ENOUGH_INSTANCES, offset=tally.rare_offset)
 
 
 def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
@@ -213,7 +255,8 @@ def writing_candidates(tally: WritingTally) -> Iterator[Candidate]:
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
     """One role for each relation."""
     for count in relations:
-        yield Candidate(f"syntactic:{count.relation}", rules.RELATION, count.accuracy, "proportion", ENOUGH_INSTANCES)
+        role, of = f"syntactic:{count.relation}", count.accuracy
+        yield Candidate(role, rules.RELATION, of, "proportion", ENOUGH_INSTANCES, offset=count.offset)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:

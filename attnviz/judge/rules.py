@@ -17,6 +17,7 @@ from attnviz.measures.patterns import (
     GENERAL,
     INACTIVE,
     NAMES,
+    SINK_ONLY,
 )
 from attnviz.measures.writing import QUIET
 
@@ -45,10 +46,6 @@ NO_DECAY = 0.8
 # A head is a sink head where sinks take more than this (code: plotting code of Clark et al. 2019, for [CLS] and [SEP]
 # each).
 SINK_SHARE = 0.6
-
-# Share of attention on sinks above which no positional pattern holds (paper: Vig & Belinkov 2019, section 4.3, who
-# leave such heads out).
-SINK_ONLY = 0.9
 
 # Entropy as a share of the uniform entropy (code: plotting code of Clark et al. 2019, above 3.8 nats; that uniform
 # attention has about 4.5 on their texts is our own estimate).

@@ -18,6 +18,7 @@ _NAMES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "dat
 RELATIONS = {name: tuple(ends) for name, ends in _NAMES["relations"].items()}
 
 SUBTYPES = {name: tuple(ends) for name, ends in _NAMES["subtypes"].items()}  # that say more than their relation
+PLURALS: dict[str, str] = _NAMES["plurals"]  # of those words for dependents that have one
 LABELS: dict[str, str] = _NAMES["clearnlp"]  # those that Universal Dependencies lacks; shared ones keep their names
 
 _BE = {"be", "am", "is", "are", "was", "were", "been", "being", "'s", "'re", "'m", "’s", "’re", "’m", "ai"}

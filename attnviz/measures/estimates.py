@@ -10,7 +10,7 @@ Of 30 texts shares hold in 0.82 to 0.93 only, so that with fewer than 100 no ver
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
@@ -41,6 +41,9 @@ class HeadScores:
     n: Tensor  # instances, positions, cases or sequences that each head's scores rest on, [n_layers, n_heads]
     texts: int  # texts, or sequences, of the bootstrap
     directions: tuple[str, ...] = ("",)  # who attends to whom; one empty name for roles without
+    highest: tuple[int, int, int] = (0, 0, 0)  # direction, layer and head of the highest score
+    # this score in each bootstrap sample, [replicates]
+    highest_samples: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @cached_property
     def margins(self) -> Tensor:
@@ -64,16 +67,25 @@ class HeadScores:
 
 
 def estimated(
-    values: Tensor, baselines: Mapping[str, Tensor], n: int | Tensor, texts: int, directions: tuple[str, ...] = ("",)
+    values: Tensor,
+    baselines: Mapping[str, Tensor],
+    n: int | Tensor,
+    texts: int,
+    directions: tuple[str, ...] = ("",),
+    eligible: Tensor | None = None,
 ) -> HeadScores:
     """Scores with errors, from paired bootstrap samples of scores and baselines.
 
     Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines broadcast to that.
-    Each head's largest baseline as measured is its baseline in all samples.
+    Each head's largest baseline as measured is its baseline in all samples. The highest score is of a head that
+    is ``eligible``, boolean [n_layers, n_heads], if any is; default all.
     """
     stacked = torch.stack([baseline.expand_as(values) for baseline in baselines.values()])
     largest = stacked[:, 0].argmax(0)
     baseline = stacked.gather(0, largest.expand(1, *values.shape))[0]
+    measured = values[0].nan_to_num(-math.inf)
+    ranked = measured if eligible is None else measured.where(eligible, measured - 2)  # below any other
+    direction, layer, head = map(int, torch.unravel_index(ranked.argmax(), ranked.shape))
     return HeadScores(
         scores=values[0],
         errors=standard_error(values[1:]),
@@ -83,6 +95,8 @@ def estimated(
         n=torch.as_tensor(n).expand(values.shape[-2:]),
         texts=texts,
         directions=directions,
+        highest=(direction, layer, head),
+        highest_samples=values[1:, direction, layer, head].clone(),
     )
 
 

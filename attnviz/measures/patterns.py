@@ -259,6 +259,10 @@ ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 # From such a statistic to the number of different tokens from which a head shows the pattern.
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 
+# Share of attention on sinks above which no positional pattern holds (paper: Vig & Belinkov 2019, section 4.3, who
+# leave such heads out).
+SINK_ONLY = 0.9
+
 SINK = "sink"  # the role of heads whose attention rests on sinks; what they do among other tokens is another
 
 # The role of heads that write little beside the other heads of their layer (Sandoval-Segura et al. 2025).

@@ -110,6 +110,11 @@ class PointingTally(SumTally):
         targets = np.concatenate([of_rarest, seen[:, None] & at_offsets[_NEIGHBOURS]], 1)
         return targets, np.concatenate([counted, of_offsets], 1)
 
+    @property
+    def rare_offset(self) -> int:
+        """The fixed offset that finds the rarest token most often."""
+        return _OFFSETS[int(self._counts["guesses"][0, 4:].argmax())]
+
     def rare(self, target: int = 0) -> HeadScores:
         """Share of the queries that point to the rarest token; of target 1 to one of the two rarest.
 
@@ -117,8 +122,8 @@ class PointingTally(SumTally):
         """
         guesses = self._counts["guesses"]
         queries, offsets = guesses[:, 1], guesses[:, 4:]
-        best = int(offsets[0].argmax())
-        baselines = {"uniform attention": guesses[:, 2] / queries, "fixed offset": offsets[:, best] / queries}
+        best = offsets[:, _OFFSETS.index(self.rare_offset)]
+        baselines = {"uniform attention": guesses[:, 2] / queries, "fixed offset": best / queries}
         shaped = {name: baseline[:, None, None, None] for name, baseline in baselines.items()}
         scores = self._counts["sums"][..., target] / queries[:, None, None]
         return estimated(scores[:, None], shaped, int(queries[0]), int(guesses[0, 0]))

@@ -14,6 +14,7 @@ from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (
     PATTERNS,
     SHUFFLED,
+    SINK_ONLY,
     MaskInput,
     PatternSpec,
     allowed_units,
@@ -253,7 +254,8 @@ class StatisticsTally(TextTally):
     def estimates(self) -> dict[str, HeadScores]:
         """Each share, the sink, and entropy as a share of uniform attention's (``broad``), beside their baselines.
 
-        These are uniform attention, and of patterns of chosen keys the head's own weights with its keys shuffled.
+        These are uniform attention, and of patterns of chosen keys the head's own weights with its keys shuffled. A
+        head with more than :data:`SINK_ONLY` of its attention on sinks is not the best one for a share of the rest.
         """
         samples, uniform = self._samples(), self._baselines()
         entropy = uniform.pop("entropy")
@@ -262,14 +264,15 @@ class StatisticsTally(TextTally):
         samples["broad"] = samples["entropy"] / entropy[..., None]
         uniform["broad"] = torch.ones_like(entropy)
         queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
-        estimates = {}
+        on_content, estimates = samples["sink"][0] <= SINK_ONLY, {}
         for name, baseline in uniform.items():
             baselines = {} if baseline is None else {"uniform attention": baseline[:, None, :, None]}
             if name in SHUFFLED:
                 baselines = {"keys shuffled": samples[SHUFFLED[name]][:, None]}
             if baselines:
                 n = queries[name][:, None] if name in queries else self.n_non_sink
-                estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts)
+                eligible = on_content if name in queries else None
+                estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts, eligible=eligible)
         return estimates
 
     def baselines(self) -> dict[str, float | None]:

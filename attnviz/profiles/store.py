@@ -298,6 +298,7 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
         holds=bool(entry["holds"]),
         direction=text_or_none(entry["direction"]),
         baselines=dict(entry.get("baselines", {})),
+        offset=entry.get("offset"),
         untrained=None if untrained is None else float(untrained),
         refuted=bool(evidence.get("refuted")),
         too_few=str(entry.get("too_few", "")),

@@ -170,7 +170,7 @@ def test_a_stored_profile_answers_where_no_corpus_is_here(tmp_path, measured):
     assert [name for name, _ in measured] == ["open_checkpoint"]
     role = next(each for each in stored.roles[2, 8] if each.role == "syntactic:det")
     assert (found.claims[0].measured, found.claims[0].interval) == (role.score, role.interval)
-    assert "en_ewt-ud-dev.conllu" in found.claims[0].source
+    assert "English Web Treebank" in found.claims[0].source
     first, *_, on_ewt, _, _ = claims
     with pytest.raises(CorpusError, match="gap-development"):  # it has names, no relations
         attnviz.check(written(tmp_path, "", f'{first}; corpus = "gap-development.tsv"'), "minilm", device="cpu")

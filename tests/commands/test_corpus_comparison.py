@@ -17,12 +17,16 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.measures import tallies
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.estimates import t_quantile
 from attnviz.measures.intervals import SAMPLES
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.long_runs import Process
+from tests.support import independent
+from tests.support.classifiers import hand_built_classifier, sharp_classifier
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.support.long_runs import close, gathered_here, interrupting
@@ -140,11 +144,10 @@ def test_a_treebank_needs_no_parser_and_few_texts_decide_nothing(bert, tuned, tr
 def test_models_and_files_that_cannot_be_compared_are_refused(bert, corpus, tmp_path):
     tokenizer = bert_tokenizer()
     tokenizer.backend_tokenizer.normalizer = None  # reads a capital letter as another token
-    cased, gpt2 = from_loaded(sharp_bert(), tokenizer), from_loaded(sharp_gpt2(), gpt2_tokenizer())
+    cased = from_loaded(sharp_bert(), tokenizer)
     capital = tmp_path / "capital.txt"
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
     for other, read, error, word in (
-        (gpt2, corpus, attnviz.UsageError, "head"),
         (cased, capital, attnviz.TextError, "capital.txt:2: "),
         (bert, examples(tmp_path / "gap.tsv", 3), attnviz.CorpusError, "gap"),
         (bert, None, attnviz.UsageError, "corpus"),
@@ -247,3 +250,210 @@ def test_wrong_usage_is_one_line(run, options, models, word):
     assert word in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(Path.cwd().iterdir())
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """A BERT and a GPT-2, and a treebank."""
+    folder = tmp_path_factory.mktemp("unlike")
+    bert, gpt2 = sharp_bert(), sharp_gpt2(n_positions=200, n_layer=2)
+    return (bert, bert_tokenizer()), (gpt2, gpt2_tokenizer()), treebank(folder / "trees.conllu", 80)
+
+
+@pytest.fixture(scope="module")
+def by_role(unlike):
+    a, b, trees = unlike
+    return attnviz.compare_corpus(from_loaded(*a), from_loaded(*b), trees)
+
+
+def content_pieces(model: Any, tokenizer: Any, words: list[str]) -> list[list[int]]:
+    """The positions of each word's tokens, without special ones and GPT-2's first."""
+    offsets = tokenizer(" ".join(words), return_offsets_mapping=True)["offset_mapping"]
+    first, start, pieces = int(model.config.model_type == "gpt2"), 0, []
+    for word in words:
+        end = start + len(word)
+        pieces.append([i for i, (low, high) in enumerate(offsets) if i >= first and low < end and high > start])
+        start = end + 1
+    return pieces
+
+
+def plain_hits(model: Any, tokenizer: Any, words: list[str], arcs: list[tuple[int, int]]) -> Any:
+    """How often each head finds the other end, [n_directions, n_layers, n_heads]."""
+    pieces = content_pieces(model, tokenizer, words)
+    layers = independent.attentions(model, tokenizer, " ".join(words), None)
+    hits = np.zeros((2, *np.shape(layers)[:2]))
+    for at in np.ndindex(*hits.shape[1:]):
+        for dependent, head in arcs:
+            for way, (query, key) in enumerate([(dependent, head), (head, dependent)]):
+                onto = {
+                    word: np.mean([sum(layers[at][q, k] for k in pieces[word]) for q in pieces[query]])
+                    for word in range(len(words))
+                    if word != query and pieces[word]
+                }
+                best = max(onto, key=onto.__getitem__, default=-1)
+                hits[(way, *at)] += best == key and onto[best] > 0
+    return hits
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize("relation", ["nsubj", "obj"])
+def test_the_best_heads_of_unlike_models_and_their_difference_are_those_of_plain_loops(unlike, by_role, relation):
+    *models, trees = unlike
+    n, hits = [], [[], []]
+    for sentence in trees.read_text(encoding="utf-8").strip().split("\n\n"):
+        rows = [line.split("\t") for line in sentence.splitlines()]
+        words = [row[1] for row in rows]
+        content = [content_pieces(*model, words) for model in models]
+        arcs = [(int(row[0]) - 1, int(row[6]) - 1) for row in rows if row[7] == relation]
+        arcs = [arc for arc in arcs if all(pieces[end] for pieces in content for end in arc)]  # of both models
+        n.append(len(arcs))
+        for side, model in zip(hits, models, strict=True):
+            side.append(plain_hits(*model, words, arcs))
+    weights = text_weights(0, range(len(n))).numpy()
+    (row,) = [row for row in by_role.roles if row.role == f"syntactic:{relation}"]
+    samples = []
+    for of_side, role in zip(hits, (row.a, row.b), strict=True):
+        scores = np.einsum("rt,t...->r...", weights, np.array(of_side)) / (weights @ n)[:, None, None, None]
+        way, layer, head = np.unravel_index(scores[0].argmax(), scores[0].shape)
+        assert (role.direction, *role.id) == (("dependent_to_head", "head_to_dependent")[way], layer, head)
+        assert (role.n, role.score) == (sum(n), pytest.approx(scores[0].max()))
+        samples.append(scores[:, way, layer, head])
+    moved, texts = samples[1] - samples[0], np.count_nonzero(n)
+    n_pairs = np.size(hits[0][0]) * np.size(hits[1][0])
+    t = t_quantile(1 - 0.05 / n_pairs / 2, 1 / (1 / (texts - 1) + 1 / (len(moved) - 2)))
+    middle = moved[0] * texts / (texts + 2)  # Agresti and Min 2005, of sentences
+    half = t * math.hypot(moved[1:].std(ddof=1) * texts, 1) / (texts + 2)
+    assert row.difference == pytest.approx(moved[0])
+    assert row.interval == pytest.approx((middle - half, middle + half), rel=1e-6)
+
+
+def test_models_change_places_and_differences_their_sign(unlike, by_role):
+    a, b, trees = unlike
+    other = attnviz.compare_corpus(from_loaded(*b), from_loaded(*a), trees)
+    turned = {row.role: row for row in other.roles}
+    assert turned.keys() == {row.role for row in by_role.roles}
+    assert "next-token" not in turned  # a causal model sees none
+    for row in by_role.roles:
+        back = turned[row.role]
+        assert (back.a.id, back.b.id) == (row.b.id, row.a.id)
+        assert back.difference == pytest.approx(-row.difference)
+        assert (back.interval is None) == (row.interval is None)
+        if row.interval is not None:
+            assert back.interval == pytest.approx((-row.interval[1], -row.interval[0]))
+
+
+def test_a_head_that_rests_on_sinks_is_not_the_best_for_what_is_left(tmp_path, monkeypatch):
+    corpus = sentences(tmp_path / "texts.txt", 8)
+    layers = [
+        [[lambda query: [0 if query % 4 else query - 1], LOOKS_AT["next-token"]]],
+        [[LOOKS_AT["previous-token"]] * 3],
+    ]
+    models = [from_loaded(hand_built_bert(each), bert_tokenizer()) for each in layers]
+    for most, head, score in ((0.9, "L0H0", 1), (0.5, "L0H1", 0)):
+        monkeypatch.setattr(tallies, "SINK_ONLY", most)
+        roles = attnviz.compare_corpus(*models, corpus, syntax=False).roles
+        (row,) = [row for row in roles if row.role == "previous-token"]
+        assert (str(row.a.id), row.a.score) == (head, pytest.approx(score, abs=1e-3))
+        assert row.b.score == pytest.approx(1, abs=1e-3)
+
+
+def test_a_text_that_one_of_unlike_models_cannot_read_is_left_out_of_both(tmp_path):
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text(f"the cat ran\n{'cat ' * 30}\na dog saw it\n", encoding="utf-8")
+    told: list[str] = []
+    models = from_loaded(sharp_bert(), bert_tokenizer()), from_loaded(sharp_gpt2(n_positions=20), gpt2_tokenizer())
+    found = attnviz.compare_corpus(*models, corpus, syntax=False, warn=told.append)
+    assert (found.texts, found.left_out, len(told)) == (2, 1, 1)
+
+
+def test_the_command_compares_unlike_models_and_refuses_a_selection_of_heads(unlike, tmp_path, monkeypatch):
+    *models, trees = unlike
+    monkeypatch.chdir(tmp_path)
+    folders = [str(save_checkpoint(*model, tmp_path / name)) for name, model in zip("ab", models, strict=True)]
+    words = ["compare", "-m", folders[0], "-m", folders[1], "--corpus", str(trees), "--out", "out", "--table", "tex"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    names = {path.name for path in Path("out").iterdir()}
+    assert {"compare-roles.json", "compare-roles.csv", "compare-roles.tex", "compare-roles.png"} <= names
+    assert CliRunner().invoke(app, [*words, "--select", "L0H0"]).exit_code == 2
+    assert CliRunner().invoke(app, [*words, "--label-column", "label"]).exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def classifiers():
+    """A classifier, and one with another threshold, in which the queries of L1H0 are negated, too."""
+    model, tokenizer = hand_built_classifier("bert")
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.bert.encoder.layer[1].attention.self.query.weight[:8] *= -1
+        other.classifier.bias[0] += 2.78
+    return (model, tokenizer), (other, tokenizer)
+
+
+@torch.no_grad()
+def own_classes(model: Any, tokenizer: Any, texts: list[str]) -> list[str]:
+    """By transformers alone."""
+    logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+    return [model.config.id2label[int(of_text.argmax())] for of_text in logits]
+
+
+@pytest.mark.usefixtures("saved_at_once")
+def test_flips_accuracy_and_heads_on_flipped_texts_are_those_of_plain_loops(classifiers, tmp_path):
+    texts = sentences(tmp_path / "t.txt", 90).read_text(encoding="utf-8").splitlines()
+    labels = ["bad" if number % 3 else "good" for number in range(len(texts))]
+    table = tmp_path / "t.csv"
+    table.write_text("words,class\n" + "".join(f"{text},{label}\n" for text, label in zip(texts, labels, strict=True)))
+    a, b = (from_loaded(*each) for each in classifiers)
+    columns = {"text_column": "words", "label_column": "class"}
+    found = attnviz.compare_corpus(a, b, table, syntax=False, **columns)
+    decided = [own_classes(*each, texts) for each in classifiers]
+    flips = [one != other for one, other in zip(*decided, strict=True)]
+    assert 30 < sum(flips) < 60
+    assert [(flip.text, flip.a, flip.b, flip.label) for flip in found.flips] == [
+        row for row, flip in zip(zip(texts, *decided, labels, strict=True), flips, strict=True) if flip
+    ]
+    assert found.flips[0].line == flips.index(True) + 2  # after the header
+    right = [np.mean([one == label for one, label in zip(side, labels, strict=True)]) for side in decided]
+    assert found.document()["accuracy"] == {"a": right[0], "b": right[1], "n": 90}
+    sides = [[attnviz.analyze(text, model, syntax=False) for text in texts] for model in (a, b)]
+    distances = [attnviz.compare(*pair).head("L1H0").distance for pair in zip(*sides, strict=True)]
+    head = found.head("L1H0")
+    for group, flipped in ((head.on_flips, True), (head.on_others, False)):
+        own = [distance for distance, flip in zip(distances, flips, strict=True) if flip == flipped]
+        assert group.distance == pytest.approx(np.mean(own), rel=SHARP_32)
+        assert group.interval is not None
+    again: dict[str, Any] = {**columns, "batch_size": 16, "unfinished": tmp_path / "u", "warn": lambda _: None}
+    with pytest.raises(KeyboardInterrupt):
+        attnviz.compare_corpus(a, b, table, syntax=False, **again, progress=interrupting(2, signal.SIGINT))
+    resumed = attnviz.compare_corpus(a, b, table, syntax=False, **again)
+    assert (resumed.flips, resumed.accuracy) == (found.flips, found.accuracy)
+    whole = (head.on_flips.distance * sum(flips) + head.on_others.distance * (90 - sum(flips))) / 90
+    assert head.distance == pytest.approx(whole)
+
+
+def test_classes_that_differ_are_not_compared_and_labels_need_classes(bert, tuned, classifiers, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("text,label\nthe cat,bad\na dog,good\n")
+    one, _ = (from_loaded(*each) for each in classifiers)
+    three = from_loaded(*sharp_classifier("bert"))
+    alike = attnviz.compare_corpus(one, one, table, syntax=False)
+    assert (alike.flips, alike.accuracy["n"]) == ([], 2)
+    assert alike.heads[0].on_flips is None
+    apart = attnviz.compare_corpus(one, three, table, syntax=False)
+    assert (apart.decisions, "so-so" in apart.reading_notes[-1]) == (None, True)
+    of_gpt2 = attnviz.compare_corpus(one, from_loaded(*hand_built_classifier("gpt2")), table, syntax=False)
+    assert (type(of_gpt2), of_gpt2.accuracy["n"]) == (attnviz.RoleComparison, 2)
+    for pair in ((one, three), (bert, tuned)):
+        with pytest.raises(attnviz.UsageError, match="label"):
+            attnviz.compare_corpus(*pair, table, label_column="label", syntax=False)
+    table.write_text("text,label\nthe cat,bad\na dog,ugly\n")
+    with pytest.raises(attnviz.CorpusError, match="ugly"):
+        attnviz.compare_corpus(one, one, table, syntax=False)
+
+
+def test_on_one_text_both_decisions_are_told(classifiers):
+    text = "the cat saw a dog"
+    sides = [attnviz.analyze(text, from_loaded(*each), syntax=False) for each in classifiers]
+    found = attnviz.compare(*sides)
+    assert [decision.label for decision in found.decisions] == [own_classes(*each, [text])[0] for each in classifiers]
+    assert found.document()["decisions"][0]["probability"] == found.decisions[0].probability

@@ -112,6 +112,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
         sentences(Path(mkdtemp()) / "s.txt", 40),
         syntax=False,
     ),
+    "compare.roles": lambda: result_of("compare.roles"),
     "explain, few": lambda: of_gpt2("a", layer=2),
     "explain, many": lambda: of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400}),
     "explain, hostile": lambda: of_gpt2(HOSTILE_TEXT, {"n_positions": 99}),
@@ -143,6 +144,7 @@ WIDE, LARGE, LEAST = Style(width=13.3, font_size=6), Style(width=4.0, font_size=
 QUICK = (
     ("heads, few", "overview"),
     ("heads, hostile", "heads"),
+    ("heads, hostile", "claim"),
     ("compare, few", "differences"),
     ("patch, few", "patch"),
 )

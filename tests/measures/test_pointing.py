@@ -1,6 +1,7 @@
 """Pointing to the rarest token and to neighbours: against a plain loop, and heads that do it by design."""
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_scores_and_guesses_are_those_of_a_plain_loop(checkpoint: Checkpoint, co
     tally = count(PointingTally(checkpoint, lambda: counts, common, 3), checkpoint, texts, batch_size=4)
     frequent = counts.sort(descending=True).values[common]
     hits, near = torch.zeros(2, 2, checkpoint.n_layers, checkpoint.n_heads)
-    n, chance, n_texts = 0, 0.0, 0
+    n, chance, n_texts, offsets = 0, 0.0, 0, Counter[int]()
     for batch, places in zip(singles, content, strict=True):
         number = [int(counts[id]) for id in batch.items[0].ids]
         ranked = sorted({number[at] for at in places})
@@ -43,6 +44,7 @@ def test_scores_and_guesses_are_those_of_a_plain_loop(checkpoint: Checkpoint, co
         for query in places:
             keys = [at for at in places if at <= query or not causal]
             rare = [at for at in keys if number[at] == ranked[0] <= frequent]
+            offsets.update(at - query for at in rare if 0 < abs(at - query) <= 8)
             two = [at for at in keys if rare and number[at] in ranked[:2]]
             n, chance = n + bool(rare), chance + len(rare) / len(keys)
             largest = torch.tensor(keys)[patterns[:, :, query, keys].argmax(-1)]
@@ -54,6 +56,8 @@ def test_scores_and_guesses_are_those_of_a_plain_loop(checkpoint: Checkpoint, co
         torch.testing.assert_close(found.scores[0], (expected / n).double())
         assert (int(found.n[0, 0]), found.texts) == (n, n_texts)
     assert float(tally.rare(0).baselines["uniform attention"].flatten()[0]) == pytest.approx(chance / n)
+    of_offset = float(tally.rare(0).baselines["fixed offset"].flatten()[0])
+    assert of_offset * n == pytest.approx(max(offsets.values())) == offsets[tally.rare_offset]
     torch.testing.assert_close(tally.at_neighbours(), (near / sum(map(len, content))).double())
 
 

@@ -57,7 +57,7 @@ def corpus(name, kind, texts=1234, tokens=56789):
 def model(name="a-model", n_layers=LAYERS, n_heads=HEADS):
     kind = one_stack(range(n_layers), n_heads)
     sizes = {"n_layers": n_layers, "n_heads": n_heads, "layers": kind.layers}
-    return SimpleNamespace(short_name=name, stacks=(), kinds=(kind,), **sizes)
+    return SimpleNamespace(short_name=name, full_name=name, stacks=(), kinds=(kind,), **sizes)
 
 
 def statistics(entropy, uniform=2.5):

@@ -76,6 +76,11 @@ MEASURES: dict[str, Callable[[], Any]] = {
         sentences(Path(mkdtemp()) / "texts.txt", 40),
         syntax=False,
     ),
+    "compare.roles": lambda: attnviz.compare_corpus(
+        from_loaded(sharp_bert(), bert_tokenizer()),
+        from_loaded(sharp_gpt2(n_positions=200), gpt2_tokenizer()),
+        treebank(Path(mkdtemp()) / "trees.conllu", 60),
+    ),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
     "why": lambda: attnviz.why(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), head="L2H1", depth=2),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),

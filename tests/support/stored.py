@@ -1,6 +1,7 @@
 """Stored profiles and published heads made by hand, for several test modules."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,10 @@ def profile_of(roles: dict[str, list[Role]], *, shipped: bool = True) -> StoredP
         shipped=shipped,
         document={"attnviz": "1.2.3", "seed": 3, "model": {}},
         corpora=(StoredCorpus("a.conllu", 1234), StoredCorpus("b.tsv", 7)),
-        roles={HeadId.parse(head): tuple(of_head) for head, of_head in roles.items()},
+        roles={
+            HeadId.parse(head): tuple(replace(role, id=HeadId.parse(head)) for role in of_head)
+            for head, of_head in roles.items()
+        },
         parts=PARTS,
     )
 

@@ -256,7 +256,7 @@ def model_inputs(
     inputs, kept = list[ModelInput](), list[Text]()
     offer = "shorten it, or pass --truncate (truncate=True) to cut it there"
     for item in encode(checkpoint, texts, leave_out, truncate, offer):
-        of_text = _inputs(checkpoint, item, kind, len(kept))
+        of_text = inputs_of(checkpoint, item, kind, len(kept))
         inputs += of_text
         if of_text:
             kept.append(item.source)
@@ -272,7 +272,8 @@ def model_inputs(
     return inputs, kept
 
 
-def _inputs(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
+def inputs_of(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
+    """The inputs that one text gives for a kind of measurement; ``text`` is its index."""
     target, source = item.source.target, item.source
     if target is not None:
         read = (int(checkpoint.config.decoder_start_token_id), *target.ids[:-1])

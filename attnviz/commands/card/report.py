@@ -15,8 +15,10 @@ from attnviz.commands.card.tables import (
     LEGEND,
     cell_text,
     measured_on,
+    no_sentence,
     not_measured,
     notes_of,
+    sentence_of,
     strongest,
     tables_of,
     title_of,
@@ -72,6 +74,7 @@ def _card_entry(card: Card) -> dict[str, Any]:
         "verification": verification_entry(card.analysis.verification),
         **target_entry(card.analysis.target),
         "head": str(head),
+        "sentence": sentence_of(card).removesuffix(".") or None,
         "not_measured": not_measured(card),
         "roles": [entry(_ROLES, role) for role in card.roles],
         "examples": shown and examples_entry([shown]),
@@ -100,6 +103,7 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     yield verification_line(first.analysis.verification, first.checkpoint)
     if isinstance(result, Card):
         yield Text(title_of(result), "bold")
+        yield Text(sentence_of(result) or no_sentence(result))
         for table in tables_of(result):
             listed = table.texts[: choices.rows(3) or None]
             texts = [

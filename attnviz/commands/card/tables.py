@@ -9,6 +9,7 @@ from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.present.claim import sentence
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.role_words import role_words
 from attnviz.trace.paths import RUN
@@ -76,18 +77,16 @@ def title_of(card: Card) -> str:
     return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
 
 
-def details_of(card: Card) -> str:
-    """Score, guess and interval of the head's clearest role; '' without one."""
-    if not card.roles:
-        return ""
-    role = card.roles[0]
-    guess = shown_baseline(role.baseline)
-    numbers = [f"score {rounded(role.score)}"]
-    if guess is not None:
-        numbers.append(f"guess {rounded(guess)}")
-    if role.interval is not None:
-        numbers.append(f"interval {cell_text(role.interval, 2)}")
-    return f"{role_name(role.role, role.direction)}: {', '.join(numbers)}"
+def sentence_of(card: Card) -> str:
+    """Its clearest role as a sentence for a paper; '' without a role."""
+    return f"{sentence(card.roles[0], card.checkpoint.full_name)}." if card.roles else ""
+
+
+def no_sentence(card: Card) -> str:
+    """Why a head without a role has no sentence, where it had too few cases for one; else ''."""
+    roles = () if card.profile is None else card.profile.roles.get(card.head, ())
+    few = [f"{role_name(role.role, role.direction)} {role.too_few}" for role in roles if role.too_few]
+    return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
 
 
 def role_table(card: Card) -> CardTable:

@@ -22,6 +22,7 @@ class CheckedClaim:
     interval: Interval | None = None  # of the number over a corpus
     source: str = ""  # the stored profile, or the profile's corpora; '' where the claim names all
     reason: str = ""  # why it fails or cannot be decided, where the numbers do not say so
+    sentence: str | None = None  # of a role, for a paper
     untrained: float | None = None  # of a paper's table the same number of an untrained copy; None elsewhere
 
 

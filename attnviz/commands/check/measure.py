@@ -27,6 +27,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.options import COMMANDS, checked
+from attnviz.present.claim import sentence
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
@@ -274,7 +275,7 @@ def _held(
         if text:
             return compare(analysis(text), analysis(text, model))
         comparison = compare_corpus(checkpoint, model_named(model), *corpus, **over_texts)
-        assert comparison is not None
+        assert isinstance(comparison, CorpusComparison)  # of one shape, as was checked
         return comparison
 
     def held(claim: Claim, id: HeadId) -> CheckedClaim:
@@ -283,7 +284,7 @@ def _held(
             role = measured.role(id, claim.what, claim.direction)
             if role is None:
                 return CheckedClaim(claim, UNDECIDED, source=measured.source(), reason=_NOT_THERE)
-            return _judged(claim, role, measured.source())
+            return _judged(claim, role, measured.source(), checkpoint.full_name)
         if claim.kind == "distance_to":
             return _distance(claim, compared(claim.text, claim.corpus, claim.what))
         if claim.kind == "ablate":
@@ -314,7 +315,7 @@ def _known_already(
         with placed(claim.prefix):
             other_options = asked and not all(map(is_there, claim.corpus))  # than the stored profile's, named alone
             known = claim.kind == "role" and not other_options
-            answers.append(_of_stored(claim, id, stored, same) if known else None)
+            answers.append(_of_stored(claim, id, stored, same, checkpoint.full_name) if known else None)
             if answers[-1] is None:
                 _check_measurable(claim, checkpoint, of_profile, of_ablation)
     return answers
@@ -349,10 +350,11 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
     return max(by_head, key=lambda head: (VERDICTS.index(head.verdict), sign * float(head.measured or 0)))
 
 
-def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
+def _judged(claim: Claim, role: Role, source: str, model: str) -> CheckedClaim:
     """A role by the claim's bounds; without any the head must have it."""
     ends = (role.score, role.score) if role.describes else role.interval
-    by_bounds = bounded(claim, role.score, role.n, baseline=role.baseline, interval=ends, source=source)
+    found = {"baseline": role.baseline, "source": source, "sentence": sentence(role, model) or None}
+    by_bounds = bounded(claim, role.score, role.n, interval=ends, **found)
     if role.too_few:
         return replace(by_bounds, verdict=UNDECIDED, reason=f"too few for a verdict: {role.too_few}")
     if role.describes:
@@ -368,7 +370,7 @@ def _judged(claim: Claim, role: Role, source: str) -> CheckedClaim:
 
 
 def _of_stored(
-    claim: Claim, id: HeadId, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool]
+    claim: Claim, id: HeadId, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool], model: str
 ) -> CheckedClaim | None:
     """A role by the stored profile of such a corpus, or of the ``same`` texts; None where it has to be measured."""
     name = part_of(claim.what, dict.fromkeys(PARTS, "") if claim.corpus or stored is None else stored.parts)
@@ -379,7 +381,7 @@ def _of_stored(
         source, why = f"stored profile: {measured_on(part)}", "the stored profile has no such role of this head"
         role = next((role for role in stored.roles.get(id, ()) if role.role == claim.what), None)
         if role is not None and claim.direction in ("", role.direction):
-            return _judged(claim, role, source)
+            return _judged(claim, role, source, model)
         if role is not None:
             better = f"{ARROWS[role.direction or '']} ({rounded(role.score)})"
             why = f"the stored profile has its better direction alone, {better}"

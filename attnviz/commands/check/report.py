@@ -6,6 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, VERDICTS, CheckedClaim
 from attnviz.commands.check.measure import Check
@@ -46,7 +47,7 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("n", name="n", detail=True, meaning="cases measured"),
     Field("Verdict", name="verdict"),
 )
-_FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"))
+_FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"), Field(name="sentence", csv={}))
 _OF_PAPER = "line head kind what verdict measured low high baseline untrained n at_least at_most direction text corpus"
 _OF_TABLE = ("cited", "data", "metric", "threshold")
 _FEW = 14  # claims on the first screen; of more those that hold are left out
@@ -72,6 +73,7 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
         caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
     measured = [field for field in _MEASURED if any(field.value_for(checked) is not None for checked in shown)]
     yield RowTable(title, [*lines, claim, *measured], shown, caption=caption)
+    yield Text("\n".join(f"{checked.sentence}." for checked in shown if checked.verdict == HOLDS and checked.sentence))
     about: dict[str, list[str]] = {}  # each reason once, with the claims that it is about
     for checked in check.claims:
         if checked.reason:

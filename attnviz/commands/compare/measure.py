@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
+from attnviz.commands.compare.decisions import Decision, decide, why_not_compared
 from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
@@ -96,6 +97,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
     furthest: (
         float  # the largest possible distance, a little less in causal models: their first token sees itself alone
     )
+    decisions: tuple[Decision, ...] = ()  # of A and B, if both are classifiers with the same classes
 
     @property
     def sides(self) -> tuple[Analysis, Analysis]:
@@ -225,7 +227,12 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
                 rounding=abs(most.difference) <= floor,
             )
         )
-    return Comparison(first, second, tuple(heads), floor, tally.largest)
+    decisions = list[Decision]()
+    if not why_not_compared(first.checkpoint, second.checkpoint):
+        for side in (first, second):
+            model, tokens = side.checkpoint, side.tokens
+            decisions += decide(model, tokens.model_inputs(model.device), [tokens.ids])
+    return Comparison(first, second, tuple(heads), floor, tally.largest, tuple(decisions))
 
 
 def noting_largest(

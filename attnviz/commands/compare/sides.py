@@ -78,23 +78,27 @@ def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
     return visible(a), visible(b)
 
 
+def shape_of(model: Checkpoint | Source) -> str:
+    """Architecture, layers and heads in words; of a source its config says so."""
+    if isinstance(model, Source):
+        config, architecture = config_in(model.folder, torch.float32)
+        config = getattr(config, "text_config", config)  # of a model that also reads images
+    else:
+        config, architecture = model.config, model.architecture
+    sizes = [(f"{stack.name} layer", stack.n_layers, stack.n_heads) for stack in architecture.stacks(config)]
+    sizes = sizes or [("layer", len(architecture.attending(config)), int(config.num_attention_heads))]
+    of_layers = (f"{counted(n_layers, name)} of {counted(n_heads, 'head')}" for name, n_layers, n_heads in sizes)
+    return f"{architecture.name} with {', '.join(of_layers)}"
+
+
 def check_shapes(a: Checkpoint | Source, b: Checkpoint | Source) -> None:
-    """Raise UsageError unless architectures, layers and heads are the same; of a source its config says so."""
-    shapes = []
-    for model in (a, b):
-        if isinstance(model, Source):
-            config, architecture = config_in(model.folder, torch.float32)
-            config = getattr(config, "text_config", config)  # of a model that also reads images
-        else:
-            config, architecture = model.config, model.architecture
-        sizes = [(f"{stack.name} layer", stack.n_layers, stack.n_heads) for stack in architecture.stacks(config)]
-        sizes = sizes or [("layer", len(architecture.attending(config)), int(config.num_attention_heads))]
-        of_layers = (f"{counted(n_layers, name)} of {counted(n_heads, 'head')}" for name, n_layers, n_heads in sizes)
-        shapes.append(f"{architecture.name} with {', '.join(of_layers)}")
+    """Raise UsageError unless architectures, layers and heads are the same."""
+    shapes = shape_of(a), shape_of(b)
     if shapes[0] != shapes[1]:
         raise UsageError(
             f"the models cannot be compared head by head: {a.name} is {shapes[0]}, {b.name} is {shapes[1]}; expected "
-            "the same architecture with as many layers and heads, such as a model before and after fine-tuning."
+            "the same architecture with as many layers and heads, such as a model before and after fine-tuning, or a "
+            "file of texts (--corpus, compare_corpus), over which they are compared role by role."
         )
 
 

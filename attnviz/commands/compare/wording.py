@@ -1,6 +1,6 @@
 """Names of the two sides and of what they share, above tables and figures and in captions."""
 
-from attnviz.commands.compare.corpus.measure import CorpusComparison
+from attnviz.commands.compare.corpus.measure import RoleComparison
 from attnviz.commands.compare.measure import Comparison
 from attnviz.commands.compare.sides import quoted_text
 from attnviz.models.head_ids import layers_in_words
@@ -12,15 +12,15 @@ LONGEST_LABEL = 24  # most characters of a label in a sentence
 _MOST_TOKENS = 4
 
 
-def side_lines(result: Comparison | CorpusComparison) -> list[str]:
+def side_lines(result: Comparison | RoleComparison) -> list[str]:
     """Lines that name A, B, and what they share."""
-    if isinstance(result, CorpusComparison):
+    if isinstance(result, RoleComparison):
         shared = [f"corpus: {result.source}"]
     else:
         line = f"text: {quoted_text(result.first)}"
         if result.compared == "texts":
             line = f"model: {result.checkpoint.short_name}"
-        shared = ["; ".join([line, *_target(result)]), *_differing(result)]
+        shared = ["; ".join([line, *_target(result)]), *_differing(result), *_decisions(result)]
     return [*(f"{name}: {side}" for name, side in zip("AB", result.side_names, strict=True)), *shared]
 
 
@@ -48,11 +48,18 @@ def headline(result: Comparison) -> str:
     return f"{capital('; '.join(parts))}."
 
 
-def sides_in_words(result: Comparison | CorpusComparison) -> str:
+def _decisions(result: Comparison) -> list[str]:
+    if not result.decisions:
+        return []
+    a, b = (f"{quoted(label)} ({probability:.2f})" for label, probability in result.decisions)
+    return [f"class by A: {a}, by B: {b}"]
+
+
+def sides_in_words(result: Comparison | RoleComparison) -> str:
     """A, B and what they share for a caption."""
     a, b = result.side_names
     sides = f"A being {a} and B {b}"
-    if isinstance(result, CorpusComparison):
+    if isinstance(result, RoleComparison):
         return f"{sides}, over the corpus {result.source}"
     shared = f"on the text {quoted_text(result.first)}"
     if result.compared == "texts":

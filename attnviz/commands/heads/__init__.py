@@ -13,6 +13,7 @@ VIEWS = (
         module="lines_view",
     ),
     View("map", "layers × heads, coloured by a statistic", default=False, module="map_view"),
+    View("claim", "one head and what it does over a corpus, one column wide", default=False, module="claim_view"),
     View("mean", "mean pattern of each layer's heads and of all", default=False),
     View(
         "relations",

@@ -11,6 +11,7 @@ from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, NO_LABEL, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK
 from attnviz.measures.statistics import statistic_named
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import ids_and_names
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.fields import Field
@@ -73,10 +74,14 @@ def trust_sentence(analysis: Analysis) -> str:
         return f"{trust} a stored profile over {visible(profile.measured_on)}."
     if analysis.checkpoint.stacks or not analysis.verification.level:
         return ""
-    corpus = "CORPUS.conllu" if analysis.checkpoint.architecture.has_words else "CORPUS.txt"
-    command = f"attnviz profile {corpus} {visible(' '.join(analysis.checkpoint.model_options))}".strip()
     begins = f"{few}; to" if few else "To"
-    return f"{begins} measure every head over a corpus: {command}"
+    return f"{begins} measure every head over a corpus: {profile_command(analysis.checkpoint)}"
+
+
+def profile_command(checkpoint: Checkpoint) -> str:
+    """The command that measures every head of a model over a corpus."""
+    corpus = "CORPUS.conllu" if checkpoint.architecture.has_words else "CORPUS.txt"
+    return f"attnviz profile {corpus} {visible(' '.join(checkpoint.model_options))}".strip()
 
 
 def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookRow]:

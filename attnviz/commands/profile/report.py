@@ -11,7 +11,8 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role
+from attnviz.figures.families import family_of_label
+from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role, role_key
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
 from attnviz.measures.intervals import ERROR_RATE
@@ -20,6 +21,7 @@ from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId
+from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import ID, Field, NamedTable, entry, pick, plain
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
@@ -209,6 +211,11 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     if not choices.verbose:
         of_heads = {head: roles[:1] for head, roles in of_heads.items()}
     yield by_head(of_heads, top, "profile.csv", control=control)
+    clearest: dict[str, Role] = {}  # of each family
+    for role in sorted((role for role in profile.roles if role.holds), key=role_key):
+        clearest.setdefault(family_of_label(role.role).name, role)
+    shown = list(clearest.values())[: choices.rows(_SENTENCES) or None]
+    yield Text("\n".join(f"{sentence(role, profile.checkpoint.full_name)}." for role in shown))
     left = []
     for count in profile.corpora:
         if count.left_out:
@@ -230,6 +237,7 @@ _WHY_LEFT_OUT = {
     "conllu": f"not of {SHORTEST} to {LONGEST} words, or ",
 }
 _FEW = 5  # relations, and heads, on the first screen
+_SENTENCES = 2  # for a paper, likewise
 
 
 def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
@@ -311,6 +319,16 @@ def _notes(profile: Profile) -> Iterator[str]:
         yield f"Copying and copy-suppression were not measured: {profile.why_no_copying}."
 
 
+def _table(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
+    """All roles; those that hold have their sentence."""
+
+    def sentence_of(role: Role) -> str | None:
+        return sentence(role, profile.checkpoint.full_name) if role.holds else None
+
+    more: list[Field[Role]] = [Field(name="offset", csv={}), Field(value=sentence_of, name="sentence", csv={})]
+    return NamedTable("roles", [*ROLE_FIELDS, *more], profile.roles)
+
+
 def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
     """The roles that heads have; where there are none, the best head of each."""
     best: dict[str, Role] = {}
@@ -322,7 +340,7 @@ def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
-    table=lambda profile, _: NamedTable("roles", ROLE_FIELDS, profile.roles),
+    table=_table,
     patterns=True,
     top=15,
     in_paper=_in_paper,

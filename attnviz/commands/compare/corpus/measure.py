@@ -1,31 +1,42 @@
-"""Compare every head of two models over a corpus.
+"""Compare two models over a corpus: every head where they have the same shape, and the best head of each by role.
 
 The distance of a head is the mean over texts, with an interval from a bootstrap over them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from attnviz.commands.compare.decisions import DecisionTally, TextDecisions, why_not_compared
 from attnviz.commands.compare.differences import Difference, DifferenceTally
-from attnviz.commands.compare.sides import check_shapes, model_names
-from attnviz.errors import TextError
-from attnviz.judge.roles import Role, judged_roles, roles_by_head, statistic_candidates, syntax_candidates
+from attnviz.commands.compare.sides import model_names, shape_of
+from attnviz.errors import TextError, UsageError
+from attnviz.judge.roles import (
+    BestHeads,
+    Role,
+    best_heads,
+    judged_roles,
+    roles_by_head,
+    statistic_candidates,
+    syntax_candidates,
+)
+from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, counting
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, report_once, with_suffix
-from attnviz.texts.batches import Batch, SampledAttention, encode, split_batch
+from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate, encode, split_batch
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, check_columns, find_parser, open_corpus, ready
+from attnviz.texts.reading import Corpus, Text, check_columns, find_parser, open_corpus, ready
 from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
 from attnviz.texts.tables import Columns
 from attnviz.trace.checks import Verification
@@ -42,17 +53,19 @@ class HeadChange(Difference):
 
     before: Role | None  # its clearest role in A; None if it has none
     after: Role | None  # likewise in B
+    on_flips: Difference | None = None  # on texts of which two classifiers have different classes; None without any
+    on_others: Difference | None = None  # likewise, on all other texts
 
     @property
     def role_changed(self) -> bool:
         return getattr(self.before, "role", None) != getattr(self.after, "role", None)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class CorpusComparison(Result, OfHeads[HeadChange]):
-    """What :func:`compare_corpus` measured; both models are verified on a sample of the texts."""
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class RoleComparison(Result):
+    """Of two models of any shapes the best head of each for every role; both are verified on a sample of the texts."""
 
-    command: ClassVar[str] = "compare.corpus"
+    command: ClassVar[str] = "compare.roles"
     noun: ClassVar[str] = "Comparison"
 
     first: Checkpoint  # A
@@ -65,18 +78,33 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
     verifications: tuple[Verification, Verification]  # of A and of B
     texts_verified: int
     parser: str | None  # of a corpus without trees; None without one
-    heads: tuple[HeadChange, ...]  # one entry a head, the most different first
-    # mean over texts of the largest possible distance: in a causal model the first token of a text sees itself alone
-    # and cannot differ
-    largest: float
+    roles: tuple[BestHeads, ...]  # the largest difference first, those without an interval last
+    decisions: tuple[TextDecisions, ...] | None = None  # of two classifiers, a text each; None for other models
     text_notes: tuple[str, ...] = ()  # on how A reads the corpus
 
     @property
-    def reading_notes(self) -> list[str]:
-        return list(dict.fromkeys([*self.first.notes, *self.second.notes, *self.text_notes]))
+    def flips(self) -> list[TextDecisions]:
+        """The texts of which two classifiers have different classes."""
+        return [text for text in self.decisions or () if text.flips]
 
     @property
-    def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
+    def accuracy(self) -> dict[str, float] | None:
+        """Shares of the texts with a label that ``a`` and ``b`` are right on, and their number, ``n``; None without."""
+        labelled = [text for text in self.decisions or () if text.label is not None]
+        if not labelled:
+            return None
+        right = {side: sum(getattr(text, side) == text.label for text in labelled) for side in "ab"}
+        return {side: n / len(labelled) for side, n in right.items()} | {"n": len(labelled)}
+
+    @property
+    def reading_notes(self) -> list[str]:
+        notes = [*self.first.notes, *self.second.notes, *self.text_notes]
+        if self.decisions is None and self.first.classifier is not None and self.second.classifier is not None:
+            notes.append(f"Decisions are not compared: {why_not_compared(self.first, self.second)}.")
+        return list(dict.fromkeys(notes))
+
+    @property
+    def checkpoint(self) -> Checkpoint:  # of the heads' numbers
         return self.first
 
     @property
@@ -84,14 +112,31 @@ class CorpusComparison(Result, OfHeads[HeadChange]):
         return model_names(self.first, self.second)
 
     @property
-    def judged(self) -> bool:
-        return self.texts >= ENOUGH_TEXTS
-
-    @property
     def source(self) -> str:
         """One line: the corpus and how much of it was read."""
         counts = f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}"
         return f"{visible(self.corpus.path.name)} ({counts})"
+
+    @property
+    def in_words(self) -> str:
+        first, second = self.side_names
+        return f"of {first} with {second} on {self.source}: the best heads for {counted(len(self.roles), 'role')}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class CorpusComparison(RoleComparison, OfHeads[HeadChange]):  # type: ignore[override]
+    """Of two models of one shape every head, too."""
+
+    command: ClassVar[str] = "compare.corpus"
+
+    heads: tuple[HeadChange, ...]  # one entry a head, the most different first
+    # mean over texts of the largest possible distance: in a causal model the first token of a text sees itself alone
+    # and cannot differ
+    largest: float
+
+    @property
+    def judged(self) -> bool:
+        return self.texts >= ENOUGH_TEXTS
 
     @property
     def in_words(self) -> str:
@@ -108,6 +153,7 @@ def compare_corpus(
     *,
     text_column: str | None = None,
     pair_column: str | None = None,
+    label_column: str | None = None,
     limit: int | None = None,
     batch_size: int = 32,
     seed: int = 0,
@@ -121,24 +167,26 @@ def compare_corpus(
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
-) -> CorpusComparison | None:
-    """Compare every head of two models over the texts of a corpus, which is read as a stream.
+) -> CorpusComparison | RoleComparison | None:
+    """Compare two models over the texts of a corpus, which is read as a stream.
 
-    A is the model before, B one of the same architecture, with as many layers and heads and the same tokenizer; see
-    :data:`attnviz.models.opening.Model`. Of encoder-decoders the encoders alone are compared. ``tokenizer`` is for
+    Models A and B of the same architecture, with as many layers and heads and the same tokenizer, are compared head by
+    head, as before and after fine-tuning; any others role by role, with a :class:`RoleComparison` as the result. See
+    :data:`attnviz.models.opening.Model`. Of encoder-decoders the encoders alone are compared. Of two classifiers the
+    decisions are compared, too; ``label_column`` of a table has the right ones. ``tokenizer`` is for
     models in memory; or, of two models by name, the name of the one that both lack. ``device``, ``device_map``,
     ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all other arguments are as for
     :func:`attnviz.profile_heads`. Under torchrun the texts are split over the processes; in all but the first the
     result is None.
 
     Raises:
-        UsageError: models of other shapes.
-        TextError: a text that the models read as different tokens, with its line.
+        UsageError: options that the models cannot have, or a label column for models without classes.
+        TextError: a text that models of one shape read as different tokens, with its line.
         OutputError: ``unfinished`` holds what a run with other settings has measured.
         CorpusError: the corpus cannot be read, or has no text to compare.
         VerificationError: the heads do not reproduce a model.
     """
-    columns = Columns(text_column, pair_column)
+    columns = Columns(text_column, pair_column, label_column)
     file = open_corpus(Path(corpus), columns, refused=("gap", "chats"))
     check_columns([file], columns)
     parse = find_parser([file], parser, syntax)
@@ -146,8 +194,6 @@ def compare_corpus(
     first, second = models = [
         named_source(model, None) if isinstance(model, str | Path | None) else model for model in (first, second)
     ]
-    if not (isinstance(first, nn.Module) or isinstance(second, nn.Module)):
-        check_shapes(first, second)
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     # a tokenizer is for models of transformers, if there are any; other options are for those by name
     of_transformers = [isinstance(model, nn.Module) for model in models]
@@ -159,9 +205,12 @@ def compare_corpus(
             opening["tokenizer"] = tokenizer
         opened.append(open_for(process, model, opening))
     a, b = opened
-    check_shapes(a, b)
-    refuse_words(a, parser=parser, corpora=[file.path] if file.has_words_marked else [])
-    parse = parse if a.architecture.has_words else None
+    for model in opened:
+        refuse_words(model, parser=parser, corpora=[file.path] if file.has_words_marked else [])
+    why_not = why_not_compared(a, b)
+    if label_column is not None and why_not:
+        raise UsageError(f"--label-column (label_column=...) is for two models with the same classes: {why_not}.")
+    parse = parse if a.architecture.has_words and b.architecture.has_words else None
     identity = {
         "attnviz": __version__,
         "A": a.name,
@@ -187,76 +236,102 @@ def compare_corpus(
         warn=report_once(warn),
     )
     with joined_processes(process):
-        return _Run(settings, b.encoder).result()
+        return _Run(settings, b.encoder, like=shape_of(a) == shape_of(b)).result()
 
 
 class _Run:
-    """One pass over a corpus with both models; memory does not grow with it."""
+    """One pass over a corpus with both models, which may be ``like`` in shape; memory does not grow with it."""
 
-    def __init__(self, settings: RunSettings, b: Checkpoint) -> None:
-        self.settings = settings
+    def __init__(self, settings: RunSettings, b: Checkpoint, *, like: bool) -> None:
+        self.settings, self.like = settings, like
         self.models = (settings.checkpoint, b)
-        shape = (b.n_layers, b.n_heads)
-        causal = b.architecture.causal  # as of A
         self.attention = [SampledAttention(model, settings.seed) for model in self.models]
-        self.roles = [
-            (
-                StatisticsTally(*shape, causal, windows=model.windows, learned_sinks=model.architecture.learned_sinks),
-                RelationTally(*shape, causal),
-            )
-            for model in self.models
-        ]
-        self.tally = DifferenceTally(settings.checkpoint)
-        parts: dict[str, Additive] = {"differences": self.tally}
+        self.roles = list[tuple[StatisticsTally, RelationTally]]()
+        for model in self.models:
+            shape = model.n_layers, model.n_heads, model.architecture.causal
+            learned = model.architecture.learned_sinks
+            statistics = StatisticsTally(*shape, windows=model.windows, learned_sinks=learned)
+            self.roles.append((statistics, RelationTally(*shape)))
+        self.decisions = None if why_not_compared(*self.models) else DecisionTally()
+        # of texts of which two classifiers have different classes, and of all others
+        self.flipped, self.others = (DifferenceTally(settings.checkpoint) for _ in range(2))
+        parts: dict[str, Additive] = {"differences": self.others}
+        if self.decisions is not None:
+            parts |= {"flipped": self.flipped, "decisions": self.decisions}
         for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
             parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
-        self.run = LongRun(settings, parts, self.count, lambda text: ready(text, settings.parse))
+        self.run = LongRun(settings, parts, self.count, self.prepared)
+
+    def prepared(self, text: Text) -> Text | None:
+        """The text with its relations; None where it is too short or too long, also for a B of another shape."""
+        known = ready(text, self.settings.parse)
+        if known is None or self.like:
+            return known
+
+        warn = self.settings.warn
+        items = encode(self.models[1], [known], lambda _, why: warn(f"{text.place}: left out: {why}."))
+        return known if items and not all(items[0].sink) else None
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
-        """Compare A with B on a batch of the corpus; TextError where they tokenise a text differently."""
+        """Compare A with B on a batch; TextError where models of one shape tokenise a text differently."""
         others = encode(self.models[1], [item.source for item in batch.items])
         for item, other in zip(batch.items, others, strict=True):
-            if (item.ids, item.sink, item.type_ids) != (other.ids, other.sink, other.type_ids):
+            if self.like and (item.ids, item.sink, item.type_ids) != (other.ids, other.sink, other.type_ids):
                 pairs = zip([*item.ids, None], [*other.ids, None], strict=False)
                 position = next((index for index, (one, two) in enumerate(pairs) if one != two), 0)
                 raise TextError(
                     f"{item.source.place}: the models read the text differently, from token {position} on "
                     f"({len(item)} and {len(other)} tokens); expected models with the same tokenizer."
                 )
-        for part in split_batch(self.models[0], batch, _MOST_WEIGHTS // self.models[0].n_layers):
-            numbers = [item.source.number for item in part.items]
-            of_a = dict[int, Tensor]()
-            self.tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
-            for side in range(2):
-                self._read(part, text_weights(self.settings.seed, numbers), side, of_a)
+        flips = [False for _ in others]
+        if self.decisions is not None:
+            flips = self.decisions.add(self.models, (batch.items, others))
+        if not self.like:
+            for side, items in enumerate(same_instances(batch.items, others)):
+                for part in split_batch(self.models[side], collate(self.models[side], items)):
+                    self._read(part, side, lambda *_: None)
+            return
+        for tally, flipped in ((self.flipped, True), (self.others, False)):
+            items = [item for item, flips_here in zip(batch.items, flips, strict=True) if flips_here == flipped]
+            if items:
+                part = collate(self.models[0], items)
+                for some in split_batch(self.models[0], part, _MOST_WEIGHTS // self.models[0].n_layers):
+                    self._compare(some, tally)
 
-    def _read(self, part: Batch, weights: Tensor, side: int, of_a: dict[int, Tensor]) -> None:
-        """Run texts through A, whose patterns are kept, or through B."""
+    def _compare(self, part: Batch, tally: DifferenceTally) -> None:
+        of_a = dict[int, Tensor]()
+        numbers = [item.source.number for item in part.items]
+        tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
+
+        def compare(layer: int, pattern: Tensor) -> None:
+            tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
+
+        self._read(part, 0, of_a.__setitem__)
+        self._read(part, 1, compare)
+
+    def _read(self, part: Batch, side: int, on_pattern: Callable[[int, Tensor], None]) -> None:
+        """Run texts through A or B."""
+        weights = text_weights(self.settings.seed, [item.source.number for item in part.items])
         with counting(self.roles[side], part, weights) as count:
 
-            def on_pattern(layer: int, pattern: Tensor) -> None:
+            def on_layer(layer: int, pattern: Tensor) -> None:
                 count(layer, pattern)
-                if side == 0:
-                    of_a[layer] = pattern
-                else:
-                    self.tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
+                on_pattern(layer, pattern)
 
-            self.attention[side].run(part, on_pattern)
+            self.attention[side].run(part, on_layer)
 
-    def result(self) -> CorpusComparison | None:
+    def result(self) -> CorpusComparison | RoleComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
         self.run.measure()
         if not self.run.gather():
             return None
         settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
-        ranked = self.tally.ranked()
-        ids = [head.id for head in ranked]
-        roles = []
-        for statistics, relations in self.roles:  # judged without an untrained copy, the largest error reduction first
-            candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
-            passed = roles_by_head(judged_roles(candidates, {}), ids)
-            roles.append({id: next(iter(of_head), None) for id, of_head in passed.items()})
-        return CorpusComparison(
+        candidates = [
+            [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
+            for statistics, relations in self.roles
+        ]
+        best = sorted(best_heads(*candidates), key=lambda row: (row.interval is None, -abs(row.difference), row.role))
+        common = RoleComparison(
             first=self.models[0],
             second=self.models[1],
             corpus=settings.corpora[0],
@@ -267,7 +342,52 @@ class _Run:
             verifications=(first.verification, second.verification),
             texts_verified=first.texts_verified,
             parser=None if settings.parse is None else settings.parse.name,
-            heads=tuple(HeadChange(**vars(head), before=roles[0][head.id], after=roles[1][head.id]) for head in ranked),
-            largest=self.tally.largest,
+            roles=tuple(replace(row, a=self._numbered(row.a, 0), b=self._numbered(row.b, 1)) for row in best),
+            decisions=None if self.decisions is None else tuple(sorted(self.decisions.texts)),
             text_notes=text_notes(settings, self.run.measured),
         )
+        if not self.like:
+            return common
+        whole = DifferenceTally(self.models[0])
+        for tally in (self.flipped, self.others):
+            whole.merge(tally.state())
+        ranked = whole.ranked()
+        ids = [head.id for head in ranked]
+        clearest = []
+        for of_side in candidates:  # judged without an untrained copy, the largest error reduction first
+            passed = roles_by_head(judged_roles(of_side, {}), ids)
+            clearest.append({id: next(iter(of_head), None) for id, of_head in passed.items()})
+        apart = 0 < len(common.flips) < done.texts
+        on_flips, on_others = (
+            {head.id: head for head in tally.ranked()} if apart else {} for tally in (self.flipped, self.others)
+        )
+        heads = [
+            HeadChange(
+                **vars(head),
+                before=clearest[0][head.id],
+                after=clearest[1][head.id],
+                on_flips=on_flips.get(head.id),
+                on_others=on_others.get(head.id),
+            )
+            for head in ranked
+        ]
+        return CorpusComparison(**vars(common), heads=tuple(heads), largest=whole.largest)
+
+    def _numbered(self, role: Role, side: int) -> Role:
+        """The role with its head as the whole model numbers it: an encoder's, or one whose layer comes after others."""
+        return replace(role, id=HeadId(self.models[side].layers[role.id.layer], role.id.head))
+
+
+def same_instances(*sides: Sequence[EncodedText]) -> Iterator[list[EncodedText]]:
+    """The items of each model, with the relations at both ends of which every model has a token that is no sink."""
+    for items in sides:
+        arcs = [_common_arcs(same) for same in zip(*sides, strict=True)]
+        yield [replace(item, source=replace(item.source, arcs=of)) for item, of in zip(items, arcs, strict=True)]
+
+
+def _common_arcs(items: Sequence[EncodedText]) -> tuple[Arc, ...]:
+    arcs = items[0].source.arcs
+    for item in items:
+        content = [not all(item.sink[position] for position in word) for word in item.members]
+        arcs = tuple(arc for arc in arcs if content[arc.dependent] and content[arc.head])
+    return arcs

@@ -2,22 +2,29 @@
 
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter, sub
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.report import DIFFERENCE, FEW, MOST_DIFFERENT_FIRST, THOUSANDTHS
-from attnviz.commands.compare.wording import side_lines
+from attnviz.commands.compare.roles.report import (
+    CHOSEN_HERE,
+    ROLES,
+    content,
+    first_lines,
+    flip_table,
+    left_out_note,
+    role_table,
+)
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT
-from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import first_rows, notes, verification_line
+from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import bracketed, counted, span, visible
 
@@ -37,16 +44,9 @@ def headline(result: CorpusComparison) -> str:
     )
 
 
-def _content(result: CorpusComparison, _: ViewOptions) -> dict[str, Any]:
-    counts = {name: getattr(result, name) for name in ("texts", "tokens", "left_out", "parser")}
-    verified = [{**verification_entry(side), "texts_verified": result.texts_verified} for side in result.verifications]
-    return {
-        "models": [model_entry(model) for model in (result.first, result.second)],
-        "corpora": [{**result.corpus.entry, **counts}],
-        "seed": result.seed,
-        "verification": verified,
-        "largest_possible": result.largest,
-    }
+def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
+    roles = NamedTable("roles", ROLES, result.roles).entries()
+    return {**content(result, choices), "largest_possible": result.largest, "roles": roles}
 
 
 def _role(side: str) -> Field[HeadChange]:
@@ -65,6 +65,17 @@ def _roles(head: HeadChange) -> str:
 
 
 _WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
+
+
+def _distance_on(group: str, title: str) -> tuple[Field[HeadChange], Field[HeadChange]]:
+    ends = {f"{group}_low": (0,), f"{group}_high": (1,)}
+    return (
+        Field(title, attrgetter(f"{group}.distance"), name=group, unit="√nats", write=THOUSANDTHS),
+        Field("Interval", attrgetter(f"{group}.interval"), name=f"{group}_interval", csv=ends, write=_WRITE_INTERVAL),
+    )
+
+
+_ON_FLIPS = (*_distance_on("on_flips", "On these"), *_distance_on("on_others", "On others"))
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
@@ -84,11 +95,7 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
 
 
 def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[RenderableType]:
-    sample = f" on {counted(result.texts_verified, 'text')}"
-    yield Text("\n".join(side_lines(result)), style="bold")
-    models = zip(result.verifications, (result.first, result.second), strict=True)
-    yield Text("\n").join(verification_line(side, model, sample=sample) for side, model in models)
-    yield Text(f"{headline(result)}.", style="bold")
+    yield from first_lines(result, headline(result))
     columns: list[Field[HeadChange]] = [
         *pick(_FIELDS, "rank", "id", "distance", *(["interval"] if result.judged else [])),
         Field("Role (A → B)", _roles),
@@ -97,10 +104,12 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
     last = ["", "largest", THOUSANDTHS(result.largest), *[""] * (len(columns) - 3)]
     heads, rows = result.select(choices.select), choices.rows(FEW)
     yield first_rows("Heads", columns, heads, rows, "compare-corpus.csv", order=MOST_DIFFERENT_FIRST, last=last)
-    left_out = f"{counted(result.left_out, 'text')} left out." if result.left_out else ""
+    if result.flips:
+        yield from _flips(result, rows)
     if not choices.verbose:
-        yield notes(left_out)
+        yield notes(left_out_note(result))
         return
+    yield role_table(result, rows, "compare-corpus.json")
     intervals = (
         f"Intervals: at {ERROR_RATE} over all heads together, by a bootstrap over texts; not known where fewer than "
         f"{LEAST_WITH_EFFECT} texts differ."
@@ -115,14 +124,41 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
         f"over texts. The largest possible here is {result.largest:.3f}.",
         intervals,
         f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
-        left_out,
+        CHOSEN_HERE,
+        left_out_note(result),
     )
+
+
+def _flips(result: CorpusComparison, rows: int | None) -> Iterator[RenderableType]:
+    """The texts that change their class, and the heads that change more on these than on others."""
+    yield flip_table(result, rows, "compare-corpus.json")
+    if min(len(result.flips), result.texts - len(result.flips)) < ENOUGH_TEXTS:
+        yield notes(
+            f"Too few to tell which heads change with the class: {ENOUGH_TEXTS} are needed, and as many others."
+        )
+        return
+    distances = attrgetter("on_others.distance", "on_flips.distance")
+    heads = sorted(result.heads, key=lambda head: sub(*distances(head)))
+    columns = [*pick(_FIELDS, "id"), *_ON_FLIPS]
+    yield first_rows(
+        "Heads on texts that change their class",
+        columns,
+        heads,
+        rows,
+        "compare-corpus.csv",
+        order="the largest difference first",
+    )
+
+
+def _table(result: CorpusComparison, choices: ViewOptions) -> NamedTable[HeadChange]:
+    fields = _FIELDS if result.heads[0].on_flips is None else (*_FIELDS, *_ON_FLIPS)
+    return NamedTable("heads", fields, result.select(choices.select))
 
 
 SPEC = CommandSpec(
     content=_content,
     tables=_tables,
-    table=lambda result, choices: NamedTable("heads", _FIELDS, result.select(choices.select)),
+    table=_table,
     patterns=True,
     all_selected=True,
     paper=("id", "distance", "low", "high", "role_before", "role_after"),

@@ -14,6 +14,7 @@ from matplotlib.patheffects import withStroke
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import headline
+from attnviz.commands.compare.roles.views import ROLES  # noqa: F401 - a view of this form, too
 from attnviz.commands.compare.wording import side_lines, sides_in_words
 from attnviz.figures.page import PagePlan, dress_chart, new_page, page_width
 from attnviz.figures.style import Style, figure_style, text_colour

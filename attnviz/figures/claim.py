@@ -1,0 +1,116 @@
+"""One claim on one head, one column wide: all heads by score, the score beside guess and control, two examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from attnviz.figures.fonts import fitted, put_text, text_width
+from attnviz.figures.page import PagePlan, dress_chart, freeze_layout, new_page
+from attnviz.figures.resolution import DPI
+from attnviz.figures.sentences import COLOURS, TITLE, NamedText, draw_sentences, sentences_height
+from attnviz.figures.style import Style, figure_style
+from attnviz.measures.estimates import Interval
+
+# Inches: natural width, width below which panels stand one below the other, a bar with its name, heading and axis.
+_WIDTH, _NARROW, _ROW, _AROUND = 3.3, 2.8, 0.28, 0.55
+_ROWS = 3  # of bars beside the map
+_TEXT = 6.5  # font size in points
+_LARGEST, _RING = (
+    8.0,
+    10.0,
+)  # points across of the largest dot, less in a model of many heads, and of the ring around one
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A number with its name."""
+
+    name: str
+    value: float
+    written: str  # the value as the caption writes it, with the interval
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class ClaimPlan(PagePlan):
+    """The parts of a claim."""
+
+    dots: tuple[tuple[int, int, float], ...]  # head, layer and score of all heads, that of the claim last
+    bars: tuple[Bar, ...]  # the score, and what it is held against, from 0 to 1
+    end: str  # how 1 is written
+    strips: tuple[NamedText, ...]
+    removed: tuple[Bar, ...] = ()  # effects of removing the head
+    effect: str = ""  # their name and unit
+
+
+@figure_style()
+def claim_figure(plan: ClaimPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+    """A new figure with the parts that the plan has."""
+    width = style.room or _WIDTH
+    beside = width >= _NARROW
+    of_scores = _AROUND + _ROW * _ROWS
+    heights = [of_scores if beside else 2 * of_scores]
+    heights += [sentences_height(plan.strips, width)] if plan.strips else []
+    heights += [_AROUND + _ROW * max(len(plan.removed), _ROWS)] if plan.removed else []
+    page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
+    parts: list[Any] = list(page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+    of_map, scores = parts[0].subplots(*((1, 2) if beside else (2, 1)))
+    _draw_map(of_map, plan, style)
+    _draw_bars(scores, "Score", plan.bars, width / 2 if beside else width, style)
+    scores.set(xlim=(0, 1))
+    scores.set_xticks([0, 1], ["0", plan.end])
+    if plan.strips:
+        draw_sentences(parts[1].subplots(), "Clearest examples; dotted: right one", plan.strips, width, style)
+    if plan.removed:
+        effects = parts[-1].subplots()
+        _draw_bars(effects, f"Without it: {plan.effect}", plan.removed, width, style)
+        effects.xaxis.set_major_locator(MaxNLocator(3))
+    freeze_layout(page)
+    return page
+
+
+def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
+    """Draw a dot a head, its area by the score; where that is not known, or 0, a point."""
+    heads, layers, scores = map(np.array, zip(*plan.dots, strict=True))
+    largest = min(_LARGEST, 80 / len({*heads}), 50 / len({*layers}))
+    areas = largest**2 * scores.clip(0) / (scores.max() or 1.0)
+    own = COLOURS[style.theme]["hit"]
+    colours = [style.greys.muted] * (len(heads) - 1) + [own]
+    ax.scatter(heads, layers, s=areas.clip(0.5), c=colours, lw=0, clip_on=False)
+    ax.plot(heads[-1], layers[-1], "o", ms=_RING, mfc="none", mec=own, mew=0.8, clip_on=False)
+    for axis, numbers in ((ax.xaxis, heads), (ax.yaxis, layers)):
+        axis.set_ticks(range(0, numbers.max() + 1, 1 + numbers.max() // 5))
+    ax.set(xlim=(-0.5, heads.max() + 0.5), ylim=(layers.max() + 0.5, -0.5))
+    ax.set_xlabel("head", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
+    ax.set_ylabel("layer", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
+    _dress(ax, "All heads by score", "both", ("left", "bottom"), style)
+
+
+def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style: Style) -> None:
+    """Draw bars below their names, those of the head in colour, with a dot at the value and a line for the interval."""
+    room = (inches - 0.35) * DPI
+    for row, bar in enumerate(bars):
+        colour = COLOURS[style.theme]["hit"] if row == 0 or bar.interval else style.greys.muted
+        look: dict[str, Any] = {"size": _TEXT, "color": style.greys.ink, "transform": ax.get_yaxis_transform()}
+        written = bar.written
+        if text_width(f"{bar.name}  {written}", _TEXT) > room:  # the caption has the interval, too
+            written = written.partition(" (")[0]
+        put_text(ax, 0, row + 0.35, fitted(bar.name, _TEXT, room - text_width(written, _TEXT) - 8), **look)
+        put_text(ax, 1, row + 0.35, written, ha="right", **look)
+        ax.plot([0, bar.value], [row + 0.72] * 2, color=colour, lw=2.5, alpha=0.5, solid_capstyle="butt")
+        ax.plot(bar.interval or [], [row + 0.72] * len(bar.interval or []), color=style.greys.ink, lw=0.8)
+        ax.plot(bar.value, row + 0.72, "o", ms=4, mew=0, color=colour, clip_on=False)
+    ax.set(ylim=(max(len(bars), _ROWS), 0), yticks=[])
+    _dress(ax, heading, "y", ("bottom",), style)
+
+
+def _dress(ax: Axes, heading: str, grid: Literal["both", "y"], sides: Sequence[str], style: Style) -> None:
+    dress_chart(ax, style, grid, sides)
+    ax.set_facecolor(style.greys.paper)
+    look: dict[str, Any] = {"fontsize": TITLE, "weight": "bold", "color": style.greys.ink, "pad": 3}
+    ax.set_title(heading, loc="left", parse_math=False, **look)
