@@ -56,9 +56,9 @@ def _check_message(message: object, place: str) -> None:
     content, calls = given.get("content") or "", given.get("tool_calls") or []
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
-    other = next((kind for kind in kinds if kind != "text"), "text")
-    if other != "text":
-        raise TextError(f"{place}: expected a text, or parts of type text, found a part of type {as_found(other)}.")
+    others = [kind for kind in kinds if kind != "text"]
+    if others:
+        raise TextError(f"{place}: expected a text, or parts of type text, found a part of type {as_found(others[0])}.")
     functions = map(_function, calls) if isinstance(calls, list) else [{}]
     if not all(isinstance(function.get("name"), str) for function in functions):
         expected = '[{"function": {"name": "…", "arguments": {…}}}]'
@@ -131,10 +131,10 @@ def _marked(message: Message, number: int) -> Message:
     """The message with marks in place of its texts and the names of called functions, and around their arguments."""
     mark = _MARK.format(number)
     marked, content = dict(message), message.get("content")
-    if isinstance(content, str):
-        marked["content"] = mark if content.strip() else content
-    elif content:
-        marked["content"] = [{**part, "text": mark} if part["text"].strip() else part for part in content]
+    if isinstance(content, list):
+        marked["content"] = [{**part, "text": mark} for part in content]
+    elif content and content.strip():
+        marked["content"] = mark
     if message.get("tool_calls"):
         marked["tool_calls"] = [_marked_call(call, mark, _NUMBER + number) for call in message["tool_calls"]]
     return marked

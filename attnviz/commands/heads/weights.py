@@ -107,7 +107,6 @@ def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, 
 
 def _by_layer(given: Any) -> dict[int, Any]:
     """The weights of each layer, of a mapping or of JSON of one object a layer; UsageError for other forms."""
-    keys = list(given if isinstance(given, Mapping) else given[0])
     if isinstance(given, Mapping):
         names = {key: _LAYER.fullmatch(str(key)) for key in given}
         numbered = [(int(name[1]), given[key]) for key, name in names.items() if name]
@@ -117,14 +116,14 @@ def _by_layer(given: Any) -> dict[int, Any]:
             for entry in given
             for key, number in entry.items()
             for name in _WEIGHTS
-            if str(key).startswith("layer") and is_whole(number) and name in entry
+            if key.startswith("layer") and is_whole(number) and name in entry
         ]
-    n_layers = len(numbered or keys) if isinstance(given, Mapping) else len(given)
-    if not len(dict(numbered)) == len(numbered) == n_layers:
+    n_layers = len(numbered) if isinstance(given, Mapping) else len(given)
+    if not 0 < len(dict(numbered)) == len(numbered) == n_layers:
         raise UsageError(
             'expected weights as {"layer_0": …}, as [{"layer": 0, "attention": …}, …] with each layer once, as a cache '
             "of TransformerLens (blocks.0.attn.hook_pattern), or .attentions of a model's output, found the keys "
-            f"{as_found(keys)}."
+            f"{as_found(list(given if isinstance(given, Mapping) else given[0]))}."
         )
     return {number: heads for number, heads in numbered if heads is not None}
 
