@@ -57,9 +57,10 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     sentence = None if text is None else read_text(text)
     messages: list[str] = []
     if chat is not None:
+        from attnviz.models.chats import message_texts
         from attnviz.texts.reading import chat_of
 
-        messages = [message["content"] for message in chat_of(chat).messages]
+        messages = [text for message in chat_of(chat).messages for text in message_texts(message)]
     source = run.find_model()
 
     def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":

@@ -447,14 +447,14 @@ def _tokens(
     labels = []
     for position, (piece, word) in enumerate(zip(pieces, words, strict=True)):  # <unk> as such
         text = decode([piece])
+        same_pretoken = position > 0 and pretokens[position] == pretokens[position - 1]
+        in_word = position > 0 and word == words[position - 1] and (same_pretoken or mark != WORDPIECE)
+        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
         continues = (
-            position > 0
-            and has_words
+            has_words
             and word is not None
-            and pretokens[position] == pretokens[position - 1]
-            # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
             and not piece.startswith(SPACE)
-            and (word == words[position - 1] or not text.strip())
+            and (in_word or (same_pretoken and not text.strip()))
         )
         number = "" if has_words or word is None else word + 1  # K12
         labels.append(f"{mark if continues else ''}{visible(text)}{number}")

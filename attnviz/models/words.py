@@ -8,9 +8,12 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby, pairwise
+from functools import lru_cache
+from itertools import accumulate, count, groupby, pairwise
 from operator import itemgetter
 from typing import Any
+
+import regex
 
 from attnviz.wording import visible
 
@@ -34,31 +37,26 @@ _NO_SPACES = ("CJK ", "HIRAGANA", "IDEOGRAPHIC ITERATION")
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """First and past-the-last character of every word of a text.
+    """First and past-the-last character of every word of a text, which never divides a letter from its marks.
 
     Punctuation and symbols stand apart, equal ones together (``...``). In scripts without spaces between words,
     Chinese and Japanese, every ideograph and Hiragana is a word, as Unicode's word boundaries have it; Thai, Lao, Khmer
     and Burmese, whose words only a dictionary tells, are divided at spaces alone.
     """
-    kinds = [_kind(character) for character in text]
-    for i, character in enumerate(text[1:-1], start=1):
-        if _JOINERS.fullmatch(character) and kinds[i - 1] == kinds[i + 1] == "word":
+    clusters = regex.findall(r"\X", text)
+    kinds = [_kind(cluster) for cluster in clusters]
+    for i, cluster in enumerate(clusters[1:-1], start=1):
+        if _JOINERS.fullmatch(cluster) and kinds[i - 1] == kinds[i + 1] == "word":
             kinds[i] = "word"
+    starts = [0, *accumulate(map(len, clusters))]
     spans: list[tuple[int, int]] = []
-    for kind, group in groupby(range(len(text)), key=kinds.__getitem__):
-        characters = list(group)
+    for kind, group in groupby(range(len(clusters)), key=kinds.__getitem__):
+        numbers = list(group)
         if kind == "one by one":
-            spans += [(i, i + 1) for i in characters]
+            spans += [(starts[i], starts[i + 1]) for i in numbers]
         elif kind:
-            spans.append((characters[0], characters[-1] + 1))
-    whole: list[tuple[int, int]] = []
-    for start, end in spans:  # a mark or joiner (of an emoji, say) belongs to the word right before
-        joins = unicodedata.category(text[start])[0] == "M" or text[start] == "\u200d"
-        if joins and whole and whole[-1][1] == start:
-            whole[-1] = whole[-1][0], end
-        else:
-            whole.append((start, end))
-    return whole
+            spans.append((starts[numbers[0]], starts[numbers[-1] + 1]))
+    return spans
 
 
 def word_numbers(encoding: Any, texts: Sequence[str], has_words: bool = True) -> list[int | None]:
@@ -85,8 +83,10 @@ def word_numbers(encoding: Any, texts: Sequence[str], has_words: bool = True) ->
     return words
 
 
-def _kind(character: str) -> str:
-    """The kind of a character; neighbours of one kind are one word. Empty for spaces and controls."""
+@lru_cache(4096)
+def _kind(cluster: str) -> str:
+    """The kind of a grapheme cluster; neighbours of one kind are one word. Empty for spaces and controls."""
+    character = next((each for each in cluster if each.isalnum()), cluster[0])
     category = unicodedata.category(character)
     if character.isspace() or category in {"Cc", "Cn", "Cs"}:
         return ""
@@ -155,8 +155,8 @@ def decoded_pieces(ids: Sequence[int], pieces: Sequence[str], special_ids: Colle
 def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Labels of vocabulary entries outside of any text, as in figures and tables.
 
-    Where the tokenizer marks beginnings of words, an entry without the mark that begins with a letter or digit is
-    taken to continue one. Rows of the embedding matrix without a token are ``id 50300``.
+    Where the tokenizer marks beginnings of words, an entry without the mark that begins with a letter, digit or
+    combining mark is taken to continue one. Rows of the embedding matrix without a token are ``id 50300``.
     """
     decode = decoder(tokenizer)
     added = set(tokenizer.get_added_vocab())
@@ -171,7 +171,7 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
             labels.append(visible(piece))
         else:
             text = decode([piece])
-            continues = not piece.startswith(_BEGINS) and text[:1].isalnum()
+            continues = not piece.startswith(_BEGINS) and _kind(text[:1] or SPACE) == "word"
             labels.append(f"{OTHERS if continues else ''}{visible(text)}")
     return labels
 

@@ -3,6 +3,7 @@
 The pattern of a generation equals that of one eager pass over prompt and new tokens.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,40 @@ def test_the_weights_are_those_that_were_given_and_not_verified(given: Any):
     drawing = attnviz.draw(given, TOKENS)
     torch.testing.assert_close(torch.as_tensor(drawing.pattern("L1H2")), WEIGHTS[1, 2], atol=1e-3, rtol=0)
     assert drawing.verification.level == 0
+
+
+class Cache:
+    """As TransformerLens' ActivationCache: no mapping, but it has one."""
+
+    def __init__(self, cache_dict: dict[str, torch.Tensor]) -> None:
+        self.cache_dict = cache_dict
+
+
+PATTERNS = {f"blocks.{layer}.attn.hook_pattern": WEIGHTS[layer, None] for layer in (0, 1)}
+OTHERS = {"hook_embed": torch.ones(1, 9, 4), "blocks.0.attn.hook_attn_scores": -WEIGHTS[0, None]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        PATTERNS | OTHERS,
+        Cache(OTHERS | PATTERNS),
+        Cache({name: values[0] for name, values in (PATTERNS | OTHERS).items()}),  # after remove_batch_dim
+        {f"layer_{layer}": WEIGHTS[layer].tolist() for layer in (1, 0)},
+        json.loads(json.dumps({layer: WEIGHTS[layer].tolist() for layer in (0, 1)})),
+        {0: WEIGHTS[0], 1: WEIGHTS[1].numpy()},
+        [{"layer": layer, "attention": WEIGHTS[layer].tolist()} for layer in (1, 0)],
+        [{"layerIndex": layer, "heads": WEIGHTS[layer].tolist(), "n": 9} for layer in (0, 1)],
+    ],
+    ids=["hooks", "cache", "one text", "names", "JSON", "numbers", "objects", "heads"],
+)
+def test_weights_by_layer_are_those_that_were_given(given: Any):
+    torch.testing.assert_close(drawn(attnviz.draw(given, TOKENS)), WEIGHTS, atol=SUMS_32, rtol=SUMS_32)
+
+
+def test_of_a_cache_of_several_texts_one_is_drawn():
+    cache = {name: torch.cat([values.roll(1, 1), values]) for name, values in PATTERNS.items()}
+    torch.testing.assert_close(drawn(attnviz.draw(cache, TOKENS, batch=1)), WEIGHTS)
 
 
 def test_weights_are_saved_and_drawn_as_an_analysis_is(tmp_path: Path):
@@ -90,6 +125,17 @@ EYE = torch.eye(2)
         ((), ["a"]),
         ((None, None), ["a"]),
         ({"logits": 1, "decoder_attentions": 2}, ["a"]),
+        ({"tokens": ["a", "b"], "layers": [{"layer": 0, "attention": [[[1.0, 0.0], [0.5, 0.5]]]}]}, ["a", "b"]),
+        ({"blocks.0.attn.hook_attn_scores": EYE[None]}, ["a", "b"]),
+        ({"0": EYE[None], "layer_0": EYE[None]}, ["a", "b"]),
+        ({"layer_0": None}, ["a", "b"]),
+        (
+            [{"layer": 0, "head": 0, "attention": EYE[None]}, {"layer": 0, "head": 1, "attention": EYE[None]}],
+            ["a", "b"],
+        ),
+        ([{"layer": 0, "attention": EYE[None]}, {"attention": EYE[None]}], ["a", "b"]),
+        ([{"layer": 0, "attention": EYE}], ["a", "b"]),  # a mean of heads
+        ([{"layer": 0, "heads": [{"head": 0, "attention": EYE}]}], ["a", "b"]),
         (EYE.expand(3, 2, 1, 2, 2), ["a", "b"]),
         (tuple(EYE.expand(3, 2, 1, 2, 2)), ["a", "b"]),
         ((torch.ones(1, 1, 2, 2), torch.ones(1, 3, 2, 2)), ["a", "b"]),
@@ -195,8 +241,12 @@ def test_cross_attention_has_tokens_of_its_columns():
 
 @pytest.mark.parametrize(
     ("given", "layers"),
-    [((None, WEIGHTS[:1], None, WEIGHTS[1:]), None), (tuple(WEIGHTS[:, None]), [1, 3])],
-    ids=["None", "numbers"],
+    [
+        ((None, WEIGHTS[:1], None, WEIGHTS[1:]), None),
+        (tuple(WEIGHTS[:, None]), [1, 3]),
+        ([{"layer": 3, "attn": WEIGHTS[1]}, {"layer": 2, "attn": None}, {"layer": 1, "attn": WEIGHTS[0]}], None),
+    ],
+    ids=["None", "numbers", "objects"],
 )
 def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     drawing = attnviz.draw(given, TOKENS, layers=layers)

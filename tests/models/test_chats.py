@@ -10,12 +10,16 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import AttnvizError, CheckpointError, TextError, UsageError
-from attnviz.models.chats import rendered_chat
+from attnviz.models.chats import checked_messages, rendered_chat
 from attnviz.models.checkpoint import from_loaded
 from tests.support.chats import (
     ALTERNATING,
     CHATML,
+    GLM_TOOLS,
+    HERMES_TOOLS,
+    LLAMA_TOOLS,
     MESSAGES,
+    QWEN_TOOLS,
     SYSTEM_IN_USER,
     TRIMMED,
     WITHOUT_THOUGHTS,
@@ -101,6 +105,115 @@ def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> No
     rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), thinking)
     first, last = rendered.messages["assistant"]
     assert rendered.text[first:last] == "it ran"
+
+
+def calling(arguments: Any, content: str | None = None, n_calls: int = 1) -> dict[str, Any]:
+    function = {"name": "find", "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"type": "function", "function": function}] * n_calls,
+    }
+
+
+def found_in(template: str, messages: list[dict[str, Any]]) -> dict[str, str]:
+    rendered = rendered_chat(chat_tokenizer(template), checked_messages(messages))
+    return {name: rendered.text[first:last] for name, (first, last) in rendered.messages.items()}
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "called"),
+    [
+        (QWEN_TOOLS, {"who": "cat", "n": 3}, 'find", "arguments": {"who": "cat", "n": 3'),
+        (QWEN_TOOLS, {"n": [1, {"n": 2}]}, 'find", "arguments": {"n": [1, {"n": 2}]'),
+        (QWEN_TOOLS, {}, "find"),
+        (QWEN_TOOLS, '{"n": 3}', 'find", "arguments": "{\\"n\\": 3}'),
+        (LLAMA_TOOLS, {"who": "cat", "where": "cat"}, 'find", "parameters": {"who": "cat", "where": "cat'),
+        (HERMES_TOOLS, {"who": "cat", "n": None}, 'who": "cat", "n": null}, "name": "find'),
+        (GLM_TOOLS, {"who": "a\ncat"}, "find\n<arg_key>who</arg_key>\n<arg_value>a\ncat"),
+    ],
+)
+def test_calls_of_tools_and_their_answers_are_messages(template: str, arguments: Any, called: str) -> None:
+    """A call is the stretch from its name to its arguments, in the order in which the template writes them."""
+    asked = {"role": "user", "content": "where is the cat"}
+    messages = [asked, calling(arguments), {"role": "tool", "content": "the cat ran"}, MESSAGES[2], asked]
+    expected = {"user": asked["content"], "assistant": called, "tool": "the cat ran"}
+    expected |= {"assistant#2": MESSAGES[2]["content"], "user#2": asked["content"]}
+    assert found_in(template, messages) == expected
+
+
+def test_several_calls_and_a_text_are_one_message_and_each_answer_is_one() -> None:
+    answers = [{"role": "tool", "content": "3"}] * 2
+    found = found_in(QWEN_TOOLS, [MESSAGES[1], calling({"n": 3}, "it ran", 2), *answers])
+    whole = '<tool_call>\n{"name": "find", "arguments": {"n": 3}}\n</tool_call>' * 2
+    assert found["assistant"] == f"it ran{whole}".removesuffix("}}\n</tool_call>")
+    assert (found["tool"], found["tool#2"]) == ("3", "3")
+    escaped = found_in(LLAMA_TOOLS, [MESSAGES[1], calling({"n": 3}), {"role": "tool", "content": 'a "cat"\n'}])
+    assert escaped["tool"] == 'a \\"cat\\"\\n'
+
+
+def test_spans_of_a_chat_with_tools_are_measured() -> None:
+    messages = [MESSAGES[1], calling({"who": "dog"}), {"role": "tool", "content": "the dog ran"}]
+    tokenizer = chat_tokenizer(QWEN_TOOLS)
+    model = chat_model(n_positions=160)
+    analysis = attnviz.analyze(chat=messages, model=model, tokenizer=tokenizer, syntax=False)
+    assert list(analysis.tokens.ids) == tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
+    assert spans_of(analysis)["tool"] == "the dog ran"
+
+
+PARTS = [{"type": "text", "text": "the cat "}, {"type": "text", "text": "saw"}]
+
+
+@pytest.mark.parametrize(
+    ("template", "parts", "text"),
+    [
+        (LLAMA_TOOLS, PARTS, "the catsaw"),
+        (LLAMA_TOOLS, PARTS[1:], "saw"),
+        (CHATML, PARTS[1:], "saw"),
+        (TRIMMED, PARTS[1:], "saw"),
+    ],
+)
+def test_parts_of_type_text_are_read(template: str, parts: Any, text: str) -> None:
+    found = found_in(template, [{"role": "user", "content": parts}, MESSAGES[2]])
+    assert found == {"user": text, "assistant": MESSAGES[2]["content"]}
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url", "input_audio"])
+def test_parts_of_other_types_are_named(kind: str) -> None:
+    with pytest.raises(TextError, match=f"message 2.*{kind}"):
+        checked_messages([MESSAGES[0], {"role": "user", "content": [*PARTS, {kind: "data", "type": kind}]}])
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (CHATML, calling({"n": 3}, "it ran")),  # a template that leaves out what is called
+        (CHATML, calling({"n": 3})),
+        (LLAMA_TOOLS, calling({"n": 3}, n_calls=2)),
+        (CHATML, {"role": "user", "content": PARTS}),
+    ],
+)
+def test_what_a_template_does_not_show_is_refused(template: str, message: dict[str, Any]) -> None:
+    with pytest.raises(TextError):
+        found_in(template, [MESSAGES[1], message])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tool_calls": {"function": {"name": "find"}}},
+        {"tool_calls": [{"function": {"arguments": {}}}]},
+        {"tool_calls": ["find"]},
+        {"content": []},
+        {"content": {"n": 3}},
+        {"content": [{"type": "text"}]},
+        {"content": ["text"]},
+        {"content": [PARTS[0], {"type": "text", "text": "\ud800"}]},
+    ],
+)
+def test_messages_of_other_forms_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TextError, match="message 1"):
+        checked_messages([{"role": "assistant"} | wrong])
 
 
 def test_a_question_waits_for_its_answer_which_the_model_writes() -> None:

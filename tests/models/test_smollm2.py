@@ -55,7 +55,7 @@ def test_every_head_of_smollm2_verifies_on_repeated_random_tokens(loaded):
     first_induction = int((induction > 0.5).any(1).nonzero()[0])
     assert (previous[:first_induction] > 0.6).any()  # which induction heads are built on
     labels = checkpoint.tokenize("The unbelievable cat's house").labels
-    assert labels == ("The", "unbelie", "~vable", "cat", "'s", "house")
+    assert labels == ("The", "unbelie", "~vable", "cat", "~'s", "house")
 
 
 @pytest.mark.thorough

@@ -261,6 +261,12 @@ def test_units_merged_while_rows_come_are_those_of_a_dense_product(data, causal,
         ("한국어 말", ["한국어", "말"]),
         ("café naïve", ["café", "naïve"]),
         ("👍🏽 $5", ["👍🏽", "$", "5"]),
+        ("தமிழ் שָׁלוֹם السَّلَامُ", ["தமிழ்", "שָׁלוֹם", "السَّلَامُ"]),
+        ("क्\u200dष न\u200cी", ["क्\u200dष", "न\u200cी"]),
+        ("か\u3099a", ["か\u3099", "a"]),  # a mark takes what follows no further
+        ("“\u0301a!\u0301", ["“\u0301", "a", "!\u0301"]),
+        ("👩\u200d❤\ufe0f\u200d👨a", ["👩\u200d❤\ufe0f\u200d👨", "a"]),  # one picture, five characters
+        ("\u0600123", ["\u0600123"]),  # the sign of a number goes before it
         (" \t\n", []),
         ("", []),
     ],
@@ -275,6 +281,34 @@ def test_merged_words_are_the_texts_own(text: str):
     found = merge_subwords(as_gpt2(f"a {text}"), words=True)
     of_text = [label for label, special in zip(found.labels, found.special, strict=True) if not special]
     assert of_text == ["a", *text.split()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "हिन्दी",
+        "क्षत्रिय",
+        "สวัสดีครับ",
+        "தமிழ்",
+        "שָׁלוֹם",
+        "السَّلَامُ",
+        "e\u0301te\u0301",
+        "👩\u200d❤\ufe0f\u200d👨",
+        "don't",
+        "1.5",
+    ],
+)
+@pytest.mark.parametrize("pieces", ["bytes", "sentencepiece"])
+def test_every_piece_after_the_first_is_marked_as_one_of_its_word(pieces: str, text: str):
+    """GPT-2's pre-tokenizer divides words at combining marks, apostrophes and full stops."""
+    tokenizer = GPT2 if pieces == "bytes" else sentencepiece_tokenizer()
+    tokens = read_by(tokenizer, False, f"a {text}", max_positions=90, vocabulary_size=400)
+    first = tokens.words.index(tokens.words[-1])
+    labels = tokens.labels[first:]
+    assert tokens.words[first:] == (tokens.words[-1],) * len(labels)
+    assert not labels[0].startswith("~")
+    assert all(label.startswith("~") for label in labels[1:])
+    assert tokens.word_labels[-1] == visible(text)
 
 
 def test_of_a_first_word_of_bytes_the_rest_is_shown_as_the_word():

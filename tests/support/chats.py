@@ -23,6 +23,34 @@ SYSTEM_IN_USER = (
 )
 WITHOUT_THOUGHTS = CHATML.replace("message['content']", "message['content'].split('</think>')[-1]")
 ALTERNATING = "{{ raise_exception('Conversation roles must alternate') }}"
+# How templates write calls of tools, and what these answer: as Qwen 2.5, Llama 3.1, Hermes and GLM 4.5 do.
+QWEN_TOOLS = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user"
+    "{% endif %}\n<tool_response>\n{{ m.content }}\n</tool_response>{% if loop.last or messages[loop.index0 + 1].role "
+    "!= 'tool' %}<|im_end|>\n{% endif %}{% else %}<|im_start|>{{ m.role }}"
+    "{% if m.content %}\n{{ m.content }}{% endif %}"
+    "{% for call in m.tool_calls %}{% set call = call.function or call %}\n<tool_call>\n"
+    '{"name": "{{ call.name }}", "arguments": {{ call.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n'
+    "{% endif %}{% endfor %}"
+)
+LLAMA_TOOLS = (
+    "{% for m in messages %}<|im_start|>{% if 'tool_calls' in m %}{% if m.tool_calls | length > 1 %}"
+    "{{ raise_exception('one call at once') }}{% endif %}{% set call = m.tool_calls[0].function %}assistant\n\n"
+    '{"name": "{{ call.name | trim }}", "parameters": {{ call.arguments | tojson }}}'
+    "{% elif m.role == 'tool' %}ipython\n\n"
+    "{{ {'output': m.content} | tojson }}{% elif m.content is string %}{{ m.role }}\n\n{{ m.content | trim }}{% else %}"
+    "{{ m.role }}\n\n{% for part in m.content if part.type == 'text' %}{{ part.text | trim }}{% endfor %}{% endif %}"
+    "<|im_end|>{% endfor %}"
+)
+HERMES_TOOLS = QWEN_TOOLS.replace(
+    '"name": "{{ call.name }}", "arguments": {{ call.arguments | tojson }}}',
+    ' "arguments": {{ call.arguments | tojson }}, "name": "{{ call.name }}"}',
+)
+GLM_TOOLS = QWEN_TOOLS.replace(
+    '{"name": "{{ call.name }}", "arguments": {{ call.arguments | tojson }}}',
+    "{{ call.name }}\n{% for k, v in call.arguments.items() %}<arg_key>{{ k }}</arg_key>\n<arg_value>"
+    "{{ v if v is string else v | tojson }}</arg_value>\n{% endfor %}",
+)
 
 MESSAGES = [
     {"role": "system", "content": "in one word"},

@@ -88,6 +88,7 @@ def draw(
             nested lists. Or what transformers returns: the ``attentions`` of a forward pass, or those of a greedy
             ``generate(output_attentions=True)``, a tuple for each step, which become one pattern of prompt and new
             tokens. The last new token has no row: the model never read it. Beams change places, and are not followed.
+            Or a cache of TransformerLens, or JSON by layer: {"layer_0": heads} or [{"layer": 0, "attention": heads}].
         tokens: of the rows, as they are to be shown; of a generation with or without the last new token. Those such as
             ``[CLS]`` or ``<s>`` count as special, and in causal weights (0 after the diagonal) the first one as a sink.
         keys: of cross-attention, the tokens of the columns.

@@ -1,5 +1,6 @@
 """Attention weights as libraries return them, as one array: of a forward pass, or of the steps of a generation."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,10 @@ _EXPECTED = (
     "expected weights of the shape [n, n], [n_heads, n, n] or [n_layers, n_heads, n, n], or as a model returns them: "
     "[batch, n_heads, n, n] for each layer, of generate() a tuple of these for each step; found"
 )
+
+# How caches of TransformerLens and JSON of servers name a layer, and its weights.
+_LAYER = re.compile(r"(?:blocks\.|layer[_ .]?)?([0-9]{1,4})(?:\.attn\.hook_pattern)?")
+_WEIGHTS = ("attention", "attentions", "attn", "weights", "pattern", "heads")
 
 _ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
@@ -57,12 +62,12 @@ def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, 
     Raises:
         UsageError: another shape, no real numbers, several texts and no index.
     """
-    if isinstance(weights, Mapping):
-        names = [f".{name}" for name in weights if "attentions" in str(name)]
-        raise UsageError(
-            f"expected the attention weights of a model's output, such as {' or '.join(names) or '.attentions'}, found "
-            "the whole output."
-        )
+    weights = getattr(weights, "cache_dict", weights)  # of TransformerLens
+    of_layers = isinstance(weights, list | tuple) and all(isinstance(layer, Mapping) for layer in weights)
+    if isinstance(weights, Mapping) or (of_layers and weights):
+        by_layer = _by_layer(weights)
+        layers = sorted(by_layer) if layers is None else layers
+        weights = [real_array(by_layer[number]) for number in sorted(by_layer)]
     steps, n_steps = [weights], 0
     if isinstance(weights, list | tuple) and weights and all(map(_is_pass, weights)):
         steps, n_steps = list(weights), len(weights)
@@ -98,6 +103,29 @@ def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, 
             )
         numbers = list(map(int, listed))
     return Weights(torch.stack(patterns), tuple(numbers), n_steps)
+
+
+def _by_layer(given: Any) -> dict[int, Any]:
+    """The weights of each layer, of a mapping or of JSON of one object a layer; UsageError for other forms."""
+    if isinstance(given, Mapping):
+        names = {key: _LAYER.fullmatch(str(key)) for key in given}
+        numbered = [(int(name[1]), given[key]) for key, name in names.items() if name]
+    else:
+        numbered = [
+            (number, entry[name])
+            for entry in given
+            for key, number in entry.items()
+            for name in _WEIGHTS
+            if key.startswith("layer") and is_whole(number) and name in entry
+        ]
+    n_layers = len(numbered) if isinstance(given, Mapping) else len(given)
+    if not 0 < len(dict(numbered)) == len(numbered) == n_layers:
+        raise UsageError(
+            'expected weights as {"layer_0": …}, as [{"layer": 0, "attention": …}, …] with each layer once, as a cache '
+            "of TransformerLens (blocks.0.attn.hook_pattern), or .attentions of a model's output, found the keys "
+            f"{as_found(list(given if isinstance(given, Mapping) else given[0]))}."
+        )
+    return {number: heads for number, heads in numbered if heads is not None}
 
 
 def _is_pass(weights: Any) -> bool:
