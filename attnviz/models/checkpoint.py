@@ -218,6 +218,8 @@ class Checkpoint:
         """Most tokens of a text; without the reserved first rows of RoBERTa's position table. T5 has no limit."""
         of_target = getattr(self.config, "max_target_positions", _NO_LIMIT)  # of Whisper
         positions = int(getattr(self.config, "max_position_embeddings", of_target))
+        if self.architecture.limit is not None:
+            positions = min(positions, getattr(self.config, self.architecture.limit[0]))
         return positions - first_position(self.architecture, self.config)
 
     @property
@@ -301,6 +303,7 @@ class Checkpoint:
             sink_first=self.architecture.causal,
             token_types=getattr(self.config, "type_vocab_size", None),
             has_words=self.architecture.has_words,
+            limit=self.architecture.limit,
         )
 
     def tokenize(

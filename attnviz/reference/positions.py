@@ -51,6 +51,18 @@ class Rotary:
         return self.beyond if self.beyond is not None and is_longer else self.frequencies
 
 
+@dataclass(frozen=True)
+class Temperature:
+    """What queries are multiplied by, so that those far into a text stay sharp (Meta 2025, "Llama 4")."""
+
+    beta: float
+    original: int  # positions that share a temperature, the first ones 1
+
+    def of(self, positions: Tensor) -> Tensor:
+        """1 + beta ln(1 + ⌊p / original⌋) at each position p, [n], in float32."""
+        return 1 + self.beta * torch.log(1 + torch.floor(positions / self.original))
+
+
 def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, length: int | None = None) -> Tensor:
     """Queries or keys [.., n, d_head], each turned by its position 0, 1, ..; in the dtype of x.
 

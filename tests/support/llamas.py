@@ -51,6 +51,13 @@ _GROUPS = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_pe
 _GROUPS |= {"moe_intermediate_size": 20, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
 _WITHOUT_LATENT_QUERIES = {"q_lora_rank": None, "topk_method": "group_limited_greedy"}
 
+_BIASED = {"attention_bias": True}
+_HOT = {"rope_parameters": _YARN | {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.8}}
+_HALF_HOT = {"rope_parameters": _HOT["rope_parameters"] | {"mscale_all_dim": 0.8, "partial_rotary_factor": 0.5}}
+_ALPHA = {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0, "rope_theta": 10000.0}
+_INDEXER = {"index_topk": 50, "index_head_dim": 16, "index_n_heads": 2}
+_SECTIONS = {"rope_parameters": _PLAIN | {"mrope_section": [2, 1, 1]}}
+
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _WIDE | {"attention_bias": True}),
     "mistral": ("Mistral", _WIDE | _IN_WINDOW),
@@ -89,12 +96,41 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "jamba": ("Jamba", _JAMBA),
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention"], "block_multiple_of": 8}),
     "granitemoehybrid": ("GraniteMoeHybrid", _GRANITE | _MAMBA2 | _TWO_EXPERTS | {"position_embedding_type": "rope"}),
+    "glm4_moe": ("Glm4Moe", _WIDE | _HALF_ROTATED | _GROUPS | _BIASED | {"use_qk_norm": True}),
+    "minimax_m2": ("MiniMaxM2", _WIDE | _HALF_ROTATED | _TWO_EXPERTS),
+    "ministral3": ("Ministral3", _WIDE | _HOT),
+    "mistral4": ("Mistral4", _LATENTS | _GROUPS | _HALF_HOT),
+    "ernie4_5": ("Ernie4_5", _WIDE | {"use_bias": True}),
+    "nemotron": ("Nemotron", _WIDE | _HALF_ROTATED | _BIASED),
+    "apertus": ("Apertus", _WIDE | _BIASED),
+    "arcee": ("Arcee", _WIDE | _BIASED),
+    "helium": ("Helium", {"head_dim": 8} | _BIASED),
+    "exaone_moe": ("ExaoneMoe", _ALTERNATES | _SMALL_EXPERTS | {"n_group": 1}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1", _WIDE | _BIASED | {"rope_parameters": _ALPHA}),
+    "seed_oss": ("SeedOss", _WIDE | {"attention_bias": True, "attention_out_bias": True}),
+    "internlm3": ("InternLM3", _WIDE | {"qkv_bias": True, "bias": True}),
+    "iquestcoder": ("IQuestCoder", _WIDE | _BIASED),
+    "mellum": ("Mellum", _WIDE | _ALTERNATES | _SMALL_EXPERTS | {"rope_parameters": _OLMO3_ROPE}),
+    "ministral": ("Ministral", _WIDE | _ALTERNATES),
+    "cwm": ("Cwm", _WIDE | _ALTERNATES),
+    "granitemoeshared": ("GraniteMoeShared", _TWO_EXPERTS | _GRANITE | {"shared_intermediate_size": 24}),
+    "flex_olmo": ("FlexOlmo", {"num_experts": 5, "num_experts_per_tok": 2}),
+    "vaultgemma": ("VaultGemma", _WIDE | _ALTERNATES | {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0}),
+    "deepseek_v32": ("DeepseekV32", _LATENTS | _GROUPS | _INDEXER),
+    "glm_moe_dsa": ("GlmMoeDsa", _LATENTS | _GROUPS | _INDEXER | {"indexer_types": ["full", "shared"]}),
+    "eurobert": ("EuroBert", _WIDE | _BIASED | {"mask_token_id": 3}),
+    "qwen2_vl_text": ("Qwen2VLText", _QWEN | {"max_window_layers": 1} | _SECTIONS),
+    "qwen2_5_vl_text": ("Qwen2_5_VLText", _QWEN | {"max_window_layers": 1} | _SECTIONS),
+    "qwen3_vl_text": ("Qwen3VLText", _WIDE | _SECTIONS),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeText", _WIDE | _SMALL_EXPERTS | _SECTIONS),
 }
 
 
 def _of(prefix: str, settings: dict[str, Any]) -> tuple[type, type, dict[str, Any]]:
-    model_class = getattr(transformers, f"{prefix}ForCausalLM")
-    return model_class.config_class, model_class, settings
+    task = {"EuroBert": "ForMaskedLM", "Mistral4": "ForCausalLM"}.get(prefix, "Model" if prefix.endswith("Text") else "ForCausalLM")
+    config_class = getattr(transformers, f"{prefix}Config")
+    model_class = getattr(transformers, ("Llama" if prefix in ("InternLM3", "IQuestCoder") else prefix) + task)
+    return config_class, model_class, settings
 
 
 FAMILIES = {family: _of(*named) for family, named in _FAMILIES.items()}

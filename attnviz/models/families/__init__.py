@@ -8,7 +8,7 @@ import torch
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo
+from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, llama_kin, neox, olmo
 from attnviz.models.families.base import DRAWN, Architecture, NormKind
 from attnviz.plugins import Registry
 
@@ -25,7 +25,7 @@ def declared_in(modules: Iterable[object]) -> dict[str, Architecture]:
     return {name: kind() for name, kind in kinds.items()}
 
 
-_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, neox, olmo))
+_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, llama_kin, neox, olmo))
 
 
 def _check(family: Architecture) -> None:

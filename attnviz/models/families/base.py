@@ -226,6 +226,8 @@ class Architecture:
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     fixed_activation: str = ""  # its name where the config names none
+    # the config's setting of the longest text that is reproduced, where that may be less than its positions, and why
+    limit: tuple[str, str] | None = None
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
     fused_by_head: bool = False

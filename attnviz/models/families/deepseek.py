@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, LayerModules, projection_of
-from attnviz.models.families.llama import Llama, temperature
+from attnviz.models.families.base import Architecture, LayerModules, not_reproduced, projection_of
+from attnviz.models.families.llama import Llama, temperature, with_images
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import Latent, Projection, RMSNorm
@@ -64,9 +64,10 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
         weight = settings.get("mscale_all_dim") if settings["rope_type"] != "default" else None
         return super().scale(config, layer, d_head) * (temperature(weight, settings["factor"]) ** 2 if weight else 1.0)
 
-    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:  # noqa: ARG002 - of a part of it
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
         """Of ``qk_rope_head_dim`` numbers."""
-        turned = super().rotary(base_model, layer, base_model.config.qk_rope_head_dim)
+        width = d_head if self.partial_rotary else base_model.config.qk_rope_head_dim
+        turned = super().rotary(base_model, layer, width)
         return turned and replace(turned, apart=self.rotary_apart and turned.interleaved, at_end=True)
 
 
@@ -98,3 +99,35 @@ class MiniCPM3(DeepseekV3, name="minicpm3", prefix="MiniCPM3"):
     def residual_multiplier(self, config: Any) -> float:
         """``scale_depth`` by the root of the number of layers."""
         return float(config.scale_depth / config.num_hidden_layers**0.5)
+
+
+class WithIndexer(DeepseekV3):
+    """DeepSeek-AI 2025, "DeepSeek-V3.2": an indexer chooses the keys of each query in long texts."""
+
+    limit = ("index_topk", "of longer texts an indexer chooses the keys, which is not reproduced")
+
+
+class DeepseekV32(WithIndexer, name="deepseek_v32", prefix="DeepseekV32"):
+    """DeepSeek-V3.2."""
+
+
+class GlmMoeDsa(WithIndexer, name="glm_moe_dsa", prefix="GlmMoeDsa"):
+    """GLM-5: layers may share what an indexer chose."""
+
+
+class Mistral4(DeepseekV3, name="mistral4", prefix="Mistral4"):
+    """Mistral AI 2026: queries have a temperature by position; what is rotated is stated as a share of a head."""
+
+    partial_rotary = True
+    query_temperature = True
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also a share that is not what is apart."""
+        super().refuse(config, dtype)
+        settings, width = config.rope_parameters, config.qk_rope_head_dim
+        if settings["rope_type"] == "default" or int(config.head_dim * settings["partial_rotary_factor"]) != width:
+            share = f"that of qk_rope_head_dim={width}, and a rope_type that reads it"
+            raise not_reproduced(self.name, "partial_rotary_factor", settings["partial_rotary_factor"], share)
+
+
+KimiK25 = with_images("kimi_k25", "Kimi_K25", DeepseekV3)

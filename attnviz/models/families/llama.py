@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.models.families.base import Architecture, LogitsHead, NormKind, not_reproduced
-from attnviz.reference.attention import softcap
+from attnviz.reference.attention import HeadParameters, softcap
 from attnviz.reference.positions import (
     Rotary,
+    Temperature,
     default_frequencies,
     llama3_frequencies,
     longrope_frequencies,
@@ -27,6 +28,7 @@ from attnviz.reference.positions import (
 Family = TypeVar("Family", bound=Architecture)
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
+_TEMPERATURE = ("llama_4_scaling_beta", "original_max_position_embeddings")  # of queries, in the settings of RoPE
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -46,6 +48,7 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
+    query_temperature = False  # whether queries have a temperature by position
     softmax_in_float32 = True
     only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
 
@@ -53,6 +56,9 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
         super().refuse(config, dtype)
         refuse_rope(config, self.partial_rotary)
+        for setting in _TEMPERATURE if self.query_temperature else ():
+            if not config.rope_parameters.get(setting):
+                raise not_reproduced(self.name, setting, config.rope_parameters.get(setting), "a number above 0")
         n_heads, n_shared = self.head_counts(config, 0)
         if n_heads % n_shared:
             raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"a number that divides {n_heads} heads")
@@ -87,6 +93,14 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         turned = rotary_of(base_model.config, d_head, self.layer_type(base_model.config, layer))
         return replace(turned, in_float32=self.rotary_in_float32, interleaved=self.rotary_interleaved)
 
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With a temperature of queries, if they have one."""
+        parameters = super().parameters(base_model, layer)
+        if not self.query_temperature:
+            return parameters
+        beta, original = (base_model.config.rope_parameters[setting] for setting in _TEMPERATURE)
+        return replace(parameters, temperature=Temperature(beta, original))
+
 
 class Mistral(Llama, name="mistral", prefix="Mistral"):
     """Jiang et al. 2023: a window in all layers."""
@@ -94,6 +108,12 @@ class Mistral(Llama, name="mistral", prefix="Mistral"):
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """``sliding_attention`` in all layers if the config has a window."""
         return "full_attention" if config.sliding_window is None else "sliding_attention"
+
+
+class Ministral3(Mistral, name="ministral3", prefix="Ministral3"):
+    """Mistral AI 2025: queries have a temperature by position."""
+
+    query_temperature = True
 
 
 class Starcoder2(Mistral, name="starcoder2", prefix="Starcoder2"):
