@@ -45,8 +45,6 @@ from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 from attnviz.wording import counted, visible
 
-_NO_LIMIT = 1_000_000
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -215,12 +213,14 @@ class Checkpoint:
 
     @property
     def positions(self) -> int:
-        """Most tokens of a text; without the reserved first rows of RoBERTa's position table. T5 has no limit."""
-        of_target = getattr(self.config, "max_target_positions", _NO_LIMIT)  # of Whisper
-        positions = int(getattr(self.config, "max_position_embeddings", of_target))
-        if self.architecture.limit is not None:
-            positions = min(positions, getattr(self.config, self.architecture.limit[0]))
-        return positions - first_position(self.architecture, self.config)
+        """Most tokens of a text; without the reserved first rows of RoBERTa's position table."""
+        return self.architecture.longest(self.config)[0] - first_position(self.architecture, self.config)
+
+    @property
+    def limit(self) -> str:
+        """These positions in words, with the reason where longer texts are not reproduced."""
+        why = self.architecture.longest(self.config)[1]
+        return f"{self.positions} are reproduced, {why}" if why else f"the model has {self.positions} positions"
 
     @property
     def device(self) -> torch.device:
@@ -303,7 +303,7 @@ class Checkpoint:
             sink_first=self.architecture.causal,
             token_types=getattr(self.config, "type_vocab_size", None),
             has_words=self.architecture.has_words,
-            limit=self.architecture.limit,
+            limit=self.limit,
         )
 
     def tokenize(
@@ -333,7 +333,7 @@ class Checkpoint:
         for document in documents_of(inputs, reading):
             if len(document.ids) > self.positions:
                 raise TextError(
-                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let "
+                    f"the input_ids have {len(document.ids)} tokens, but {self.limit}; let "
                     "the tokenizer cut them: truncation=True."
                 )
             text, pair, tokens = self.reader.as_given(document, self.tokenize)

@@ -263,7 +263,7 @@ WINDOWED = (
 UNSHARED = ("gpt_neox",)
 LIKE_DEEPSEEK = ("glm4_moe_lite", "youtu", "minicpm3")
 """Of which fewer things are tried."""
-OF_LATENTS = ("deepseek_v2", "deepseek_v3", *LIKE_DEEPSEEK)
+OF_LATENTS = ("deepseek_v2", "deepseek_v3", "mistral4", "deepseek_v32", "glm_moe_dsa", *LIKE_DEEPSEEK)
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
 HYBRID = ("jamba", "lfm2", "granitemoehybrid")
 """Families in which the second layer alone attends."""
@@ -320,6 +320,10 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "llava_onevision": ("LlavaOnevision", "qwen2", "siglip_vision_model", {}),
     "internvl": ("InternVL", "qwen2", "internvl_vision", {}),
     "mistral3": ("Mistral3", "mistral", "pixtral", {}),
+    "mistral3-ministral3": ("Mistral3", "ministral3", "pixtral", {}),
+    "mistral3-mistral4": ("Mistral3", "mistral4", "pixtral", {}),
+    "kimi_k25": ("Kimi_K25", "deepseek_v3", "", {}),
+    "qwen3_vl_moe": ("Qwen3VLMoe", "qwen3_vl_moe_text", "", {}),
     "idefics3": ("Idefics3", "llama", "", {}),
     "smolvlm": ("SmolVLM", "llama", "", {}),
     "qwen2_vl": ("Qwen2VL", "qwen2", "", {}),

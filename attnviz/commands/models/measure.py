@@ -349,6 +349,11 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     if architecture is None:
         return model
     notes = [*model.notes, *architecture.notes(getattr(config, "text_config", config))]
+    most, why = architecture.longest(getattr(config, "text_config", config))
+    if why:
+        notes.append(f"texts of up to {most} tokens are reproduced, {why}")
+        model = replace(model, positions=most)
+        origins["positions"] = "config"
     unused = first_position(architecture, config)
     if unused:
         notes.append(

@@ -57,7 +57,14 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         raise ArchitectureError(
             f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
         )
+    family = ARCHITECTURES[model_type]
     config = getattr(config, "text_config", config)  # of a model that also reads images
+    if family.text_tower_at:  # which may be of several families
+        if config.model_type not in ARCHITECTURES:
+            raise ArchitectureError(f"the text tower of this {model_type!r} is {instead_of(config.model_type)}.")
+        text = type(ARCHITECTURES[config.model_type])
+        if not isinstance(family, text):
+            family = llama.with_images(model_type, family.class_prefix, text, family.text_tower_at, family.language_task)()
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             setting = config.attribute_map.get(size, size)
@@ -78,7 +85,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         if value is not None and not (isinstance(value, int | float) and least <= value <= most):
             upto = "" if most == math.inf else f" to {most}"
             raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
-    architecture = ARCHITECTURES[model_type].variant(config)
+    architecture = family.variant(config)
     setting = architecture.epsilon_setting
     epsilon = architecture.declared("epsilon_setting", config) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):

@@ -22,6 +22,8 @@ DRAWN = (
     'attn_implementation="eager", unverified'
 )
 
+_NO_LIMIT = 1_000_000  # positions
+
 NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
 
@@ -226,8 +228,6 @@ class Architecture:
     epsilon_setting: str | float = "layer_norm_epsilon"
     activation_setting: str = "hidden_act"  # the config's setting of the feed-forward network's activation
     fixed_activation: str = ""  # its name where the config names none
-    # the config's setting of the longest text that is reproduced, where that may be less than its positions, and why
-    limit: tuple[str, str] | None = None
     learned_sinks: bool = False  # whether rows of attention may sum to less than 1
     # whether one map gives the queries, key and value of the first heads that share a key, then of the next (GPT-NeoX)
     fused_by_head: bool = False
@@ -297,6 +297,11 @@ class Architecture:
         others = self.not_attending(config)
         does = "does" if len(others) == 1 else "do"
         return (f"{layers_in_words(others).capitalize()} {does} not attend.",) if others else ()
+
+    def longest(self, config: Any) -> tuple[int, str]:
+        """Positions of the longest text, and why longer ones are not reproduced, or ''. T5 has no limit."""
+        of_target = getattr(config, "max_target_positions", _NO_LIMIT)  # of Whisper
+        return int(getattr(config, "max_position_embeddings", of_target)), ""
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """Numbers of query heads and of key-value heads of a layer."""

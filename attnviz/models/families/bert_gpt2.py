@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, LayerModules, PositionBias, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
 from attnviz.reference.positions import Rotary, alibi_slopes, bucketed_bias, default_frequencies, linear_bias
@@ -158,6 +158,34 @@ class XLMRoberta(Roberta, name="xlm-roberta", prefix="XLMRoberta"):
 
 class Camembert(Roberta, name="camembert", prefix="Camembert"):
     """RoBERTa in French."""
+
+
+class Data2VecText(Roberta, name="data2vec-text", prefix="Data2VecText"):
+    """Baevski et al. 2022: RoBERTa, trained in another way."""
+
+
+class Ernie(Bert, name="ernie", prefix="Ernie"):
+    """Sun et al. 2020, "ERNIE 2.0": BERT, perhaps with an embedding of the task, which is the first without another."""
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """With that embedding in the rows of positions."""
+        tables = super().embeddings(base_model)
+        if not base_model.config.use_task_id:
+            return tables
+        task = parameter_of(base_model.embeddings.task_type_embeddings, "weight")[0]
+        return replace(tables, positions=tables.positions + task)
+
+
+class LayoutLM(Bert, name="layoutlm", prefix="LayoutLM"):
+    """Xu et al. 2020: BERT on words of a page; here of text alone, all of which stand in the page's corner."""
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """With the rows of the corner, of a box without width and height, in those of positions."""
+        tables, at = super().embeddings(base_model), base_model.embeddings
+        corner = (at.x_position_embeddings, at.y_position_embeddings)
+        for table in (*corner, *corner, at.h_position_embeddings, at.w_position_embeddings):
+            tables = replace(tables, positions=tables.positions + parameter_of(table, "weight")[0])
+        return tables
 
 
 class MPNet(Roberta, name="mpnet", prefix="MPNet"):

@@ -35,6 +35,13 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
             variant.projection_names = ("q_proj", *self.projection_names[1:])
         return variant
 
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also keys that heads share, of which every head has its own."""
+        super().refuse(config, dtype)
+        n_heads, n_shared = self.head_counts(config, 0)
+        if n_shared != n_heads:
+            raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"{n_heads}, its num_attention_heads")
+
     def projections(self, modules: LayerModules, n_heads: int, n_shared: int) -> tuple[Projection, ...]:  # noqa: ARG002
         """Of latents; a key is made of what its head has, and of what all heads have, which is not normed."""
         if any(input_rounding(linear) is not None for linear in modules.projections):
@@ -104,7 +111,12 @@ class MiniCPM3(DeepseekV3, name="minicpm3", prefix="MiniCPM3"):
 class WithIndexer(DeepseekV3):
     """DeepSeek-AI 2025, "DeepSeek-V3.2": an indexer chooses the keys of each query in long texts."""
 
-    limit = ("index_topk", "of longer texts an indexer chooses the keys, which is not reproduced")
+    def longest(self, config: Any) -> tuple[int, str]:
+        """Up to ``index_topk`` tokens it chooses all."""
+        most, why = super().longest(config)
+        if config.index_topk >= most:
+            return most, why
+        return int(config.index_topk), "as beyond index_topk the model's indexer chooses the keys"
 
 
 class DeepseekV32(WithIndexer, name="deepseek_v32", prefix="DeepseekV32"):

@@ -254,5 +254,16 @@ class SiglipText(ClipText, name="siglip_text_model", prefix="SiglipText"):
     causal = False
 
 
+class JinaEmbeddingsV3(NomicBert, name="jina_embeddings_v3", prefix="JinaEmbeddingsV3"):
+    """Sturua et al. 2024: XLM-RoBERTa with rotary positions."""
+
+    network_names = ("fc1", None, None, "fc2")
+    language_steps = ("lm_head",)
+    class_steps = Roberta.class_steps
+    head_weights = Roberta.head_weights
+    states_d_head = False
+    linear_biases = True
+
+
 Clip = with_images("clip", "CLIP", ClipText, "text_model", "Model")
 Siglip = with_images("siglip", "Siglip", SiglipText, "text_model", "Model")

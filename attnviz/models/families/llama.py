@@ -274,8 +274,9 @@ class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
 def with_images(
     name: str, prefix: str, text: type[Family], tower: str = "language_model", task: str = "ForConditionalGeneration"
 ) -> type[Family]:
-    """A family that reads images, too: here its text tower, on text alone."""
-    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower, "language_class": prefix + task}
+    """A family that reads images, too: here its text tower, on text alone, by default of the family ``text``."""
+    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower, "language_task": task}
+    parts["language_class"] = prefix + task
     return type(prefix, (text,), parts | {"old_buffers": (*text.old_buffers, "language_model.lm_head.weight")})
 
 
