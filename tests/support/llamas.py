@@ -346,7 +346,7 @@ def sharp_with_images(family: str = "gemma3", **changes: Any) -> Any:
     config.image_token_id = 5
     model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
     getattr(model.model, "language_model", getattr(model.model, "text_model", None)).load_state_dict(
-        text.model.state_dict()
+        getattr(text, "model", text).state_dict()
     )
     return model.eval()
 

@@ -56,7 +56,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
         else:
             probed += [("gate", of.gate, "output"), ("expanded", of.up_proj, "output")]
         probed.append(("activated", of.activation, "output"))
-        probed.append(("activated" if of.activation is None else "gated", of.down_proj, "input"))
+        probed.append(("activated" if of.gate is None else "gated", of.down_proj, "input"))
     probed.append(("feed_forward_output", of.network_output, "output"))
     probed.append(("feed_forward_output_norm", of.feed_forward_output_norm, "output"))
     if pre:

@@ -56,7 +56,7 @@ class LayerModules:
     # linear map whose activation multiplies the output of ``up_proj`` (Shazeer 2020, "GLU Variants Improve
     # Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate
     gate: nn.Module | None = None
-    activation: nn.Module | None = None  # of the gate
+    activation: nn.Module | None = None  # of the gate; without one where it has weights of its own (xIELU)
     # a feed-forward network (nn.Module) of experts, of which each token takes some (Shazeer et al. 2017); else None
     routed: Any = None
     experts: nn.Module | None = None  # a network whose output is added to that of the other one (Granite hybrid)

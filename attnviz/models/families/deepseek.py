@@ -126,6 +126,8 @@ class DeepseekV32(WithIndexer, name="deepseek_v32", prefix="DeepseekV32"):
 class GlmMoeDsa(WithIndexer, name="glm_moe_dsa", prefix="GlmMoeDsa"):
     """GLM-5: layers may share what an indexer chose."""
 
+    resumable = False
+
 
 class Mistral4(DeepseekV3, name="mistral4", prefix="Mistral4"):
     """Mistral AI 2026: queries have a temperature by position; what is rotated is stated as a share of a head."""
