@@ -1,11 +1,12 @@
 """The architectures that the reference attention reproduces, one declaration each."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 import torch
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
 from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, llama_kin, neox, olmo
@@ -61,7 +62,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     config = getattr(config, "text_config", config)  # of a model that also reads images
     if family.text_tower_at:  # which may be of several families
         if config.model_type not in ARCHITECTURES:
-            raise ArchitectureError(f"the text tower of this {model_type!r} is {instead_of(config.model_type)}.")
+            raise ArchitectureError(f"the text tower of this {model_type!r} is {config.model_type!r}, which is not reproduced{instead_of(config.model_type)}.")
         text = type(ARCHITECTURES[config.model_type])
         if not isinstance(family, text):
             family = llama.with_images(model_type, family.class_prefix, text, family.text_tower_at, family.language_task)()
@@ -103,6 +104,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
 
 
 _CHUNKS = "it attends within chunks of the text, and scales queries by their position"
+_NO_TEXT = "it reads no text, but images or sound"
 _STREAMS = "it has four residual streams, and layers that share keys and values"
 
 _REASONS = {
@@ -111,19 +113,47 @@ _REASONS = {
     "qwen3_next": "what its heads give is multiplied by a gate, and some of its layers do not attend",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
+    "deepseek_v4": "it has several residual streams, and keys that stand for several tokens each",
+    "kimi_linear": "most of its layers do not attend, but mix tokens by a gated delta rule",
+    **dict.fromkeys(("t5gemma2", "t5gemma2_text"), "its decoder attends to itself and to the encoder in one softmax"),
+    **dict.fromkeys(("step3p5", "step3p7"), "what each head gives is multiplied by a gate"),
+    "laguna": "what its heads give is multiplied by a gate, and its layers have different numbers of heads",
+    **dict.fromkeys(("trocr", "vision-encoder-decoder", "speech-encoder-decoder"), _NO_TEXT),
     "paligemma": "it reads a prompt both ways, behind an image. Its text model alone, which then reads what precedes "
     "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
     "tower.save_pretrained(FOLDER), and the tokenizer, too",
 }
+_LISTED = "attnviz models --families lists those that are."
 # Architectures that are not reproduced, with the reason and what to do instead.
 REFUSED: dict[str, str] = {name: f"{why}. {DRAWN}" for name, why in _REASONS.items()}
 
 
 def instead_of(model_type: object) -> str:
-    """The end of a message about an architecture that is not reproduced: why, or those that are."""
-    if isinstance(model_type, str) and model_type in REFUSED:
+    """The end of a message about an architecture that is not reproduced: why, or where those stand that are."""
+    if not isinstance(model_type, str):
+        return f". {_LISTED} {DRAWN}"
+    if model_type in REFUSED:
         return f": {REFUSED[model_type]}"
-    return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}. {DRAWN}"
+    if not _reads_text(model_type):
+        return f": {_NO_TEXT}. {DRAWN}"
+    return f" yet.{did_you_mean(model_type, ARCHITECTURES)} {_LISTED} {DRAWN}"
+
+
+def _reads_text(model_type: str) -> bool:
+    """Whether transformers' bare model of this name takes tokens; True for those that it does not know."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    name = MODEL_MAPPING_NAMES.get(model_type)
+    if not isinstance(name, str):  # none, or several
+        return True
+    try:
+        kind: Any = getattr(transformers, name)
+        modalities = kind.input_modalities
+    except (ImportError, AttributeError):  # it needs another library, or an older transformers does not say
+        return True
+    by_default = "text" in modalities and isinstance(modalities, str)
+    return kind.main_input_name == "input_ids" if by_default else "text" in modalities
 
 
 # The commands that run a model.
@@ -143,3 +173,15 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
     if architecture.mixer_at:
         parts["rollout"] = None
     return parts if architecture.explained else parts | {"explain": None}
+
+
+def commands_in_words(parts: Mapping[str, str | None]) -> str:
+    """The commands that take a family, by the parts of :func:`commands_of`, or those that do not."""
+    if "untried" in parts.values():
+        return "not tried"
+    without = [command for command, part in parts.items() if part is None]
+    encoder = [command for command, part in parts.items() if part == "encoder"]
+    if len(without) > len(parts) / 2:
+        return "only " + ", ".join(command for command in parts if command not in without)
+    words = "all but " + ", ".join(without) if without else "all"
+    return words + "; of the encoder " + ", ".join(encoder) if encoder else words
