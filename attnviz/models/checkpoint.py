@@ -21,6 +21,7 @@ from attnviz.models.encoding import TextReader, check_separated, load_tokenizer,
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
+from attnviz.models.families.fit import check_fit
 from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
@@ -397,6 +398,7 @@ def load_checkpoint(
     most_numbers = sum(path.stat().st_size for path in files) * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
     bare = architecture.base_model(empty)
+    check_fit(architecture, bare)
     if quantised:
         device_map = device_map or {"": str(device)}  # accelerate puts them where they stay
     if device_map is None:

@@ -127,10 +127,11 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _of(prefix: str, settings: dict[str, Any]) -> tuple[type, type, dict[str, Any]]:
-    task = {"EuroBert": "ForMaskedLM", "Mistral4": "ForCausalLM"}.get(prefix, "Model" if prefix.endswith("Text") else "ForCausalLM")
-    config_class = getattr(transformers, f"{prefix}Config")
-    model_class = getattr(transformers, ("Llama" if prefix in ("InternLM3", "IQuestCoder") else prefix) + task)
-    return config_class, model_class, settings
+    if prefix in ("InternLM3", "IQuestCoder"):  # whose models are Llamas
+        return getattr(transformers, f"{prefix}Config"), transformers.LlamaForCausalLM, settings
+    task = "ForMaskedLM" if prefix == "EuroBert" else "Model" if prefix.endswith("Text") else "ForCausalLM"
+    model_class = getattr(transformers, prefix + task)
+    return model_class.config_class, model_class, settings
 
 
 FAMILIES = {family: _of(*named) for family, named in _FAMILIES.items()}

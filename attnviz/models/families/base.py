@@ -254,12 +254,17 @@ class Architecture:
                 parts = [*owner._parameters, *owner._modules] if isinstance(owner, nn.Module) else []
                 near = parts or difflib.get_close_matches(step, dir(owner), 3)
                 has = f"; it has {', '.join(near)}" if near else ""
-                raise ArchitectureError(
-                    f"the family {self.name!r} is declared with {attribute} = {getattr(self, attribute)!r}, but "
-                    f"{getattr(owner, '__name__', type(owner).__name__)} has no {step!r}{has}."
+                raise self.misfit(
+                    attribute, f"but {getattr(owner, '__name__', type(owner).__name__)} has no {step!r}{has}"
                 )
             owner = getattr(owner, step)
         return None if name is None else owner
+
+    def misfit(self, attribute: str, why: str) -> ArchitectureError:
+        """The error about an attribute of a declaration that does not fit a model."""
+        return ArchitectureError(
+            f"the family {self.name!r} is declared with {attribute} = {getattr(self, attribute)!r}, {why}."
+        )
 
     def variant(self, config: Any) -> "Architecture":  # noqa: ARG002 - most have one
         """The declaration for a config: this, or a copy that differs as the config says (OPT-350m)."""
@@ -404,6 +409,8 @@ class Architecture:
             self.declared(path, base_model) if getattr(self, path) else None
             for path in ("words_at", "positions_at", "segments_at", "embedding_norm_at", "words_project_at")
         )
+        if words is None:
+            raise self.misfit("words_at", "expected the path of the table of words")
         rows = parameter_of(words, "weight")
         has_project = self.project_at and hasattr(base_model, self.project_at.partition(".")[0])
         return Embeddings(
