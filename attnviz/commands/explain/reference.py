@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
@@ -86,22 +85,8 @@ ACTIVATIONS = {
 }
 
 
-def _xielu(module: Any) -> Activation:
-    """Huang & Schlag 2025, "Deriving Activation Functions Using Integration": with two learned numbers a layer."""
-    positive, negative = (softplus(upcast(parameter_of(module, f"alpha_{part}"))) for part in "pn")
-    beta = upcast(module.beta)
-
-    def function(x: Tensor) -> Tensor:
-        below = (torch.expm1(x.clamp(max=float(module.eps))) - x) * (beta + negative)
-        return torch.where(x > 0, positive * x * x, below) + beta * x
-
-    return Activation("xielu", "β x + α_p x², where x ≤ 0 β x + (β + α_n) (eˣ − 1 − x)", function)
-
-
-def activation_named(name: object, module: nn.Module | None) -> Activation:
-    """The activation of a config, of xIELU with its weights; ArchitectureError if it is not reproduced."""
-    if name == "xielu":
-        return _xielu(module)
+def activation_named(name: object) -> Activation:
+    """The activation of a config; ArchitectureError if it is not reproduced."""
     activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if activation is None:
         wanted = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
@@ -151,7 +136,7 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
         heads=heads,
         attention_norm=norm(modules.attention_norm),
         up_proj=up_proj,
-        activation=activation_named(architecture.activation(checkpoint.config), modules.activation),
+        activation=activation_named(architecture.activation(checkpoint.config)),
         down_proj=down_proj,
         feed_forward_norm=norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,

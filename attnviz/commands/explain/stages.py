@@ -56,7 +56,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
         else:
             probed += [("gate", of.gate, "output"), ("expanded", of.up_proj, "output")]
         probed.append(("activated", of.activation, "output"))
-        probed.append(("activated" if of.gate is None else "gated", of.down_proj, "input"))
+        probed.append(("activated" if of.activation is None else "gated", of.down_proj, "input"))
     probed.append(("feed_forward_output", of.network_output, "output"))
     probed.append(("feed_forward_output_norm", of.feed_forward_output_norm, "output"))
     if pre:
@@ -257,7 +257,9 @@ def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, archit
         sizes = [steps[name].shape[-1] for name in names]
         if sum(sizes) != tensor.shape[-1]:
             raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
-        in_order = heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if architecture.fused_by_head else tensor
+        in_order = (
+            heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if architecture.fused_by_head else tensor
+        )
         parts = torch.split(in_order, sizes, dim=-1)
         apart |= {name: (place, part) for name, part in zip(names, parts, strict=True)}
     if of.head_norms:

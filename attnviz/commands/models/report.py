@@ -160,8 +160,8 @@ def families_report(document: dict[str, Any]) -> RenderableType:
     also = [f"From plug-ins: {visible(plugged)}. Not tried: each run verifies them."] if plugged else []
     commands = ", ".join(families[0]["commands"])
     refused = (
-        f"All: {commands}. Of the encoder: of an encoder-decoder its encoder alone. All other architectures are refused "
-        "by name: what reads images or sound alone, and with the reason and what to do instead "
+        f"All: {commands}. Of the encoder: of an encoder-decoder its encoder alone. All others are refused by name: "
+        "what reads images or sound alone, and with the reason and what to do instead "
         f"{', '.join(document['refused'])}."
     )
     return spaced(

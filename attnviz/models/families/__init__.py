@@ -1,7 +1,7 @@
 """The architectures that the reference attention reproduces, one declaration each."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, get_args
 
 import torch
@@ -9,7 +9,17 @@ import torch
 from attnviz.arguments import did_you_mean
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, hybrids, llama, llama_kin, neox, olmo
+from attnviz.models.families import (
+    bert_gpt2,
+    deepseek,
+    encoder_decoder,
+    encoders,
+    hybrids,
+    llama,
+    llama_kin,
+    neox,
+    olmo,
+)
 from attnviz.models.families.base import DRAWN, Architecture, NormKind
 from attnviz.plugins import Registry
 
@@ -62,10 +72,11 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     config = getattr(config, "text_config", config)  # of a model that also reads images
     if family.text_tower_at:  # which may be of several families
         if config.model_type not in ARCHITECTURES:
-            raise ArchitectureError(f"the text tower of this {model_type!r} is {config.model_type!r}, which is not reproduced{instead_of(config.model_type)}.")
-        text = type(ARCHITECTURES[config.model_type])
+            tower = f"its text tower {config.model_type!r} is not reproduced{instead_of(config.model_type)}"
+            raise ArchitectureError(f"this is a {model_type!r}; {tower}.")
+        text, at, task = type(ARCHITECTURES[config.model_type]), family.text_tower_at, family.language_task
         if not isinstance(family, text):
-            family = llama.with_images(model_type, family.class_prefix, text, family.text_tower_at, family.language_task)()
+            family = llama.with_images(model_type, family.class_prefix, text, at, task)()
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             setting = config.attribute_map.get(size, size)
@@ -123,37 +134,30 @@ _REASONS = {
     "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
     "tower.save_pretrained(FOLDER), and the tokenizer, too",
 }
-_LISTED = "attnviz models --families lists those that are."
 # Architectures that are not reproduced, with the reason and what to do instead.
 REFUSED: dict[str, str] = {name: f"{why}. {DRAWN}" for name, why in _REASONS.items()}
 
 
 def instead_of(model_type: object) -> str:
     """The end of a message about an architecture that is not reproduced: why, or where those stand that are."""
-    if not isinstance(model_type, str):
-        return f". {_LISTED} {DRAWN}"
-    if model_type in REFUSED:
-        return f": {REFUSED[model_type]}"
-    if not _reads_text(model_type):
+    name = str(model_type)
+    if name in REFUSED:
+        return f": {REFUSED[name]}"
+    if "text" not in _modalities(name):
         return f": {_NO_TEXT}. {DRAWN}"
-    return f" yet.{did_you_mean(model_type, ARCHITECTURES)} {_LISTED} {DRAWN}"
+    return f" yet.{did_you_mean(name, ARCHITECTURES)} attnviz models --families lists those that are. {DRAWN}"
 
 
-def _reads_text(model_type: str) -> bool:
-    """Whether transformers' bare model of this name takes tokens; True for those that it does not know."""
+def _modalities(model_type: str) -> Collection[str]:
+    """What transformers' bare model of this name reads; text where it does not know one, or does not say."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-    name = MODEL_MAPPING_NAMES.get(model_type)
-    if not isinstance(name, str):  # none, or several
-        return True
     try:
-        kind: Any = getattr(transformers, name)
-        modalities = kind.input_modalities
-    except (ImportError, AttributeError):  # it needs another library, or an older transformers does not say
-        return True
-    by_default = "text" in modalities and isinstance(modalities, str)
-    return kind.main_input_name == "input_ids" if by_default else "text" in modalities
+        kind: Any = getattr(transformers, str(MODEL_MAPPING_NAMES[model_type]))
+        return kind.input_modalities  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, KeyError):  # ImportError: it needs another library
+        return ("text",)
 
 
 # The commands that run a model.

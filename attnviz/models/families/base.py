@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
+
+Family = TypeVar("Family", bound="Architecture")
 
 PositionBias = Callable[[int, int, int], Tensor]  # see attnviz.reference.attention.Scoring
 
@@ -528,6 +530,11 @@ class Architecture:
             position_bias=self.position_bias(base_model, layer),
             sinks=parameter_of(attention, "sinks") if self.learned_sinks else None,
         )
+
+
+def like(kind: type[Family], name: str, prefix: str, **declared: Any) -> type[Family]:
+    """A family that differs from another in what is declared alone."""
+    return type(prefix, (kind,), declared | {"name": name, "class_prefix": prefix})
 
 
 def projection_of(

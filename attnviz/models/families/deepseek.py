@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, LayerModules, not_reproduced, projection_of
+from attnviz.models.families.base import Architecture, LayerModules, like, not_reproduced, projection_of
 from attnviz.models.families.llama import Llama, temperature, with_images
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
@@ -86,12 +86,9 @@ class DeepseekV2(DeepseekV3, name="deepseek_v2", prefix="DeepseekV2"):
     rotary_in_float32 = True
 
 
-class Glm4MoeLite(DeepseekV3, name="glm4_moe_lite", prefix="Glm4MoeLite"):
-    """GLM-4.7-Flash."""
-
-
-class Youtu(DeepseekV3, name="youtu", prefix="Youtu"):
-    """Tencent 2026: without experts."""
+Glm4MoeLite = like(DeepseekV3, "glm4_moe_lite", "Glm4MoeLite")  # GLM-4.7-Flash
+Youtu = like(DeepseekV3, "youtu", "Youtu")  # Tencent 2026: without experts
+KimiK25 = with_images("kimi_k25", "Kimi_K25", DeepseekV3)
 
 
 class MiniCPM3(DeepseekV3, name="minicpm3", prefix="MiniCPM3"):
@@ -108,8 +105,8 @@ class MiniCPM3(DeepseekV3, name="minicpm3", prefix="MiniCPM3"):
         return float(config.scale_depth / config.num_hidden_layers**0.5)
 
 
-class WithIndexer(DeepseekV3):
-    """DeepSeek-AI 2025, "DeepSeek-V3.2": an indexer chooses the keys of each query in long texts."""
+class DeepseekV32(DeepseekV3, name="deepseek_v32", prefix="DeepseekV32"):
+    """DeepSeek-AI 2025: an indexer chooses the keys of each query in long texts."""
 
     def longest(self, config: Any) -> tuple[int, str]:
         """Up to ``index_topk`` tokens it chooses all."""
@@ -119,14 +116,8 @@ class WithIndexer(DeepseekV3):
         return int(config.index_topk), "as beyond index_topk the model's indexer chooses the keys"
 
 
-class DeepseekV32(WithIndexer, name="deepseek_v32", prefix="DeepseekV32"):
-    """DeepSeek-V3.2."""
-
-
-class GlmMoeDsa(WithIndexer, name="glm_moe_dsa", prefix="GlmMoeDsa"):
-    """GLM-5: layers may share what an indexer chose."""
-
-    resumable = False
+# GLM-5: layers may share what an indexer chose
+GlmMoeDsa = like(DeepseekV32, "glm_moe_dsa", "GlmMoeDsa", resumable=False)
 
 
 class Mistral4(DeepseekV3, name="mistral4", prefix="Mistral4"):
@@ -142,6 +133,3 @@ class Mistral4(DeepseekV3, name="mistral4", prefix="Mistral4"):
         if settings["rope_type"] == "default" or int(config.head_dim * settings["partial_rotary_factor"]) != width:
             share = f"that of qk_rope_head_dim={width}, and a rope_type that reads it"
             raise not_reproduced(self.name, "partial_rotary_factor", settings["partial_rotary_factor"], share)
-
-
-KimiK25 = with_images("kimi_k25", "Kimi_K25", DeepseekV3)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, LogitsHead, NormKind, not_reproduced
+from attnviz.models.families.base import Architecture, Family, LogitsHead, NormKind, like, not_reproduced
 from attnviz.reference.attention import HeadParameters, softcap
 from attnviz.reference.positions import (
     Rotary,
@@ -24,8 +24,6 @@ from attnviz.reference.positions import (
     longrope_frequencies,
     yarn_frequencies,
 )
-
-Family = TypeVar("Family", bound=Architecture)
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _TEMPERATURE = ("llama_4_scaling_beta", "original_max_position_embeddings")  # of queries, in the settings of RoPE
@@ -275,9 +273,8 @@ def with_images(
     name: str, prefix: str, text: type[Family], tower: str = "language_model", task: str = "ForConditionalGeneration"
 ) -> type[Family]:
     """A family that reads images, too: here its text tower, on text alone, by default of the family ``text``."""
-    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower, "language_task": task}
-    parts["language_class"] = prefix + task
-    return type(prefix, (text,), parts | {"old_buffers": (*text.old_buffers, "language_model.lm_head.weight")})
+    parts = {"text_tower_at": tower, "language_task": task, "language_class": prefix + task}
+    return like(text, name, prefix, old_buffers=(*text.old_buffers, "language_model.lm_head.weight"), **parts)
 
 
 Gemma3WithImages = with_images("gemma3", "Gemma3", Gemma3)
