@@ -19,7 +19,7 @@ def kind_of(family: Architecture) -> str:
         return "hybrids: only some layers attend"
     if isinstance(family, ClipText):
         return "texts of CLIP and SigLIP"
-    if isinstance(family, Llama):
+    if isinstance(family, Llama) and family.causal:
         return "the Llama kind, with images" if family.text_tower_at else "the Llama kind"
     return "GPT-2 and its successors" if family.causal else "BERT and its relatives"
 

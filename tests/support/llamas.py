@@ -234,6 +234,87 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 
 @st.composite
+def drawn_rope(draw: st.DrawFn, share: float = 1.0, d_head: int = 16, **more: Any) -> dict[str, Any]:
+    """Rotary positions of any kind, of a share of a head."""
+    kind = draw(st.sampled_from(["default", *ROPE]))
+    settings = {"rope_type": kind.partition(",")[0], "rope_theta": draw(st.sampled_from([100.0, 1e4]))}
+    settings |= ROPE.get(kind, {}) | more | ({} if share == 1 else {"partial_rotary_factor": share})
+    for name in ("short_factor", "long_factor") if kind.startswith("longrope") else ():
+        settings[name] = settings[name][: int(d_head * share) // 2]
+    return settings
+
+
+_WIDE_HEADS = {"head_dim": st.just(16)}
+_ROTATED = _WIDE_HEADS | {"rope_parameters": drawn_rope()}
+_HALF = _BIAS | _WIDE_HEADS | {"rope_parameters": drawn_rope(0.5)}
+_IN_TYPES = _WIDE_HEADS | _TYPES | {"rope_parameters": drawn_rope()}
+_BY_YARN = st.sampled_from([ROPE[kind] | {"rope_theta": 1e4} for kind in ("yarn", "yarn, temperatures")])
+_HEATED = st.sampled_from([0.1, 0.8]).flatmap(
+    lambda beta: _BY_YARN.map(lambda rope: rope | {"llama_4_scaling_beta": beta})
+)
+_BETA = st.sampled_from([0.1, 0.8])
+_OF_MLA = _BIAS | {"v_head_dim": st.sampled_from([3, 16, 20]), "topk_group": st.integers(1, 2)}
+_OF_MLA |= {"q_lora_rank": st.just(7), "rope_parameters": _OF_LATENTS["rope_parameters"]}
+_SIZES = {"num_local_experts": st.integers(3, 6)} | _TAKEN
+_TOWERS = _WIDE_HEADS | {"rope_parameters": st.just(_SECTIONS["rope_parameters"])}
+_QWEN_TOWERS = {"use_sliding_window": _FLAG, "sliding_window": st.integers(2, 5)}
+_QWEN_TOWERS |= {"rope_parameters": st.just(_SECTIONS["rope_parameters"])}
+_ALPHAS = st.sampled_from([None, 2.0, 50.0]).flatmap(
+    lambda alpha: drawn_rope() if alpha is None else st.just(_ALPHA | {"alpha": alpha})
+)
+RECENT: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "glm4_moe": _HALF | {"use_qk_norm": _FLAG, "topk_group": st.integers(1, 2), "norm_topk_prob": _FLAG},
+    "minimax_m2": {name: values for name, values in _HALF.items() if name != "attention_bias"} | _SIZES,
+    "ministral3": {
+        "head_dim": st.just(16),
+        "sliding_window": st.sampled_from([None, 3, 20]),
+        "rope_parameters": _HEATED,
+    },
+    "mistral4": _OF_MLA
+    | {
+        "q_lora_rank": st.sampled_from([None, 7]),
+        "rope_interleave": _FLAG,
+        "rope_parameters": _HEATED.map(lambda rope: rope | {"partial_rotary_factor": 0.5}),
+    },
+    "ernie4_5": _ROTATED | {"use_bias": _FLAG},
+    "nemotron": _HALF | {"mlp_bias": _FLAG, "norm_eps": _EPSILON},
+    "apertus": _BIAS | _ROTATED,
+    "arcee": _BIAS | _ROTATED | {"mlp_bias": _FLAG},
+    "helium": _BIAS | {"head_dim": st.just(8), "mlp_bias": _FLAG},
+    "exaone_moe": _IN_TYPES | _TAKEN | {"num_experts": st.integers(3, 6), "norm_topk_prob": _FLAG},
+    "hunyuan_v1_dense": _BIAS | _WIDE_HEADS | {"rope_parameters": _ALPHAS},
+    "seed_oss": _BIAS | _ROTATED | {"attention_out_bias": _FLAG, "mlp_bias": _FLAG},
+    "internlm3": _ROTATED,
+    "iquestcoder": _BIAS | _ROTATED | {"mlp_bias": _FLAG},
+    "mellum": _BIAS
+    | _IN_TYPES
+    | _TAKEN
+    | {
+        "num_experts": st.integers(3, 6),
+        "rope_parameters": st.fixed_dictionaries(dict.fromkeys(_ALTERNATING, drawn_rope())),
+    },
+    "ministral": _IN_TYPES,
+    "cwm": _IN_TYPES | {"mlp_bias": _FLAG},
+    "granitemoeshared": _MULTIPLIERS | _EXPERTS | {"shared_intermediate_size": st.sampled_from([0, 24])},
+    "flex_olmo": _BIAS | _TAKEN | {"num_experts": st.integers(3, 6), "rope_parameters": drawn_rope(d_head=8)},
+    "vaultgemma": _BIAS
+    | _IN_TYPES
+    | {
+        "attn_logit_softcapping": st.sampled_from([None, 3.0]),
+        "final_logit_softcapping": st.sampled_from([None, 5.0]),
+        "query_pre_attn_scalar": st.integers(4, 40),
+    },
+    "deepseek_v32": _OF_MLA | {"index_topk": st.just(120)},
+    "glm_moe_dsa": _OF_MLA | {"index_topk": st.just(120)},
+    "eurobert": _BIAS | _ROTATED | {"mlp_bias": _FLAG},
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), _QWEN_TOWERS),
+    "qwen3_vl_text": _BIAS | _TOWERS,
+    "qwen3_vl_moe_text": _BIAS | _TOWERS | _TAKEN | {"num_experts": st.integers(3, 6)},
+}
+DRAWN |= RECENT
+
+
+@st.composite
 def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
     """Settings of a family, drawn from what its config allows."""
     heads, group = draw(st.sampled_from([(2, 1), (4, 1), (4, 2), (4, 4), (6, 3)]))
