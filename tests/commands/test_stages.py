@@ -15,6 +15,7 @@ from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
 from attnviz.commands.explain.stages import StageCheck, probes_of
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.models.families import ARCHITECTURES
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.trace.taps import Site
@@ -23,7 +24,6 @@ from tests.support.explained import bert, gpt2, steps_of
 from tests.support.families import first_of
 from tests.support.llamas import (
     FAMILIES,
-    HYBRID,
     IN_PARALLEL,
     OF_LATENTS,
     WINDOW,
@@ -64,7 +64,7 @@ HAS = {
     "deepseek_v3": {"rotated", "feed_forward_output"},
 }
 QUICK = ("bert", "gpt2", "gemma2", "llama", "qwen3", "olmo2", "gpt_neox", "mistral", "mixtral", "deepseek_v3")
-MODELS = [(family, torch.float32) for family in ("bert", "gpt2", *FAMILIES) if family not in HYBRID]
+MODELS = [(family, torch.float32) for family in ("bert", "gpt2", *FAMILIES) if ARCHITECTURES[family].explained]
 MODELS += [(family, torch.float64) for family in ("bert", "gpt2", "gemma2")]
 MODELS += [("bert", torch.float16), ("gpt2", torch.bfloat16), ("gemma2", torch.bfloat16), ("qwen3", torch.float16)]
 

@@ -36,7 +36,20 @@ TEXT = "the cat saw the dog and ran away"
 REPEATED = "one two three four five one two three four five"
 
 
-QUICK = ("bert", "deepseek_v3", "gemma2", "gpt2", "gpt_oss", "llama", "mpnet", "olmo", "olmo2", "t5")
+QUICK = (
+    "bert",
+    "deepseek_v3",
+    "gemma2",
+    "gpt2",
+    "gpt_oss",
+    "hunyuan_v1_dense",
+    "llama",
+    "ministral3",
+    "mpnet",
+    "olmo",
+    "olmo2",
+    "t5",
+)
 model = cache(checkpoint_of)
 
 

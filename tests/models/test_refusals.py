@@ -206,6 +206,7 @@ def wrong(family: str, **changes: Any) -> tuple[str, dict[str, Any], str]:
     return family, changes, f"{name}={changes[name]!r}"
 
 
+HOT = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 9}
 SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", rope("proportional"), "rope_type='proportional'"),
     ("llama", rope("default", partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
@@ -213,6 +214,10 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
     ("phimoe", rope("linear", factor=2.0, short_mscale=1.0, long_mscale=1.5), "long_mscale=1.5"),
     ("bart", {"decoder_layers": 0}, "0 layers"),
+    ("ministral3", rope("yarn", factor=2.0, original_max_position_embeddings=9), "llama_4_scaling_beta=None"),
+    ("mistral4", rope("default", **HOT, partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
+    ("mistral4", rope("linear", **HOT, factor=2.0, partial_rotary_factor=0.25), "partial_rotary_factor=0.25"),
+    wrong("deepseek_v2", num_key_value_heads=2),
     wrong("llama", num_key_value_heads=3),
     wrong("falcon", alibi=True),
     wrong("minicpm3", dim_model_base=0),

@@ -52,7 +52,8 @@ _GROUPS |= {"moe_intermediate_size": 20, "routed_scaling_factor": 2.5, "n_shared
 _WITHOUT_LATENT_QUERIES = {"q_lora_rank": None, "topk_method": "group_limited_greedy"}
 
 _BIASED = {"attention_bias": True}
-_HOT = {"rope_parameters": _YARN | {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.8}}
+_HOT = {"rope_parameters": _YARN | {"rope_theta": 1e4, "llama_4_scaling_beta": 0.8}}
+_HOT["rope_parameters"] |= {"original_max_position_embeddings": 6}  # so that short texts have several temperatures
 _HALF_HOT = {"rope_parameters": _HOT["rope_parameters"] | {"mscale_all_dim": 0.8, "partial_rotary_factor": 0.5}}
 _ALPHA = {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0, "rope_theta": 10000.0}
 _INDEXER = {"index_topk": 50, "index_head_dim": 16, "index_n_heads": 2}

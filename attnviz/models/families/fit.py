@@ -26,15 +26,16 @@ def _misfits(architecture: Architecture, layer: LayerModules, n_heads: int, n_sh
         raise architecture.misfit(attribute, f"but a {type(module).__name__} is no linear map")
 
     *maps, (_, d_model) = (widths("projection_names", each) for each in (*layer.projections, layer.o_proj))
-    for module, side in ((layer.up_proj, 0), (layer.gate, 0), (layer.down_proj, 1)):
-        if module is not None and widths("network_names", module)[side] != d_model:
-            yield "network_names", f"which do not lead from {d_model} numbers and back"
     if len(maps) != 2 and any(width != d_model for width, _ in maps):  # of MLA they read narrower vectors
         yield "projection_names", f"of which the last alone may read other than {d_model} numbers"
     if len(maps) == 3 and maps[0][1] * n_shared != maps[1][1] * n_heads:
         yield "projection_names", f"which give {n_heads} queries and {n_shared} keys of unlike widths"
+    for module, side in ((layer.up_proj, 0), (layer.gate, 0), (layer.down_proj, 1)):
+        if module is not None and widths("network_names", module)[side] != d_model:
+            yield "network_names", f"which do not lead from {d_model} numbers and back"
     for norm in layer.head_norms:
+        weight: Any = getattr(norm, "weight", None)
         if hasattr(norm, "in_features"):
             yield "head_norm_names", "which are linear maps"
-        elif getattr(norm, "weight", None) is not None and norm.weight.ndim > 1 and "rms" in architecture.norm_kind:
+        elif weight is not None and weight.ndim > 1 and "rms" in architecture.norm_kind:
             yield "norm_kind", "but heads have norms of their own; try 'layer'"
