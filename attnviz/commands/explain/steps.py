@@ -127,14 +127,8 @@ def _attention_words(result: Explanation, layer: LayerParameters) -> dict[str, s
     turned = "Q and K" if n_turned == d_head else f"the {end} {n_turned} dimensions of Q and K"
     heat = heads.temperature
     heated = "" if heat is None else f"; q · (1 + {heat.beta:g} ln(1 + ⌊position / {heat.original}⌋))"
-    return {
-        "scores": scores,
-        "scale": f"{scale:.4g}",
-        "allowed": allowed,
-        "split": split,
-        "turned": turned,
-        "heated": heated,
-    }
+    turned_words = {"turned": turned, "heated": heated}
+    return {"scores": scores, "scale": f"{scale:.4g}", "allowed": allowed, "split": split} | turned_words
 
 
 def _norm_words(result: Explanation, layer: LayerParameters) -> dict[str, str]:

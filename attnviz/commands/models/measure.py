@@ -347,12 +347,12 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     model = replace(model, parameters=total, reason=reason, origins=origins)
     if architecture is None:
         return model
-    notes = [*model.notes, *architecture.notes(getattr(config, "text_config", config))]
-    most, why = architecture.longest(getattr(config, "text_config", config))
+    text_config = getattr(config, "text_config", config)
+    notes = [*model.notes, *architecture.notes(text_config)]
+    most, why = architecture.longest(text_config)
     if why:
         notes.append(f"texts of up to {most} tokens are reproduced, {why}")
         model = replace(model, positions=most)
-        origins["positions"] = "config"
     unused = first_position(architecture, config)
     if unused:
         notes.append(

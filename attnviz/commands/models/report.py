@@ -157,7 +157,7 @@ def families_report(document: dict[str, Any]) -> RenderableType:
     ]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{family['architecture']} ({family['plugin']})" for family in families if "plugin" in family)
-    also = [f"From plug-ins: {visible(plugged)}. Not tried: each run verifies them."] if plugged else []
+    also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
     commands = ", ".join(families[0]["commands"])
     refused = (
         f"All: {commands}. Of the encoder: of an encoder-decoder its encoder alone. All others are refused by name: "

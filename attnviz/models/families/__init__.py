@@ -126,7 +126,7 @@ _REASONS = {
     **dict.fromkeys(("llama4", "llama4_text"), _CHUNKS),
     "deepseek_v4": "it has several residual streams, and keys that stand for several tokens each",
     "kimi_linear": "most of its layers do not attend, but mix tokens by a gated delta rule",
-    **dict.fromkeys(("t5gemma2", "t5gemma2_text"), "its decoder attends to itself and to the encoder in one softmax"),
+    "t5gemma2": "its decoder attends to itself and to the encoder in one softmax",
     **dict.fromkeys(("step3p5", "step3p7"), "what each head gives is multiplied by a gate"),
     "laguna": "what its heads give is multiplied by a gate, and its layers have different numbers of heads",
     **dict.fromkeys(("trocr", "vision-encoder-decoder", "speech-encoder-decoder"), _NO_TEXT),
@@ -181,8 +181,6 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
 
 def commands_in_words(parts: Mapping[str, str | None]) -> str:
     """The commands that take a family, by the parts of :func:`commands_of`, or those that do not."""
-    if "untried" in parts.values():
-        return "not tried"
     without = [command for command, part in parts.items() if part is None]
     encoder = [command for command, part in parts.items() if part == "encoder"]
     if len(without) > len(parts) / 2:

@@ -36,11 +36,11 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
         return variant
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also keys that heads share, of which every head has its own."""
+        """Refuse also keys that heads share."""
         super().refuse(config, dtype)
         n_heads, n_shared = self.head_counts(config, 0)
         if n_shared != n_heads:
-            raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"{n_heads}, its num_attention_heads")
+            raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"{n_heads}, one for each head")
 
     def projections(self, modules: LayerModules, n_heads: int, n_shared: int) -> tuple[Projection, ...]:  # noqa: ARG002
         """Of latents; a key is made of what its head has, and of what all heads have, which is not normed."""
@@ -125,11 +125,3 @@ class Mistral4(DeepseekV3, name="mistral4", prefix="Mistral4"):
 
     partial_rotary = True
     query_temperature = True
-
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also a share that is not what is apart."""
-        super().refuse(config, dtype)
-        settings, width = config.rope_parameters, config.qk_rope_head_dim
-        if settings["rope_type"] == "default" or int(config.head_dim * settings["partial_rotary_factor"]) != width:
-            share = f"that of qk_rope_head_dim={width}, and a rope_type that reads it"
-            raise not_reproduced(self.name, "partial_rotary_factor", settings["partial_rotary_factor"], share)

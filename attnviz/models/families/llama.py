@@ -108,12 +108,6 @@ class Mistral(Llama, name="mistral", prefix="Mistral"):
         return "full_attention" if config.sliding_window is None else "sliding_attention"
 
 
-class Ministral3(Mistral, name="ministral3", prefix="Ministral3"):
-    """Mistral AI 2025: queries have a temperature by position."""
-
-    query_temperature = True
-
-
 class Starcoder2(Mistral, name="starcoder2", prefix="Starcoder2"):
     """Lozhkov et al. 2024: layer norms, and a feed-forward network without a gate."""
 

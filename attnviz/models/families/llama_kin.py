@@ -7,13 +7,12 @@ from typing import Any
 from torch import nn
 
 from attnviz.models.families.base import Architecture, LayerModules, like
-from attnviz.models.families.llama import Exaone4, Gemma2, GraniteMoE, Llama, Qwen2, rotary_of, with_images
+from attnviz.models.families.llama import Exaone4, Gemma2, GraniteMoE, Llama, Mistral, Qwen2, rotary_of, with_images
 from attnviz.models.families.olmo import Olmo2
 from attnviz.reference.attention import HeadParameters
 from attnviz.reference.positions import Rotary
 
 _UNGATED = ("up_proj", None, None, "down_proj")
-_TOWER = {"language_task": "Model"}  # saved alone it predicts no words
 
 SeedOss = like(Llama, "seed_oss", "SeedOss")  # ByteDance 2025
 InternLM3 = like(Llama, "internlm3", "Llama")  # Shanghai AI Laboratory 2025
@@ -23,19 +22,15 @@ Arcee = like(Llama, "arcee", "Arcee", network_names=_UNGATED)  # Arcee AI 2025
 _NEMOTRON = {"norm_kind": "layer, 1 + w", "epsilon_setting": "norm_eps", "partial_rotary": True}
 Nemotron = like(Llama, "nemotron", "Nemotron", network_names=_UNGATED, **_NEMOTRON)
 # Swiss AI 2025: its activation has weights of its own (xIELU), which explain does not recompute
-_APERTUS = {
-    "norm_names": ("attention_layernorm", None, "feedforward_layernorm", None),
-    "heads_first": True,
-    "explained": False,
-}
-Apertus = like(Llama, "apertus", "Apertus", network_names=("up_proj", None, "act_fn", "down_proj"), **_APERTUS)
+_APERTUS_NORMS = ("attention_layernorm", None, "feedforward_layernorm", None)
+_APERTUS = {"network_names": ("up_proj", None, "act_fn", "down_proj"), "heads_first": True, "explained": False}
+Apertus = like(Llama, "apertus", "Apertus", norm_names=_APERTUS_NORMS, **_APERTUS)
 Helium = like(Llama, "helium", "Helium", norm_kind="rms, rounded once", rotary_interleaved=True)  # Kyutai 2025
 Ernie45 = like(Llama, "ernie4_5", "Ernie4_5", rotary_interleaved=True, rotary_in_float32=True)  # Baidu 2025
-# GLM Team 2025, "GLM-4.5"; experts in groups, and one for all tokens
-Glm4MoE = like(Llama, "glm4_moe", "Glm4Moe", partial_rotary=True)
-# MiniMax 2025: queries and keys of all heads are normed together
-MiniMaxM2 = like(Llama, "minimax_m2", "MiniMaxM2", partial_rotary=True)
+Glm4MoE = like(Llama, "glm4_moe", "Glm4Moe", partial_rotary=True)  # GLM Team 2025, "GLM-4.5"
+MiniMaxM2 = like(Llama, "minimax_m2", "MiniMaxM2", partial_rotary=True)  # MiniMax 2025
 ExaoneMoE = like(Exaone4, "exaone_moe", "ExaoneMoe", norm_names=Llama.norm_names)  # LG AI Research 2026, "K-EXAONE"
+Ministral3 = like(Mistral, "ministral3", "Ministral3", query_temperature=True)  # Mistral AI 2025
 Ministral = like(Qwen2, "ministral", "Ministral")  # Mistral AI 2024
 Cwm = like(Qwen2, "cwm", "Cwm")  # Meta FAIR 2025, "Code World Model"
 Mellum = like(Qwen2, "mellum", "Mellum", partial_rotary=True)  # JetBrains 2026
@@ -43,10 +38,11 @@ FlexOlmo = like(Olmo2, "flex_olmo", "FlexOlmo")  # Shi et al. 2025
 # Sinha et al. 2025: Gemma 2 without norms of outputs
 _VAULT_NORMS = ("input_layernorm", None, "pre_feedforward_layernorm", None)
 VaultGemma = like(Gemma2, "vaultgemma", "VaultGemma", norm_names=_VAULT_NORMS)
-Qwen2VLText = like(Qwen2, "qwen2_vl_text", "Qwen2VLText", **_TOWER)
-Qwen25VLText = like(Qwen2, "qwen2_5_vl_text", "Qwen2_5_VLText", **_TOWER)
-Qwen3VLText = like(Llama, "qwen3_vl_text", "Qwen3VLText", **_TOWER)
-Qwen3VLMoEText = like(Llama, "qwen3_vl_moe_text", "Qwen3VLMoeText", **_TOWER)
+# Text towers saved alone, which predict no words
+Qwen2VLText = like(Qwen2, "qwen2_vl_text", "Qwen2VLText", language_task="Model")
+Qwen25VLText = like(Qwen2VLText, "qwen2_5_vl_text", "Qwen2_5_VLText")
+Qwen3VLText = like(Llama, "qwen3_vl_text", "Qwen3VLText", language_task="Model")
+Qwen3VLMoEText = like(Qwen3VLText, "qwen3_vl_moe_text", "Qwen3VLMoeText")
 Qwen3VLMoE = with_images("qwen3_vl_moe", "Qwen3VLMoe", Llama)
 
 
