@@ -145,7 +145,7 @@ def instead_of(model_type: object) -> str:
         return f": {REFUSED[name]}"
     if "text" not in _modalities(name):
         return f": {_NO_TEXT}. {DRAWN}"
-    return f" yet.{did_you_mean(name, ARCHITECTURES)} attnviz models --families lists those that are. {DRAWN}"
+    return f": not yet.{did_you_mean(name, ARCHITECTURES)} attnviz models --families lists what is. {DRAWN}"
 
 
 def _modalities(model_type: str) -> Collection[str]:
