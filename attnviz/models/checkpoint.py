@@ -219,9 +219,9 @@ class Checkpoint:
 
     @property
     def limit(self) -> str:
-        """These positions in words, with the reason where longer texts are not reproduced."""
+        """What a message says after these positions: why no more are reproduced, or ''."""
         why = self.architecture.longest(self.config)[1]
-        return f"{self.positions} are reproduced, {why}" if why else f"the model has {self.positions} positions"
+        return why and f" that are reproduced ({why})"
 
     @property
     def device(self) -> torch.device:
@@ -334,8 +334,8 @@ class Checkpoint:
         for document in documents_of(inputs, reading):
             if len(document.ids) > self.positions:
                 raise TextError(
-                    f"the input_ids have {len(document.ids)} tokens, but {self.limit}; let "
-                    "the tokenizer cut them: truncation=True."
+                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} "
+                    f"positions{self.limit}; let the tokenizer cut them: truncation=True."
                 )
             text, pair, tokens = self.reader.as_given(document, self.tokenize)
             self._refuse_images(tokens.ids)

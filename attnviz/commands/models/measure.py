@@ -351,7 +351,7 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     notes = [*model.notes, *architecture.notes(text_config)]
     most, why = architecture.longest(text_config)
     if why:
-        notes.append(f"texts of up to {most} tokens are reproduced, {why}")
+        notes.append(f"texts of up to {most} tokens are reproduced: {why}")
         model = replace(model, positions=most)
     unused = first_position(architecture, config)
     if unused:

@@ -113,7 +113,7 @@ class DeepseekV32(DeepseekV3, name="deepseek_v32", prefix="DeepseekV32"):
         most, why = super().longest(config)
         if config.index_topk >= most:
             return most, why
-        return int(config.index_topk), "as beyond index_topk the model's indexer chooses the keys"
+        return int(config.index_topk), "beyond index_topk its indexer chooses the keys"
 
 
 # GLM-5: layers may share what an indexer chose
