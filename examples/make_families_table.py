@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from attnviz.models.families import ARCHITECTURES, commands_of
+from attnviz.models.families import ARCHITECTURES, commands_in_words, commands_of
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.encoders import ClipText
 from attnviz.models.families.llama import Llama
@@ -19,27 +19,16 @@ def kind_of(family: Architecture) -> str:
         return "hybrids: only some layers attend"
     if isinstance(family, ClipText):
         return "texts of CLIP and SigLIP"
-    if isinstance(family, Llama):
+    if isinstance(family, Llama) and family.causal:
         return "the Llama kind, with images" if family.text_tower_at else "the Llama kind"
     return "GPT-2 and its successors" if family.causal else "BERT and its relatives"
-
-
-def commands_in_words(family: Architecture) -> str:
-    """The commands that take the family, or those that do not."""
-    parts = commands_of(family)
-    without = [command for command, part in parts.items() if part is None]
-    encoder = [command for command, part in parts.items() if part == "encoder"]
-    if len(without) > len(parts) / 2:
-        return "only " + ", ".join(command for command in parts if command not in without)
-    words = "all but " + ", ".join(without) if without else "all"
-    return words + "; of the encoder " + ", ".join(encoder) if encoder else words
 
 
 def table() -> str:
     """The table in Markdown: a row for each kind of models that the same commands take."""
     rows = dict[tuple[str, str], list[str]]()
     for name, family in sorted(ARCHITECTURES.items()):
-        rows.setdefault((kind_of(family), commands_in_words(family)), []).append(f"`{name}`")
+        rows.setdefault((kind_of(family), commands_in_words(commands_of(family))), []).append(f"`{name}`")
     lines = [f"| {kind} | {', '.join(names)} | {commands} |" for (kind, commands), names in sorted(rows.items())]
     return "\n".join(["| kind | `model_type` in config.json | commands |", "| --- | --- | --- |", *lines])
 

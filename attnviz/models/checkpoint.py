@@ -21,6 +21,7 @@ from attnviz.models.encoding import TextReader, check_separated, load_tokenizer,
 from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
+from attnviz.models.families.fit import check_fit
 from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
@@ -44,8 +45,6 @@ from attnviz.models.words import Encoding
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 from attnviz.wording import counted, visible
-
-_NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -212,10 +211,14 @@ class Checkpoint:
 
     @property
     def positions(self) -> int:
-        """Most tokens of a text; without the reserved first rows of RoBERTa's position table. T5 has no limit."""
-        of_target = getattr(self.config, "max_target_positions", _NO_LIMIT)  # of Whisper
-        positions = int(getattr(self.config, "max_position_embeddings", of_target))
-        return positions - first_position(self.architecture, self.config)
+        """Most tokens of a text; without the reserved first rows of RoBERTa's position table."""
+        return self.architecture.longest(self.config)[0] - first_position(self.architecture, self.config)
+
+    @property
+    def limit(self) -> str:
+        """What a message says after these positions: why no more are reproduced, or ''."""
+        why = self.architecture.longest(self.config)[1]
+        return why and f" that are reproduced ({why})"
 
     @property
     def device(self) -> torch.device:
@@ -298,6 +301,7 @@ class Checkpoint:
             sink_first=self.architecture.causal,
             token_types=getattr(self.config, "type_vocab_size", None),
             has_words=self.architecture.has_words,
+            limit=self.limit,
         )
 
     def tokenize(
@@ -327,8 +331,8 @@ class Checkpoint:
         for document in documents_of(inputs, reading):
             if len(document.ids) > self.positions:
                 raise TextError(
-                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} positions; let "
-                    "the tokenizer cut them: truncation=True."
+                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} "
+                    f"positions{self.limit}; let the tokenizer cut them: truncation=True."
                 )
             text, pair, tokens = self.reader.as_given(document, self.tokenize)
             self._refuse_images(tokens.ids)
@@ -397,6 +401,7 @@ def load_checkpoint(
     most_numbers = sum(path.stat().st_size for path in files) * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
     bare = architecture.base_model(empty)
+    check_fit(architecture, bare)
     if quantised:
         device_map = device_map or {"": str(device)}  # accelerate puts them where they stay
     if device_map is None:

@@ -109,6 +109,7 @@ class TextReader:
     sink_first: bool  # whether position 0 is a sink without being special
     token_types: int | None = None  # rows of their table, with segments
     has_words: bool = True
+    limit: str = ""  # said after the positions in messages
 
     def tokenize(
         self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
@@ -133,8 +134,8 @@ class TextReader:
         if n_tokens > most:
             if not truncate:
                 raise TextError(
-                    f"the {kind} has {n_tokens} tokens, but the model has {most} positions; shorten it, or pass "
-                    "--truncate (truncate=True) to cut it there."
+                    f"the {kind} has {n_tokens} tokens, but the model has {most} positions{self.limit}; shorten it, "
+                    "or pass --truncate (truncate=True) to cut it there."
                 )
             rough = 2 * most + 100
             text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.models.families.base import Architecture
+from attnviz.models.families.fit import check_fit
 from attnviz.models.files import read_json
 from attnviz.models.offloading import is_spread, with_values
 from attnviz.models.quantised import is_quantised
@@ -113,6 +114,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
             several = ", ".join(sorted(map(str, kinds)))
             how = "model.to(one), or, of quantised weights, the lines in the guide, troubleshooting.md"
             raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; {how}.")
+    check_fit(architecture, model)
     names = ("weight", "bias") if architecture.linear_biases else ("weight",)
     try:
         layers = architecture.modules(model)

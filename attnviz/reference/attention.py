@@ -25,7 +25,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnviz.reference.positions import RelativePositions, Rotary, apply_rotary
+from attnviz.reference.positions import RelativePositions, Rotary, Temperature, apply_rotary
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,9 @@ class HeadParameters(Scoring):
     query_norm: Norm | None = None  # before it is rotated, see :func:`normed_heads`
     key_norm: Norm | None = None
     value_norm: Norm | None = None
+    rotated_first: bool = False  # whether the norms of queries and keys stand after the rotation (HunYuan)
+    temperature: Temperature | None = None  # of queries by position, once they are rotated and normed
     query_scale: float = 1.0  # what queries are multiplied by before they are rotated, and rounded (OPT, ESM)
-    # from positions to what queries there are multiplied by at the end, [n] each (Llama 4)
-    temperatures: Callable[[Tensor], Tensor] | None = None
     output_rounding: Callable[[Tensor], Tensor] | None = None  # of what W_O is applied to, see :func:`linear`
     gate: Projection | None = None  # of self-attention, from its input, see :func:`gate_of`
 
@@ -251,16 +251,26 @@ def queries_and_keys(
     """
     steps = {} if steps is None else steps
     query, key = steps["projected"] = project(x, parameters.query), project(source, parameters.key)
+    if parameters.rotated_first:
+        query, key = _rotated(query, key, parameters, steps)
     if parameters.query_norm is not None or parameters.key_norm is not None:
         query, key = normed_heads(query, parameters.query_norm), normed_heads(key, parameters.key_norm)
         steps["head_norm"] = query, key
+    if not parameters.rotated_first:
+        query, key = _rotated(query, key, parameters, steps)
+    if parameters.temperature is not None:
+        query = parameters.temperature.times(query)
+        steps["rotated"] = query, key
+    return query, repeat_kv(key, parameters.n_heads)
+
+
+def _rotated(
+    query: Tensor, key: Tensor, parameters: HeadParameters, steps: dict[str, tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
     query = query if parameters.query_scale == 1 else query * parameters.query_scale
     if parameters.rotary is not None:
         query, key = steps["rotated"] = apply_rotary(query, parameters.rotary), apply_rotary(key, parameters.rotary)
-    if parameters.temperatures is not None:
-        factors = parameters.temperatures(torch.arange(query.shape[-2], device=query.device))
-        query = (query * factors[:, None]).to(query.dtype)
-    return query, repeat_kv(key, parameters.n_heads)
+    return query, key
 
 
 def normed_heads(x: Tensor, norm: Norm | None, linearly: bool = False) -> Tensor:

@@ -51,6 +51,25 @@ class Rotary:
         return self.beyond if self.beyond is not None and is_longer else self.frequencies
 
 
+@dataclass(frozen=True)
+class Temperature:
+    """What queries are multiplied by, so that those far into a text stay sharp (Nakanishi 2025, Meta's "Llama 4")."""
+
+    beta: float
+    original: int  # positions that share a temperature, the first ones 1
+    first: int = 0  # what the first position counts as
+    rounded: bool = True  # whether it is rounded to the number format
+
+    def of(self, positions: Tensor) -> Tensor:
+        """1 + beta ln(1 + ⌊(first + p) / original⌋) at each position p, [n], in float32."""
+        return 1 + self.beta * torch.log(1 + torch.floor((positions + self.first) / self.original))
+
+    def times(self, query: Tensor) -> Tensor:
+        """Queries [.., n, d_head] of a whole text, each multiplied by that of its position."""
+        factors = self.of(torch.arange(query.shape[-2], device=query.device))[:, None]
+        return (query * (factors.to(query.dtype) if self.rounded else factors)).to(query.dtype)
+
+
 def apply_rotary(x: Tensor, rotary: Rotary, positions: Tensor | None = None, length: int | None = None) -> Tensor:
     """Queries or keys [.., n, d_head], each turned by its position 0, 1, ..; in the dtype of x.
 

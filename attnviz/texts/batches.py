@@ -106,7 +106,7 @@ def encode(
         members = overlapping(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
-            why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
+            why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions{checkpoint.limit}"
             if offer and text.place is None:
                 why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):

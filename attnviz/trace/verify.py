@@ -519,6 +519,9 @@ def _reason(
     ways: dict[str, dict[str, object]] = {"without rotary positions": {"rotary": None}}
     if kind != "value":
         ways["without the norm"] = {f"{kind}_norm": None}
+        if parameters.rotary is not None:
+            other = not parameters.rotary.interleaved
+            ways[f"with rotary_interleaved = {other}"] = {"rotary": replace(parameters.rotary, interleaved=other)}
     if projection.bias is not None:
         ways["without the bias"] = {kind: replace(projection, bias=None)}
     if projection.clip is not None:

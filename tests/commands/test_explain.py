@@ -93,6 +93,7 @@ def test_every_step_has_a_formula_and_stands_in_the_report_and_the_document(fami
         ("gemma2", "capped", "3 · tanh(scores / 3)"),
         ("gemma2", "mask", "allowed: query − 4 < key ≤ query"),
         ("olmo2", "query", "Q = x W_Q"),
+        ("ministral3", "rotated", "pair i of Q and K turned by position · f_i; q · (1 + 0.8 ln(1 + ⌊position / 6⌋))"),
         ("gpt_neox", "output", "x + attention + feed forward"),
     ],
 )
@@ -115,7 +116,9 @@ def test_numbers_of_the_document_are_those_of_the_tensors(tmp_path: Path) -> Non
         assert [row["name"] for row in csv.DictReader(file)] == list(stages)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "gemma2", "granite", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["bert", "gpt2", "llama", "gemma2", "granite", "gpt_oss", "hunyuan_v1_dense", "ministral3"]
+)
 def test_the_softmax_of_the_followed_row_can_be_done_by_hand(family: str) -> None:
     result = explained(family)
     row = result.document()["followed"]

@@ -27,7 +27,7 @@ from tests.conftest import needs_minilm
 from tests.support.classifiers import sharp_classifier
 from tests.support.explained import bert, gpt2
 from tests.support.families import checkpoint_of, first_of
-from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.support.llamas import ROPE, sentencepiece_tokenizer, sharp_llama
 from tests.support.models import gpt2_tokenizer
 from tests.support.outputs import sharper_gpt2
 from tests.support.tolerances import SHARP_32, SUMS_32
@@ -37,6 +37,7 @@ REPEATED = "one two three four five one two three four five"
 
 
 QUICK = ("bert", "deepseek_v3", "gemma2", "gpt2", "gpt_oss", "llama", "mpnet", "olmo", "olmo2", "t5")
+QUICK += ("hunyuan_v1_dense", "ministral3")
 model = cache(checkpoint_of)
 
 
@@ -67,6 +68,13 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
         if step.source is not None:  # the chain ends where no earlier head raises the score
             assert step.scores.keys[0].difference > 0
             assert dict(step.scores.totals(step.side, step.scores.keys[0]))[step.source] > 0
+
+
+def test_parts_sum_where_a_norm_stands_after_a_rotation_that_scales() -> None:
+    checkpoint = checkpoint_of(
+        "hunyuan_v1_dense", rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, **ROPE["yarn"]}
+    )
+    assert 0 < attnviz.why(TEXT, checkpoint, head="L1H1").scores.error < SUMS_32
 
 
 @pytest.mark.parametrize(

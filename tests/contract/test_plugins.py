@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertModel, NemotronConfig, NemotronForCausalLM
+from transformers import BertModel, Jais2Config, Jais2ForCausalLM
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.usefixtures("fresh_plugins")
 BACK = PatternSpec(
     "two_back", "two-back", lambda text: text.distances == -2, "two {unit}s back", "local", specific=True
 )
-NEMOTRON = {
-    **{"name": "nemotron", "class_prefix": "Nemotron", "norm_kind": "layer, 1 + w", "epsilon_setting": "norm_eps"},
-    **{"network_names": ("up_proj", None, None, "down_proj"), "partial_rotary": True},
+JAIS2 = {
+    **{"name": "jais2", "class_prefix": "Jais2", "norm_kind": "layer", "epsilon_setting": "layer_norm_eps"},
+    "network_names": ("up_proj", None, None, "down_proj"),
 }
-"""Layer norms of which 1 is left out, relu², and a network without a gate (Parmar et al. 2024)."""
+"""Layer norms, relu², and a network without a gate (Inception 2025)."""
 MINE = """
 import attnviz
 import torch
@@ -54,7 +54,7 @@ def on_punctuation(text):
     keys = torch.tensor([not any(map(str.isalnum, label)) for label in text.labels])
     return keys.expand(len(text.distances), -1)
 
-Nemotron = type("Nemotron", (Llama,), {nemotron})
+Jais2 = type("Jais2", (Llama,), {jais2})
 
 @dataclass(frozen=True)
 class Spread:
@@ -72,7 +72,7 @@ def figure(plan, style, vector):
 
 attnviz.register(PatternSpec("punctuation", "punctuation", on_punctuation, "punctuation", "other", column="Punct",
                              specific=True, reads_text=True))
-attnviz.register(Nemotron)
+attnviz.register(Jais2)
 attnviz.register(Drawing(plans, figure), "heads.spread")
 """
 
@@ -81,18 +81,18 @@ attnviz.register(Drawing(plans, figure), "heads.spread")
 def mine(tmp_path: Path) -> Path:
     """A file with a pattern, a family and a figure, which was run."""
     path = tmp_path / "mine.py"
-    path.write_text(MINE.replace("{nemotron}", repr(NEMOTRON)), encoding="utf-8")
+    path.write_text(MINE.replace("{jais2}", repr(JAIS2)), encoding="utf-8")
     run_file(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def nemotron_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def jais2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"head_dim": 16, "attention_bias": True, "mlp_bias": True}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(llamas.FAMILIES, "nemotron", (NemotronConfig, NemotronForCausalLM, settings))
-        model = llamas.sharp_llama("nemotron")
-    return save_checkpoint(model, gpt2_tokenizer(), tmp_path_factory.mktemp("models") / "nemotron")
+        patch.setitem(llamas.FAMILIES, "jais2", (Jais2Config, Jais2ForCausalLM, settings))
+        model = llamas.sharp_llama("jais2")
+    return save_checkpoint(model, gpt2_tokenizer(), tmp_path_factory.mktemp("models") / "jais2")
 
 
 def run(*words: str | Path) -> Result:
@@ -160,24 +160,24 @@ def test_an_unfinished_profile_goes_on_with_the_same_patterns_alone(bert_folder,
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_family_of_a_file_is_verified_and_told(nemotron_folder):
-    result = attnviz.analyze("one two three", nemotron_folder)
+def test_a_family_of_a_file_is_verified_and_told(jais2_folder):
+    result = attnviz.analyze("one two three", jais2_folder)
     assert result.verification.level == 4
-    assert result.document()["plugins"][0] == {"kind": "architecture", "name": "nemotron", "origin": "attnviz.register"}
-    explained = attnviz.explain("one two three", nemotron_folder, layer=1)
-    assert (explained.activation, explained.document()["plugins"][0]["name"]) == ("relu2", "nemotron")
+    assert result.document()["plugins"][0] == {"kind": "architecture", "name": "jais2", "origin": "attnviz.register"}
+    explained = attnviz.explain("one two three", jais2_folder, layer=1)
+    assert (explained.activation, explained.document()["plugins"][0]["name"]) == ("relu2", "jais2")
     families = json.loads(run("models", "--families", "--json").stdout)["families"]
     (entry,) = [family for family in families if "plugin" in family]
-    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("nemotron", None, "attnviz.register")
+    assert (entry["architecture"], entry["level"], entry["plugin"]) == ("jais2", None, "attnviz.register")
     assert {*entry["commands"].values()} == {"untried"}
 
 
-def test_a_wrong_declaration_is_caught_by_the_verification(nemotron_folder):
-    with pytest.raises(attnviz.ArchitectureError, match="nemotron"):
-        attnviz.analyze("one two three", nemotron_folder)
-    attnviz.register(type("Wrong", (Llama,), {**NEMOTRON, "causal": False}))
+def test_a_wrong_declaration_is_caught_by_the_verification(jais2_folder):
+    with pytest.raises(attnviz.ArchitectureError, match="jais2"):
+        attnviz.analyze("one two three", jais2_folder)
+    attnviz.register(type("Wrong", (Llama,), {**JAIS2, "causal": False}))
     with pytest.raises(attnviz.VerificationError):
-        attnviz.analyze("one two three", nemotron_folder)
+        attnviz.analyze("one two three", jais2_folder)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +188,14 @@ def test_a_wrong_declaration_is_caught_by_the_verification(nemotron_folder):
         (Llama, {"norm_names": ("ln", None, None, None)}, "ln"),
         (Llama, {"projection_names": ("qkv", "o_proj")}, "qkv"),
         (Llama, {"layers_at": "h"}, "layers"),
-        (Llama, {"class_prefix": "Nemotrom"}, "NemotronModel"),
+        (Llama, {"class_prefix": "Jais3"}, "Jais2Model"),
         (Qwen2, {}, "layer_types"),
     ],
 )
-def test_a_declaration_that_names_what_is_not_there_is_one_message(nemotron_folder, base, changes, word):
-    attnviz.register(type("Nemotron", (base,), {**NEMOTRON, **changes}))
+def test_a_declaration_that_names_what_is_not_there_is_one_message(jais2_folder, base, changes, word):
+    attnviz.register(type("Jais2", (base,), {**JAIS2, **changes}))
     with pytest.raises(attnviz.ArchitectureError, match=word) as refused:
-        attnviz.explain("one two three", nemotron_folder)
+        attnviz.explain("one two three", jais2_folder)
     assert all(attribute in str(refused.value) for attribute in changes)
 
 
@@ -287,7 +287,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, tm
     assert [view.name for view in views_of("rollout")][-1] == "spread"
     drawn = attnviz.rollout(f"spread {TEXT}", bert_folder).document(figures=["spread-x.png"])["plugins"]
     assert drawn == [{"kind": "figure", "name": "rollout.spread", "origin": "attnviz.register"}]
-    assert "plugins" not in attnviz.rollout("the spread nemotron punctuation", bert_folder).document(["overview.png"])
+    assert "plugins" not in attnviz.rollout("the spread jais2 punctuation", bert_folder).document(["overview.png"])
     analysis = attnviz.analyze(TEXT, bert_folder, syntax=False)
     assert analysis.figure("spread").axes[0].get_xlabel() == "entropy (nats)"
     outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in spread.plans(*given)), spread.figure)
@@ -307,9 +307,9 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, tm
         (replace(BACK, family="locall"), "", "family"),
         (replace(BACK, chosen=True), "", "chosen"),
         (Llama, "", "llama"),
-        (type("Odd", (Llama,), {**NEMOTRON, "norm_kind": "layer norm"}), "", "norm_kind"),
-        (type("Odd", (Llama,), {**NEMOTRON, "norm_names": (None,)}), "", "norm_names"),
-        (type("Odd", (Llama,), {"name": "nemotron"}), "", "class_prefix"),
+        (type("Odd", (Llama,), {**JAIS2, "norm_kind": "layer norm"}), "", "norm_kind"),
+        (type("Odd", (Llama,), {**JAIS2, "norm_names": (None,)}), "", "norm_names"),
+        (type("Odd", (Llama,), {"name": "jais2"}), "", "class_prefix"),
         (PatternSpec, "", "TypeError"),
         (Architecture, "", "class_prefix"),
         (replace(BACK, name=3), "", "string"),

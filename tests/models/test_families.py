@@ -107,6 +107,7 @@ UNLIKE = """
 albert electra distilbert roberta mpnet gpt_neo gptj bloom gemma2 gpt_oss granite glm4 exaone4 gpt_neox stablelm phi
 cohere falcon olmo olmo2 deepseek_v3 jamba lfm2 granitemoehybrid qwen3_next mbart modernbert opt nomic_bert deberta-v2
 clip_text_model gemma4_text llama4_text umt5
+apertus ministral3 mistral4 hunyuan_v1_dense nemotron granitemoeshared glm_moe_dsa eurobert layoutlm jina_embeddings_v3
 """.split()
 """Those that differ in what one of these commands computes beside patterns, which are verified."""
 

@@ -213,6 +213,7 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types='chunked_attention'"),
     ("phimoe", rope("linear", factor=2.0, short_mscale=1.0, long_mscale=1.5), "long_mscale=1.5"),
     ("bart", {"decoder_layers": 0}, "0 layers"),
+    ("ministral3", rope("yarn", factor=2.0, original_max_position_embeddings=9), "llama_4_scaling_beta=None"),
     wrong("llama", num_key_value_heads=3),
     wrong("falcon", alibi=True),
     wrong("minicpm3", dim_model_base=0),
@@ -229,6 +230,7 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     *(wrong("roberta", pad_token_id=value) for value in (None, -1, 65)),
     wrong("distilbert", n_layers=0),
     wrong("bart", is_encoder_decoder=False),
+    wrong("deepseek_v2", num_key_value_heads=2),
     wrong("t5", decoder_start_token_id=None),
     wrong("t5", relative_attention_num_buckets=7),
     wrong("m2m_100", pad_token_id=None),
@@ -281,7 +283,14 @@ def test_what_else_is_refused_of_a_model_in_memory(make: Any, tokenizer: Any, er
 
 
 @pytest.mark.parametrize(
-    ("family", "changes"), first_of([("deepseek_v2", {"topk_method": "other"}), ("exaone4", {"sliding_window": None})])
+    ("family", "changes"),
+    first_of(
+        [
+            ("deepseek_v2", {"topk_method": "other"}),
+            ("exaone4", {"sliding_window": None}),
+            ("mistral4", rope("default", llama_4_scaling_beta=0.1, original_max_position_embeddings=9)),
+        ]
+    ),
 )
 def test_a_config_that_transformers_cannot_run_is_one_error(family, changes, tmp_path: Path) -> None:
     folder = save_checkpoint(sharp_llama(family), sentencepiece_tokenizer(), tmp_path / family)

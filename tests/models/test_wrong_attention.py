@@ -98,8 +98,8 @@ def vectors(change: Callable[[Tensor], Tensor], kind: str = "") -> Change:
     )
 
 
-def temperatures(change: Callable[[Tensor], Tensor]) -> Change:
-    return lambda p: replace(p, temperatures=p.temperatures and (lambda at: change(p.temperatures(at))))
+def temperature(**changes: float) -> Change:
+    return lambda p: replace(p, temperature=p.temperature and replace(p.temperature, **changes))
 
 
 def heads_in_another_order(p: HeadParameters) -> HeadParameters:
@@ -160,9 +160,9 @@ PARAMETERS: dict[str, tuple[tuple[str, ...], Change]] = {
     ),
     "chunk one longer": (("llama4_text",), lambda p: replace(p, window=p.window and Chunk(p.window + 1))),
     "a window for a chunk": (("llama4_text",), lambda p: replace(p, window=p.window and int(p.window))),
-    "no temperatures": (("llama4_text",), without("temperatures")),
-    "temperatures of the position before": (("llama4_text",), temperatures(lambda factors: factors.roll(1))),
-    "temperatures a little larger": (("llama4_text",), temperatures(lambda factors: factors * 1.01)),
+    "no temperature": (("llama4_text",), without("temperature")),
+    "the temperature of the position before": (("llama4_text",), temperature(first=0)),
+    "a temperature a little larger": (("llama4_text",), temperature(beta=0.51)),
     "no window": (("gpt_oss", "llama4_text", "modernbert", "phi3"), without("window")),
     "a window in every layer": (("gemma2", "qwen2", "olmo3"), lambda p: replace(p, window=WINDOW)),
     "a window on one side": (("modernbert", "gemma3_text-both"), lambda p: replace(p, causal=p.window is not None)),

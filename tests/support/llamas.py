@@ -61,6 +61,13 @@ _GEMMA4 |= {"hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 400,
 _LLAMA4 = {"head_dim": 8, "no_rope_layer_interval": 2, "attention_chunk_size": WINDOW, "floor_scale": 3}
 _LLAMA4 |= {"attn_scale": 0.5, "num_local_experts": 3, "moe_layers": [1], "intermediate_size_mlp": 40}
 _LLAMA4 |= {"attention_bias": True}
+_BIASED = {"attention_bias": True}
+_HOT = {"rope_parameters": _YARN | {"rope_theta": 1e4, "llama_4_scaling_beta": 0.8}}
+_HOT["rope_parameters"] |= {"original_max_position_embeddings": 6}  # so that short texts have several temperatures
+_HALF_HOT = {"rope_parameters": _HOT["rope_parameters"] | {"mscale_all_dim": 0.8, "partial_rotary_factor": 0.5}}
+_ALPHA = {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0, "rope_theta": 10000.0}
+_INDEXER = {"index_topk": 50, "index_head_dim": 16, "index_n_heads": 2}
+_SECTIONS = {"rope_parameters": _PLAIN | {"mrope_section": [2, 1, 1]}}
 
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _WIDE | {"attention_bias": True}),
@@ -105,11 +112,41 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5_text": ("Qwen3_5", _WIDE | _DELTA),
     "qwen3_5_moe_text": ("Qwen3_5Moe", _WIDE | _DELTA | _SMALL_EXPERTS | _SHARED_EXPERT),
     "granitemoehybrid": ("GraniteMoeHybrid", _GRANITE | _MAMBA2 | _TWO_EXPERTS | {"position_embedding_type": "rope"}),
+    "glm4_moe": ("Glm4Moe", _WIDE | _HALF_ROTATED | _GROUPS | _BIASED | {"use_qk_norm": True}),
+    "minimax_m2": ("MiniMaxM2", _WIDE | _HALF_ROTATED | _TWO_EXPERTS),
+    "ministral3": ("Ministral3", _WIDE | _HOT),
+    "mistral4": ("Mistral4", _LATENTS | _GROUPS | _HALF_HOT),
+    "ernie4_5": ("Ernie4_5", _WIDE | {"use_bias": True}),
+    "nemotron": ("Nemotron", _WIDE | _HALF_ROTATED | _BIASED),
+    "apertus": ("Apertus", _WIDE | _BIASED),
+    "arcee": ("Arcee", _WIDE | _BIASED),
+    "helium": ("Helium", {"head_dim": 8} | _BIASED),
+    "exaone_moe": ("ExaoneMoe", _ALTERNATES | _SMALL_EXPERTS | {"n_group": 1}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1", _WIDE | _BIASED | {"rope_parameters": _ALPHA}),
+    "seed_oss": ("SeedOss", _WIDE | {"attention_bias": True, "attention_out_bias": True}),
+    "internlm3": ("InternLM3", _WIDE | {"qkv_bias": True, "bias": True}),
+    "iquestcoder": ("IQuestCoder", _WIDE | _BIASED),
+    "mellum": ("Mellum", _WIDE | _ALTERNATES | _SMALL_EXPERTS | {"rope_parameters": _OLMO3_ROPE}),
+    "ministral": ("Ministral", _WIDE | _ALTERNATES),
+    "cwm": ("Cwm", _WIDE | _ALTERNATES),
+    "granitemoeshared": ("GraniteMoeShared", _TWO_EXPERTS | _GRANITE | {"shared_intermediate_size": 24}),
+    "flex_olmo": ("FlexOlmo", {"num_experts": 5, "num_experts_per_tok": 2}),
+    "vaultgemma": ("VaultGemma", _WIDE | _ALTERNATES | {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0}),
+    "deepseek_v32": ("DeepseekV32", _LATENTS | _GROUPS | _INDEXER),
+    "glm_moe_dsa": ("GlmMoeDsa", _LATENTS | _GROUPS | _INDEXER | {"indexer_types": ["full", "shared"]}),
+    "eurobert": ("EuroBert", _WIDE | _BIASED | {"mask_token_id": 3}),
+    "qwen2_vl_text": ("Qwen2VLText", _QWEN | {"max_window_layers": 1} | _SECTIONS),
+    "qwen2_5_vl_text": ("Qwen2_5_VLText", _QWEN | {"max_window_layers": 1} | _SECTIONS),
+    "qwen3_vl_text": ("Qwen3VLText", _WIDE | _SECTIONS),
+    "qwen3_vl_moe_text": ("Qwen3VLMoeText", _WIDE | _SMALL_EXPERTS | _SECTIONS),
 }
 
 
 def _of(prefix: str, settings: dict[str, Any]) -> tuple[type, type, dict[str, Any]]:
-    model_class = getattr(transformers, f"{prefix}ForCausalLM")
+    if prefix in ("InternLM3", "IQuestCoder"):  # whose models are Llamas
+        return getattr(transformers, f"{prefix}Config"), transformers.LlamaForCausalLM, settings
+    task = "ForMaskedLM" if prefix == "EuroBert" else "Model" if prefix.endswith("Text") else "ForCausalLM"
+    model_class = getattr(transformers, prefix + task)
     return model_class.config_class, model_class, settings
 
 
@@ -255,6 +292,87 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 
 @st.composite
+def drawn_rope(draw: st.DrawFn, share: float = 1.0, d_head: int = 16, **more: Any) -> dict[str, Any]:
+    """Rotary positions of any kind, of a share of a head."""
+    kind = draw(st.sampled_from(["default", *ROPE]))
+    settings = {"rope_type": kind.partition(",")[0], "rope_theta": draw(st.sampled_from([100.0, 1e4]))}
+    settings |= ROPE.get(kind, {}) | more | ({} if share == 1 else {"partial_rotary_factor": share})
+    for name in ("short_factor", "long_factor") if kind.startswith("longrope") else ():
+        settings[name] = settings[name][: int(d_head * share) // 2]
+    return settings
+
+
+_WIDE_HEADS = {"head_dim": st.just(16)}
+_ROTATED = _WIDE_HEADS | {"rope_parameters": drawn_rope()}
+_HALF = _BIAS | _WIDE_HEADS | {"rope_parameters": drawn_rope(0.5)}
+_IN_TYPES = _WIDE_HEADS | _TYPES | {"rope_parameters": drawn_rope()}
+_BY_YARN = st.sampled_from([ROPE[kind] | {"rope_theta": 1e4} for kind in ("yarn", "yarn, temperatures")])
+_HEATED = st.sampled_from([0.1, 0.8]).flatmap(
+    lambda beta: _BY_YARN.map(lambda rope: rope | {"llama_4_scaling_beta": beta})
+)
+_BETA = st.sampled_from([0.1, 0.8])
+_OF_MLA = _BIAS | {"v_head_dim": st.sampled_from([3, 16, 20]), "topk_group": st.integers(1, 2)}
+_OF_MLA |= {"q_lora_rank": st.just(7), "rope_parameters": _OF_LATENTS["rope_parameters"]}
+_SIZES = {"num_local_experts": st.integers(3, 6)} | _TAKEN
+_TOWERS = _WIDE_HEADS | {"rope_parameters": st.just(_SECTIONS["rope_parameters"])}
+_QWEN_TOWERS = {"use_sliding_window": _FLAG, "sliding_window": st.integers(2, 5)}
+_QWEN_TOWERS |= {"rope_parameters": st.just(_SECTIONS["rope_parameters"])}
+_ALPHAS = st.sampled_from([None, 2.0, 50.0]).flatmap(
+    lambda alpha: drawn_rope() if alpha is None else st.just(_ALPHA | {"alpha": alpha})
+)
+RECENT: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "glm4_moe": _HALF | {"use_qk_norm": _FLAG, "topk_group": st.integers(1, 2), "norm_topk_prob": _FLAG},
+    "minimax_m2": {name: values for name, values in _HALF.items() if name != "attention_bias"} | _SIZES,
+    "ministral3": {
+        "head_dim": st.just(16),
+        "sliding_window": st.sampled_from([None, 3, 20]),
+        "rope_parameters": _HEATED,
+    },
+    "mistral4": _OF_MLA
+    | {
+        "q_lora_rank": st.sampled_from([None, 7]),
+        "rope_interleave": _FLAG,
+        "rope_parameters": _HEATED.map(lambda rope: rope | {"partial_rotary_factor": 0.5}),
+    },
+    "ernie4_5": _ROTATED | {"use_bias": _FLAG},
+    "nemotron": _HALF | {"mlp_bias": _FLAG, "norm_eps": _EPSILON},
+    "apertus": _BIAS | _ROTATED,
+    "arcee": _BIAS | _ROTATED | {"mlp_bias": _FLAG},
+    "helium": _BIAS | {"head_dim": st.just(8), "mlp_bias": _FLAG},
+    "exaone_moe": _IN_TYPES | _TAKEN | {"num_experts": st.integers(3, 6), "norm_topk_prob": _FLAG},
+    "hunyuan_v1_dense": _BIAS | _WIDE_HEADS | {"rope_parameters": _ALPHAS},
+    "seed_oss": _BIAS | _ROTATED | {"attention_out_bias": _FLAG, "mlp_bias": _FLAG},
+    "internlm3": _ROTATED,
+    "iquestcoder": _BIAS | _ROTATED | {"mlp_bias": _FLAG},
+    "mellum": _BIAS
+    | _IN_TYPES
+    | _TAKEN
+    | {
+        "num_experts": st.integers(3, 6),
+        "rope_parameters": st.fixed_dictionaries(dict.fromkeys(_ALTERNATING, drawn_rope())),
+    },
+    "ministral": _IN_TYPES,
+    "cwm": _IN_TYPES | {"mlp_bias": _FLAG},
+    "granitemoeshared": _MULTIPLIERS | _EXPERTS | {"shared_intermediate_size": st.sampled_from([0, 24])},
+    "flex_olmo": _BIAS | _TAKEN | {"num_experts": st.integers(3, 6), "rope_parameters": drawn_rope(d_head=8)},
+    "vaultgemma": _BIAS
+    | _IN_TYPES
+    | {
+        "attn_logit_softcapping": st.sampled_from([None, 3.0]),
+        "final_logit_softcapping": st.sampled_from([None, 5.0]),
+        "query_pre_attn_scalar": st.integers(4, 40),
+    },
+    "deepseek_v32": _OF_MLA | {"index_topk": st.just(120)},
+    "glm_moe_dsa": _OF_MLA | {"index_topk": st.just(120)},
+    "eurobert": _BIAS | _ROTATED | {"mlp_bias": _FLAG},
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), _QWEN_TOWERS),
+    "qwen3_vl_text": _BIAS | _TOWERS,
+    "qwen3_vl_moe_text": _BIAS | _TOWERS | _TAKEN | {"num_experts": st.integers(3, 6)},
+}
+DRAWN |= RECENT
+
+
+@st.composite
 def drawn_settings(draw: st.DrawFn, family: str) -> dict[str, Any]:
     """Settings of a family, drawn from what its config allows."""
     heads, group = draw(st.sampled_from([(2, 1), (4, 1), (4, 2), (4, 4), (6, 3)]))
@@ -301,7 +419,7 @@ WINDOWED = (
 UNSHARED = ("gpt_neox",)
 LIKE_DEEPSEEK = ("glm4_moe_lite", "youtu", "minicpm3")
 """Of which fewer things are tried."""
-OF_LATENTS = ("deepseek_v2", "deepseek_v3", *LIKE_DEEPSEEK)
+OF_LATENTS = ("deepseek_v2", "deepseek_v3", "mistral4", "deepseek_v32", "glm_moe_dsa", *LIKE_DEEPSEEK)
 IN_PARALLEL = ("gpt_neox", "phi", "cohere", "cohere2")
 HYBRID = ("jamba", "lfm2", "granitemoehybrid", *GATED)
 """Families in which the second layer alone attends."""
@@ -361,6 +479,10 @@ WITH_IMAGES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "llava_onevision": ("LlavaOnevision", "qwen2", "siglip_vision_model", {}),
     "internvl": ("InternVL", "qwen2", "internvl_vision", {}),
     "mistral3": ("Mistral3", "mistral", "pixtral", {}),
+    "mistral3-ministral3": ("Mistral3", "ministral3", "pixtral", {}),
+    "mistral3-mistral4": ("Mistral3", "mistral4", "pixtral", {}),
+    "kimi_k25": ("Kimi_K25", "deepseek_v3", "", {}),
+    "qwen3_vl_moe": ("Qwen3VLMoe", "qwen3_vl_moe_text", "", {}),
     "idefics3": ("Idefics3", "llama", "", {}),
     "smolvlm": ("SmolVLM", "llama", "", {}),
     "qwen2_vl": ("Qwen2VL", "qwen2", "", {}),
@@ -385,7 +507,7 @@ def sharp_with_images(family: str = "gemma3", **changes: Any) -> Any:
     config.image_token_id = 5
     model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
     getattr(model.model, "language_model", getattr(model.model, "text_model", None)).load_state_dict(
-        text.model.state_dict()
+        getattr(text, "model", text).state_dict()
     )
     return model.eval()
 

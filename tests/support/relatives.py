@@ -140,6 +140,13 @@ RELATIVES |= {
     "gemma3_text-both": _like_bert("Gemma3Text", gpt2_tokenizer(), AutoModel, **_EMBEDDING_GEMMA),
 }
 
+RELATIVES |= {
+    "jina_embeddings_v3": _like_bert("JinaEmbeddingsV3", RELATIVES["xlm-roberta"].tokenizer, **_ROBERTA),
+    "data2vec-text": _like_bert("Data2VecText", roberta_tokenizer(), **_ROBERTA),
+    "ernie": _like_bert("Ernie", bert_tokenizer(), use_task_id=True),
+    "layoutlm": _like_bert("LayoutLM", bert_tokenizer(), max_2d_position_embeddings=8),
+}
+
 _ROPE = st.sampled_from(
     [{"rope_type": "default", "rope_theta": 50.0}, {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0}]
 )

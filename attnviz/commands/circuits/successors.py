@@ -102,8 +102,10 @@ def effective_embeddings(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
         output = modules.routed(rows[None])
         rows = (output[0] if isinstance(output, tuple) else output)[0]
     elif modules.up_proj is not None and modules.down_proj is not None:
-        name = architecture.activation(checkpoint.config)
-        activation: Any = ACT2FN[name] if isinstance(name, str) else name
+        activation: Any = modules.activation
+        if activation is None:
+            name = architecture.activation(checkpoint.config)
+            activation = ACT2FN[name] if isinstance(name, str) else name
         expanded = modules.up_proj(rows)
         if modules.gate is None:
             expanded = activation(expanded)

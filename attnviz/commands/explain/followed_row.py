@@ -38,10 +38,9 @@ class FollowedRow:
 
 def queries_and_keys(stages: VerifiedStages, parameters: HeadParameters) -> Tensor:
     """Queries and keys as they enter the scores, [2, n_heads, n, d_head]: normed, scaled, turned."""
-    if "rotated" in stages:
-        return stages["rotated"].wide
-    query, key = stages["head_norm" if "head_norm" in stages else "split"].wide[:2]
-    return torch.stack([query * parameters.query_scale, key])
+    *_, last = (name for name in stages if name in ("split", "head_norm", "rotated"))
+    query, key = stages[last].wide[:2]
+    return torch.stack([query if "rotated" in stages else query * parameters.query_scale, key])
 
 
 def row_of(stages: VerifiedStages, parameters: HeadParameters, head: int, token: int) -> FollowedRow:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnviz.commands.explain.reference import embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules, heads_apart
+from attnviz.models.families.base import Architecture, LayerModules, heads_apart
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.trace.recorder import Observer, Rows, random_values, record_attention, refuse_not_finite
@@ -214,7 +214,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
     x = shown.pop("input")[1] if layer else embedded(checkpoint, tokens)
     mixture = None if modules.routed is None else shown.pop("feed_forward_output")[1]
     steps = {"input": x, **recompute_layer(x, parameters, allowed, mixture)}
-    shown = _one_by_one(shown, steps, modules, checkpoint.architecture.fused_by_head)
+    shown = _one_by_one(shown, steps, modules, checkpoint.architecture)
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
     where = _path_of(checkpoint, modules.attention)
@@ -245,7 +245,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
     return VerifiedStages(layer, [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()])
 
 
-def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_by_head: bool) -> Shown:
+def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, architecture: Architecture) -> Shown:
     """The model's tensors by recomputed step: joined tensors split, both head norms stacked."""
     n_heads = len(steps["scores"])
     apart: Shown = {}
@@ -257,12 +257,17 @@ def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, fused_
         sizes = [steps[name].shape[-1] for name in names]
         if sum(sizes) != tensor.shape[-1]:
             raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
-        in_order = heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if fused_by_head else tensor
+        in_order = (
+            heads_apart(tensor.T, n_heads, n_heads * sizes[-1] // sizes[0]).T if architecture.fused_by_head else tensor
+        )
         parts = torch.split(in_order, sizes, dim=-1)
         apart |= {name: (place, part) for name, part in zip(names, parts, strict=True)}
     if of.head_norms:
         both = [apart.pop(f"head_norm.{number}") for number in range(2)]
-        shape = (len(steps["input"]), -1, steps["split"].shape[-1])  # of all heads together they are flat
+        n = len(steps["input"])
+        if any(tensor.shape[of.heads_first] != n for _, tensor in both):
+            raise architecture.misfit("heads_first", f"try {not of.heads_first}")
+        shape = (n, -1, steps["split"].shape[-1])  # of all heads together they are flat
         by_head = [tensor if of.heads_first else tensor.reshape(shape).transpose(0, 1) for _, tensor in both]
         apart["head_norm"] = both[0][0], torch.stack([repeat_kv(part, n_heads) for part in by_head])
     return apart

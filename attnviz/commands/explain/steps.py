@@ -125,7 +125,10 @@ def _attention_words(result: Explanation, layer: LayerParameters) -> dict[str, s
     n_turned = 0 if heads.rotary is None else 2 * len(heads.rotary.frequencies)
     end = "last" if heads.rotary is not None and heads.rotary.at_end else "first"
     turned = "Q and K" if n_turned == d_head else f"the {end} {n_turned} dimensions of Q and K"
-    return {"scores": scores, "scale": f"{scale:.4g}", "allowed": allowed, "split": split, "turned": turned}
+    heat = heads.temperature
+    heated = "" if heat is None else f"; q · (1 + {heat.beta:g} ln(1 + ⌊position / {heat.original}⌋))"
+    turned_words = {"turned": turned, "heated": heated}
+    return {"scores": scores, "scale": f"{scale:.4g}", "allowed": allowed, "split": split} | turned_words
 
 
 def _norm_words(result: Explanation, layer: LayerParameters) -> dict[str, str]:

@@ -256,7 +256,7 @@ def read_configuration(file: Source) -> Configuration:
         CheckpointError: the file cannot be read, or is not a transformers model's.
     """
     from attnviz.models.configs import of_first_layer, read_config
-    from attnviz.models.families import ARCHITECTURES, REFUSED
+    from attnviz.models.families import ARCHITECTURES, instead_of
     from attnviz.models.libraries import calling_transformers
 
     model_type = read_json(file.folder / CONFIG).get("model_type")
@@ -268,8 +268,7 @@ def read_configuration(file: Source) -> Configuration:
     model = Configuration(file.name, file.kind, file.revision, model_type)
     family = ARCHITECTURES.get(model_type)
     if family is None:
-        known = f": {REFUSED[model_type]}" if model_type in REFUSED else ""
-        return replace(model, reason=f"architecture {model_type!r}{known}")
+        return replace(model, reason=f"architecture {model_type!r}{instead_of(model_type)}")
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.folder / CONFIG}"):
         model = _with_sizes(model, config, of_first_layer(getattr(config, "text_config", config)), family)
@@ -347,7 +346,12 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
     model = replace(model, parameters=total, reason=reason, origins=origins)
     if architecture is None:
         return model
-    notes = [*model.notes, *architecture.notes(getattr(config, "text_config", config))]
+    text_config = getattr(config, "text_config", config)
+    notes = [*model.notes, *architecture.notes(text_config)]
+    most, why = architecture.longest(text_config)
+    if why:
+        notes.append(f"texts of up to {most} tokens are reproduced: {why}")
+        model = replace(model, positions=most)
     unused = first_position(architecture, config)
     if unused:
         notes.append(

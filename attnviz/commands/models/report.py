@@ -146,26 +146,24 @@ def families_document(version: str) -> dict[str, Any]:
 
 
 def families_report(document: dict[str, Any]) -> RenderableType:
-    """Table with a row per family and a column per command."""
+    """Table with a row per family."""
+    from attnviz.models.families import commands_in_words
+
     families = document["families"]
-
-    def part(command: str) -> Field[dict[str, Any]]:
-        words = {None: "–", "model": "yes", "untried": "?"}
-        return Field(command, lambda family: words.get(family["commands"][command], str(family["commands"][command])))
-
     columns: list[Field[dict[str, Any]]] = [
         Field("model_type", lambda family: family["architecture"]),
         Field("Level", lambda family: family["level"] or "?"),
-        *map(part, families[0]["commands"]),
+        Field("Commands that take it", lambda family: commands_in_words(family["commands"])),
     ]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{family['architecture']} ({family['plugin']})" for family in families if "plugin" in family)
     also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
-    others = (
-        "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are "
-        "refused by name, these with the reason and what to do instead:"
+    commands = ", ".join(families[0]["commands"])
+    refused = (
+        f"All: {commands}. Of the encoder: of an encoder-decoder its encoder alone. All others are refused by name: "
+        "what reads images or sound alone, and with the reason and what to do instead "
+        f"{', '.join(document['refused'])}."
     )
-    refused = f"{others} {', '.join(document['refused'])}."
     return spaced(
         [RowTable(title, columns, families), notes(*also, f"model_type: as config.json has it. {_LEVEL}", refused)]
     )

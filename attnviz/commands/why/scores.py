@@ -20,7 +20,7 @@ from torch import Tensor
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters, Norm, normed_heads, of_all_heads, softcap, upcast
+from attnviz.reference.attention import HeadParameters, Norm, RMSNorm, normed_heads, of_all_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
 from attnviz.trace.contributions import check_total, without_gradients
 from attnviz.trace.recorder import AttentionCall
@@ -112,12 +112,16 @@ class ScoreDecomposer:
     def _terms(self, side: str) -> list[Term]:
         projection = getattr(self.parameters, side)
         norm: Norm | None = getattr(self.parameters, f"{side}_norm")
+        rotary = self.parameters.rotary
         n_projected = len(projection.weight)  # fewer keys than heads where several share them
         number = self.head.head // (self.parameters.n_heads // n_projected)
         x = self.verified.inputs_of(self.head.layer)[SIDES.index(side)][0]
         shared = self.verified.checkpoint.modules[self.head.layer].keys_layer
         layer = self.head.layer if shared is None or side == "query" else shared  # whose input this is
         projected = upcast(attention.project(x, replace(projection, clip=None)))  # [n_projected, n, d_head]
+        if self.parameters.rotated_first and isinstance(norm, RMSNorm):  # its weights come after, see _compared
+            projected = projected if rotary is None else apply_rotary(projected, rotary)
+            norm = RMSNorm(torch.ones_like(norm.weight), norm.epsilon)
         scale = _norm_scale(norm, projected)[number].reciprocal().expand(len(x), 1)
         if projection.latent is not None:
             scale = scale / projection.latent.scale(x, projected.shape[-1])
@@ -140,17 +144,21 @@ class ScoreDecomposer:
             terms.append(Term((source,), (bounded - linearly)[:, None], identity[None], torch.ones_like(scale)))
         return terms
 
-    def _rotated(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
-        """Parts of queries or keys [.., n_positions, d_head] as they are compared."""
-        rotary, temperatures = self.parameters.rotary, self.parameters.temperatures
-        if side == "query" and temperatures is not None:
-            parts = parts * temperatures(positions)[:, None]
-        return parts if rotary is None else apply_rotary(parts, rotary, positions, self.call.n_queries)
+    def _compared(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
+        """Parts of queries or keys [.., n_positions, d_head] as they are compared: rotated, with their temperature."""
+        heads = self.parameters
+        if heads.rotary is not None:
+            parts = apply_rotary(parts, heads.rotary, positions, self.call.n_queries)
+        if heads.rotated_first:
+            parts = normed_heads(parts, getattr(heads, f"{side}_norm"), linearly=True)
+        if side == "query" and heads.temperature is not None:
+            parts = parts * heads.temperature.of(positions)[:, None]
+        return parts
 
     def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
         """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""
         sources, parts = parts_at(self.terms[side], positions)
-        return sources, self._rotated(side, parts, positions)
+        return sources, self._compared(side, parts, positions)
 
     @property
     def factor(self) -> float:
@@ -227,7 +235,7 @@ class ScoreDecomposer:
         row = self.pattern_row(position, source)
         with without_gradients(row.device):
             by_key = term.by_key(self.verified, source, position)
-            rotated = self._rotated(side, by_key, torch.full((len(by_key),), position, device=row.device))
+            rotated = self._compared(side, by_key, torch.full((len(by_key),), position, device=row.device))
             if side == "query":
                 return self.factor * (rotated @ key.against)
             mean = float((key.pairs - key.differences)[:, scores.key_sources.index(source)].sum())

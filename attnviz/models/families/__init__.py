@@ -1,14 +1,26 @@
 """The architectures that the reference attention reproduces, one declaration each."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, get_args
 
 import torch
 
+from attnviz.arguments import did_you_mean
 from attnviz.errors import ArchitectureError
 from attnviz.models.configs import SIZES
-from attnviz.models.families import bert_gpt2, deepseek, encoder_decoder, encoders, gemma4, hybrids, llama, neox, olmo
+from attnviz.models.families import (
+    bert_gpt2,
+    deepseek,
+    encoder_decoder,
+    encoders,
+    gemma4,
+    hybrids,
+    llama,
+    llama_kin,
+    neox,
+    olmo,
+)
 from attnviz.models.families.base import DRAWN, Architecture, NormKind
 from attnviz.plugins import Registry
 
@@ -25,7 +37,7 @@ def declared_in(modules: Iterable[object]) -> dict[str, Architecture]:
     return {name: kind() for name, kind in kinds.items()}
 
 
-_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, gemma4, hybrids, llama, neox, olmo))
+_NATIVE = declared_in((bert_gpt2, deepseek, encoder_decoder, encoders, gemma4, hybrids, llama, llama_kin, neox, olmo))
 
 
 def _check(family: Architecture) -> None:
@@ -57,7 +69,15 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         raise ArchitectureError(
             f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
         )
+    family = ARCHITECTURES[model_type]
     config = getattr(config, "text_config", config)  # of a model that also reads images
+    if family.text_tower_at:  # which may be of several families
+        if config.model_type not in ARCHITECTURES:
+            tower = f"its text tower {config.model_type!r} is not reproduced{instead_of(config.model_type)}"
+            raise ArchitectureError(f"this is a {model_type!r}; {tower}.")
+        text, at, task = type(ARCHITECTURES[config.model_type]), family.text_tower_at, family.language_task
+        if not isinstance(family, text):
+            family = llama.with_images(model_type, family.class_prefix, text, at, task)()
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             setting = config.attribute_map.get(size, size)
@@ -78,7 +98,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         if value is not None and not (isinstance(value, int | float) and least <= value <= most):
             upto = "" if most == math.inf else f" to {most}"
             raise ArchitectureError(f"the config has {name}={value!r}; expected a number from {least}{upto}.")
-    architecture = ARCHITECTURES[model_type].variant(config)
+    architecture = family.variant(config)
     setting = architecture.epsilon_setting
     epsilon = architecture.declared("epsilon_setting", config) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
@@ -95,14 +115,21 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     return architecture
 
 
+_NO_TEXT = "it reads no text, but images or sound"
+
 _REASONS = {
     "bitnet": "what its heads give is normed together before W_O, and its maps round their weights and what they read",
     "deberta": "biases are added outside of its maps; DeBERTa v3 ('deberta-v2') is reproduced",
     "falcon_h1": "its layers attend and run a state-space mixer side by side",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "it has four residual streams"),
-    "t5gemma2": "its decoder attends to the target and to the source in one softmax",
     "llama4": "it also reads images. Its text model alone is reproduced: tower = model.language_model; "
     "tower.save_pretrained(FOLDER), and the tokenizer, too",
+    "deepseek_v4": "it has several residual streams, and keys that stand for several tokens each",
+    "kimi_linear": "most of its layers do not attend, but mix tokens by a gated delta rule",
+    "t5gemma2": "its decoder attends to the target and to the source in one softmax",
+    **dict.fromkeys(("step3p5", "step3p7"), "what each head gives is multiplied by a gate"),
+    "laguna": "what its heads give is multiplied by a gate, and its layers have different numbers of heads",
+    **dict.fromkeys(("trocr", "vision-encoder-decoder", "speech-encoder-decoder"), _NO_TEXT),
     "paligemma": "it reads a prompt both ways, behind an image. Its text model alone, which then reads what precedes "
     "alone: tower = model.model.language_model; tower.config.use_bidirectional_attention = False; "
     "tower.save_pretrained(FOLDER), and the tokenizer, too",
@@ -112,10 +139,25 @@ REFUSED: dict[str, str] = {name: f"{why}. {DRAWN}" for name, why in _REASONS.ite
 
 
 def instead_of(model_type: object) -> str:
-    """The end of a message about an architecture that is not reproduced: why, or those that are."""
-    if isinstance(model_type, str) and model_type in REFUSED:
-        return f": {REFUSED[model_type]}"
-    return f"; expected one of: {', '.join(sorted(ARCHITECTURES))}. {DRAWN}"
+    """The end of a message about an architecture that is not reproduced: why, or where those stand that are."""
+    name = str(model_type)
+    if name in REFUSED:
+        return f": {REFUSED[name]}"
+    if "text" not in _modalities(name):
+        return f": {_NO_TEXT}. {DRAWN}"
+    return f": not yet.{did_you_mean(name, ARCHITECTURES)} attnviz models --families lists what is. {DRAWN}"
+
+
+def _modalities(model_type: str) -> Collection[str]:
+    """What transformers' bare model of this name reads; text where it does not know one, or does not say."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    try:
+        kind: Any = getattr(transformers, str(MODEL_MAPPING_NAMES[model_type]))
+        return kind.input_modalities  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, KeyError):  # ImportError: it needs another library
+        return ("text",)
 
 
 # The commands that run a model.
@@ -137,3 +179,13 @@ def commands_of(architecture: Architecture) -> dict[str, str | None]:
     if architecture.gated:
         parts["circuits"] = None
     return parts if architecture.explained else parts | {"explain": None}
+
+
+def commands_in_words(parts: Mapping[str, str | None]) -> str:
+    """The commands that take a family, by the parts of :func:`commands_of`, or those that do not."""
+    without = [command for command, part in parts.items() if part is None]
+    encoder = [command for command, part in parts.items() if part == "encoder"]
+    if len(without) > len(parts) / 2:
+        return "only " + ", ".join(command for command in parts if command not in without)
+    words = "all but " + ", ".join(without) if without else "all"
+    return words + "; of the encoder " + ", ".join(encoder) if encoder else words

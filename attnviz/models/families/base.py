@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,16 @@ from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
 from attnviz.reference.positions import Rotary
 
+Family = TypeVar("Family", bound="Architecture")
+
 PositionBias = Callable[[int, int, int], Tensor]  # see attnviz.reference.attention.Scoring
 
 DRAWN = (
     "In Python attnviz.draw(output.attentions, TOKENS) draws what such a model returns with output_attentions=True and "
     'attn_implementation="eager", unverified'
 )
+
+_NO_LIMIT = 1_000_000  # positions
 
 NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
@@ -54,7 +58,7 @@ class LayerModules:
     # linear map whose activation multiplies the output of ``up_proj`` (Shazeer 2020, "GLU Variants Improve
     # Transformer"); ``up_proj`` itself where one map gives both side by side; None without a gate
     gate: nn.Module | None = None
-    activation: nn.Module | None = None  # of the gate
+    activation: nn.Module | None = None  # of the gate; without one where it has weights of its own (xIELU)
     # a feed-forward network (nn.Module) of experts, of which each token takes some (Shazeer et al. 2017); else None
     routed: Any = None
     experts: nn.Module | None = None  # a network whose output is added to that of the other one (Granite hybrid)
@@ -262,12 +266,17 @@ class Architecture:
                 parts = [*owner._parameters, *owner._modules] if isinstance(owner, nn.Module) else []
                 near = parts or difflib.get_close_matches(step, dir(owner), 3)
                 has = f"; it has {', '.join(near)}" if near else ""
-                raise ArchitectureError(
-                    f"the family {self.name!r} is declared with {attribute} = {getattr(self, attribute)!r}, but "
-                    f"{getattr(owner, '__name__', type(owner).__name__)} has no {step!r}{has}."
+                raise self.misfit(
+                    attribute, f"but {getattr(owner, '__name__', type(owner).__name__)} has no {step!r}{has}"
                 )
             owner = getattr(owner, step)
         return None if name is None else owner
+
+    def misfit(self, attribute: str, why: str) -> ArchitectureError:
+        """The error about an attribute of a declaration that does not fit a model."""
+        return ArchitectureError(
+            f"the family {self.name!r} is declared with {attribute} = {getattr(self, attribute)!r}, {why}."
+        )
 
     def variant(self, config: Any) -> "Architecture":  # noqa: ARG002 - most have one
         """The declaration for a config: this, or a copy that differs as the config says (OPT-350m)."""
@@ -305,6 +314,11 @@ class Architecture:
         others = self.not_attending(config)
         does = "does" if len(others) == 1 else "do"
         return (f"{layers_in_words(others).capitalize()} {does} not attend.",) if others else ()
+
+    def longest(self, config: Any) -> tuple[int, str]:
+        """Positions of the longest text, and why longer ones are not reproduced, or ''. T5 has no limit."""
+        of_target = getattr(config, "max_target_positions", _NO_LIMIT)  # of Whisper
+        return int(getattr(config, "max_position_embeddings", of_target)), ""
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """Numbers of query heads and of key-value heads of a layer."""
@@ -407,6 +421,8 @@ class Architecture:
             self.declared(path, base_model) if getattr(self, path) else None
             for path in ("words_at", "positions_at", "segments_at", "embedding_norm_at", "words_project_at")
         )
+        if words is None:
+            raise self.misfit("words_at", "expected the path of the table of words")
         rows = parameter_of(words, "weight")
         has_project = self.project_at and hasattr(base_model, self.project_at.partition(".")[0])
         return Embeddings(
@@ -471,12 +487,7 @@ class Architecture:
         config = base_model.config
         n_heads, n_shared = self.head_counts(config, layer)
         query, key, value = self.projections(modules, n_heads, n_shared)
-        gate, widths = None, (query.weight.shape[-1], key.weight.shape[-1])
-        if self.gated != (widths[0] == 2 * widths[1]):
-            raise ArchitectureError(
-                f"the family {self.name!r} is declared with gated = {self.gated}, but W_Q gives {widths[0]} numbers a "
-                f"head, and W_K {widths[1]}; try {not self.gated}, or other head_counts."
-            )
+        gate = None
         if self.gated:
             query, gate = halves(query)
         d_head = query.weight.shape[-1]
@@ -533,6 +544,11 @@ class Architecture:
             position_bias=self.position_bias(base_model, layer),
             sinks=parameter_of(attention, "sinks") if self.learned_sinks else None,
         )
+
+
+def like(kind: type[Family], name: str, prefix: str, **declared: Any) -> type[Family]:
+    """A family that differs from another in what is declared alone."""
+    return type(prefix, (kind,), declared | {"name": name, "class_prefix": prefix})
 
 
 def projection_of(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, LayerModules, PositionBias, not_reproduced
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, like, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
 from attnviz.reference.positions import Rotary, alibi_slopes, bucketed_bias, default_frequencies, linear_bias
@@ -152,12 +152,30 @@ class Roberta(Bert, name="roberta", prefix="Roberta"):
             raise not_reproduced(self.name, "pad_token_id", padding, f"a number from 0 to {positions - 2}")
 
 
-class XLMRoberta(Roberta, name="xlm-roberta", prefix="XLMRoberta"):
-    """RoBERTa in a hundred languages: pieces of SentencePiece instead of bytes."""
+XLMRoberta = like(Roberta, "xlm-roberta", "XLMRoberta")  # pieces of SentencePiece instead of bytes
+Camembert = like(Roberta, "camembert", "Camembert")  # likewise
+Data2VecText = like(Roberta, "data2vec-text", "Data2VecText")  # Baevski et al. 2022
 
 
-class Camembert(Roberta, name="camembert", prefix="Camembert"):
-    """RoBERTa in French."""
+class Ernie(Bert, name="ernie", prefix="Ernie"):
+    """Sun et al. 2020, "ERNIE 2.0": BERT, perhaps with an embedding of the task, here always the first."""
+
+    first_rows: tuple[str, ...] = ("task_type",)  # tables of which every token gets the first row
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """With these rows in those of positions."""
+        tables = super().embeddings(base_model)
+        for name in self.first_rows:
+            table = getattr(base_model.embeddings, f"{name}_embeddings", None)
+            if table is not None:
+                tables = replace(tables, positions=tables.positions + parameter_of(table, "weight")[0])
+        return tables
+
+
+class LayoutLM(Ernie, name="layoutlm", prefix="LayoutLM"):
+    """Xu et al. 2020: BERT on words of a page; of text alone all boxes are empty, in the page's corner."""
+
+    first_rows = tuple(f"{side}_position" for side in "xyxyhw")
 
 
 class MPNet(Roberta, name="mpnet", prefix="MPNet"):

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, LayerModules, projection_of
-from attnviz.models.families.llama import Llama, temperature
+from attnviz.models.families.base import Architecture, LayerModules, like, not_reproduced, projection_of
+from attnviz.models.families.llama import Llama, temperature, with_images
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import Latent, Projection, RMSNorm
@@ -34,6 +34,13 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
         if config.q_lora_rank is None:
             variant.projection_names = ("q_proj", *self.projection_names[1:])
         return variant
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also keys that heads share."""
+        super().refuse(config, dtype)
+        n_heads, n_shared = self.head_counts(config, 0)
+        if n_shared != n_heads:
+            raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"{n_heads}, one for each head")
 
     def projections(self, modules: LayerModules, n_heads: int, n_shared: int) -> tuple[Projection, ...]:  # noqa: ARG002
         """Of latents; a key is made of what its head has, and of what all heads have, which is not normed."""
@@ -64,9 +71,10 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
         weight = settings.get("mscale_all_dim") if settings["rope_type"] != "default" else None
         return super().scale(config, layer, d_head) * (temperature(weight, settings["factor"]) ** 2 if weight else 1.0)
 
-    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:  # noqa: ARG002 - of a part of it
+    def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary | None:
         """Of ``qk_rope_head_dim`` numbers."""
-        turned = super().rotary(base_model, layer, base_model.config.qk_rope_head_dim)
+        width = d_head if self.partial_rotary else base_model.config.qk_rope_head_dim
+        turned = super().rotary(base_model, layer, width)
         return turned and replace(turned, apart=self.rotary_apart and turned.interleaved, at_end=True)
 
 
@@ -78,12 +86,9 @@ class DeepseekV2(DeepseekV3, name="deepseek_v2", prefix="DeepseekV2"):
     rotary_in_float32 = True
 
 
-class Glm4MoeLite(DeepseekV3, name="glm4_moe_lite", prefix="Glm4MoeLite"):
-    """GLM-4.7-Flash."""
-
-
-class Youtu(DeepseekV3, name="youtu", prefix="Youtu"):
-    """Tencent 2026: without experts."""
+Glm4MoeLite = like(DeepseekV3, "glm4_moe_lite", "Glm4MoeLite")  # GLM-4.7-Flash
+Youtu = like(DeepseekV3, "youtu", "Youtu")  # Tencent 2026: without experts
+KimiK25 = with_images("kimi_k25", "Kimi_K25", DeepseekV3)
 
 
 class MiniCPM3(DeepseekV3, name="minicpm3", prefix="MiniCPM3"):
@@ -98,3 +103,25 @@ class MiniCPM3(DeepseekV3, name="minicpm3", prefix="MiniCPM3"):
     def residual_multiplier(self, config: Any) -> float:
         """``scale_depth`` by the root of the number of layers."""
         return float(config.scale_depth / config.num_hidden_layers**0.5)
+
+
+class DeepseekV32(DeepseekV3, name="deepseek_v32", prefix="DeepseekV32"):
+    """DeepSeek-AI 2025: an indexer chooses the keys of each query in long texts."""
+
+    def longest(self, config: Any) -> tuple[int, str]:
+        """Up to ``index_topk`` tokens it chooses all."""
+        most, why = super().longest(config)
+        if config.index_topk >= most:
+            return most, why
+        return int(config.index_topk), "beyond index_topk its indexer chooses the keys"
+
+
+# GLM-5: layers may share what an indexer chose
+GlmMoeDsa = like(DeepseekV32, "glm_moe_dsa", "GlmMoeDsa", resumable=False)
+
+
+class Mistral4(DeepseekV3, name="mistral4", prefix="Mistral4"):
+    """Mistral AI 2026: queries have a temperature by position; what is rotated is stated as a share of a head."""
+
+    partial_rotary = True
+    query_temperature = True

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import DeviceError
-from attnviz.models.families.base import Architecture, Embeddings, norm_of, not_reproduced, projection_of
+from attnviz.models.families.base import Architecture, Embeddings, like, norm_of, not_reproduced, projection_of
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
 from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
 from attnviz.models.offloading import is_spread, parameter_of
@@ -254,5 +254,9 @@ class SiglipText(ClipText, name="siglip_text_model", prefix="SiglipText"):
     causal = False
 
 
+# Sturua et al. 2024: XLM-RoBERTa with rotary positions
+_JINA = {"network_names": ("fc1", None, None, "fc2"), "linear_biases": True, "states_d_head": False}
+_JINA |= {name: getattr(Roberta, name) for name in ("language_steps", "class_steps", "head_weights")}
+JinaEmbeddingsV3 = like(NomicBert, "jina_embeddings_v3", "JinaEmbeddingsV3", **_JINA)
 Clip = with_images("clip", "CLIP", ClipText, "text_model", "Model")
 Siglip = with_images("siglip", "Siglip", SiglipText, "text_model", "Model")

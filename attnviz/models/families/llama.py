@@ -8,24 +8,24 @@ import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, LogitsHead, NormKind, not_reproduced
+from attnviz.models.families.base import Architecture, Family, LogitsHead, NormKind, like, not_reproduced
 from attnviz.reference.attention import Chunk, HeadParameters, RMSNorm, softcap
 from attnviz.reference.positions import (
     Rotary,
+    Temperature,
     default_frequencies,
     llama3_frequencies,
     longrope_frequencies,
     yarn_frequencies,
 )
 
-Family = TypeVar("Family", bound=Architecture)
-
+_TEMPERATURE = ("llama_4_scaling_beta", "original_max_position_embeddings")  # of queries, in the settings of RoPE
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
@@ -45,6 +45,7 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
+    query_temperature = False  # whether queries have a temperature by position
     softmax_in_float32 = True
     layer_types: tuple[str, ...] = ("full_attention", "sliding_attention")
     only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
@@ -53,6 +54,9 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
         super().refuse(config, dtype)
         refuse_rope(config, self.partial_rotary)
+        for setting in _TEMPERATURE if self.query_temperature else ():
+            if not config.rope_parameters.get(setting):
+                raise not_reproduced(self.name, setting, config.rope_parameters.get(setting), "a number above 0")
         for layer in range(config.num_hidden_layers):
             n_heads, n_shared = self.head_counts(config, layer)
             if n_heads % n_shared:
@@ -86,6 +90,14 @@ class Llama(Architecture, name="llama", prefix="Llama"):
         """As the config says, perhaps by type of layer."""
         turned = rotary_of(base_model.config, d_head, self.layer_type(base_model.config, layer))
         return replace(turned, in_float32=self.rotary_in_float32, interleaved=self.rotary_interleaved)
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """With a temperature of queries, if they have one."""
+        parameters = super().parameters(base_model, layer)
+        if not self.query_temperature:
+            return parameters
+        beta, original = (base_model.config.rope_parameters[setting] for setting in _TEMPERATURE)
+        return replace(parameters, temperature=Temperature(beta, original))
 
 
 class Mistral(Llama, name="mistral", prefix="Mistral"):
@@ -254,9 +266,9 @@ class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
 def with_images(
     name: str, prefix: str, text: type[Family], tower: str = "language_model", task: str = "ForConditionalGeneration"
 ) -> type[Family]:
-    """A family that reads images, too: here its text tower, on text alone."""
-    parts = {"name": name, "class_prefix": prefix, "text_tower_at": tower, "language_class": prefix + task}
-    return type(prefix, (text,), parts | {"old_buffers": (*text.old_buffers, "language_model.lm_head.weight")})
+    """A family that reads images, too: here its text tower, on text alone, by default of the family ``text``."""
+    parts = {"text_tower_at": tower, "language_task": task, "language_class": prefix + task}
+    return like(text, name, prefix, old_buffers=(*text.old_buffers, "language_model.lm_head.weight"), **parts)
 
 
 Gemma3WithImages = with_images("gemma3", "Gemma3", Gemma3)
@@ -283,7 +295,7 @@ class GraniteMoE(Granite, name="granitemoe", prefix="GraniteMoe"):
 
 
 class Llama4(SmolLM3, name="llama4_text", prefix="Llama4Text"):
-    """Meta AI 2025: chunks in layers with positions, and temperatures in those without; norms have no weights; experts.
+    """Meta AI 2025: chunks in layers with positions, a temperature in those without; norms have no weights; experts.
 
     The norms come after the rotation, whose factor they take out, so they are the same before it but for epsilon.
     """
@@ -303,21 +315,16 @@ class Llama4(SmolLM3, name="llama4_text", prefix="Llama4Text"):
         return Chunk(config.attention_chunk_size) if self.layer_type(config, layer) == "chunked_attention" else None
 
     def parameters(self, base_model: Any, layer: int) -> HeadParameters:
-        """With the norms, or with temperatures."""
+        """With the norms, or with a temperature."""
         parameters, config = super().parameters(base_model, layer), base_model.config
         rotary, weight = parameters.rotary, parameters.query.weight
         if rotary is None and config.attn_temperature_tuning:
-            temperatures = partial(temperatures_of, chunk=config.floor_scale, weight=config.attn_scale)
-            return replace(parameters, temperatures=temperatures)
+            heat = Temperature(config.attn_scale, config.floor_scale, first=1, rounded=False)
+            return replace(parameters, temperature=heat)
         if rotary is None or not config.use_qk_norm:
             return parameters
         norm = RMSNorm(weight.new_ones(weight.shape[-1]), config.rms_norm_eps / rotary.factor**2)
         return replace(parameters, rotary=replace(rotary, factor=1.0), query_norm=norm, key_norm=norm)
-
-
-def temperatures_of(positions: Tensor, chunk: float, weight: float) -> Tensor:
-    """1 + weight * log(1 + how many chunks end at a position or before it), of positions [n] (Nakanishi 2025)."""
-    return torch.log1p(torch.floor((positions.float() + 1.0) / chunk)) * weight + 1.0
 
 
 class CappedHead(nn.Module):
