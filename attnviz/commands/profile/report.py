@@ -73,7 +73,7 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
         write=lambda score: "" if score is None else score,
         meaning="the score of the best head of a freshly initialised copy",
     ),
-    *(Field(name=name, csv={}) for name in ("threshold", "p", "refuted")),
+    *(Field(name=name, csv={}) for name in ("threshold", "p", "refuted", "offset")),
 )
 
 
@@ -322,8 +322,8 @@ def _table(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
     def sentence_of(role: Role) -> str | None:
         return sentence(role, profile.checkpoint.full_name) if role.holds else None
 
-    more: list[Field[Role]] = [Field(name="offset", csv={}), Field(value=sentence_of, name="sentence", csv={})]
-    return NamedTable("roles", [*ROLE_FIELDS, *more], profile.roles)
+    said: Field[Role] = Field(value=sentence_of, name="sentence", csv={})
+    return NamedTable("roles", [*ROLE_FIELDS, said], profile.roles)
 
 
 def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
