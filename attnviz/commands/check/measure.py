@@ -353,8 +353,8 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
 def _judged(claim: Claim, role: Role, source: str, model: str) -> CheckedClaim:
     """A role by the claim's bounds; without any the head must have it."""
     ends = (role.score, role.score) if role.describes else role.interval
-    found = {"baseline": role.baseline, "source": source, "sentence": sentence(role, model) or None}
-    by_bounds = bounded(claim, role.score, role.n, interval=ends, **found)
+    found = {"baseline": role.baseline, "untrained": role.untrained, "sentence": sentence(role, model) or None}
+    by_bounds = bounded(claim, role.score, role.n, interval=ends, source=source, **found)
     if role.too_few:
         return replace(by_bounds, verdict=UNDECIDED, reason=f"too few for a verdict: {role.too_few}")
     if role.describes:

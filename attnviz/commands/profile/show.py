@@ -180,7 +180,7 @@ def paper_table_of(profile: StoredProfile, kind: str, wanted: Sequence[str] = ()
     content = roles_document(profile)
     rows = [role for role in content["roles"] if (role["id"], role["role"]) in named]
     caption = (
-        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {visible(profile.measured_by(chosen))} "
+        f"Roles of the heads of {visible(profile.model['full_name'])} over {visible(profile.measured_by(chosen))} "
         f"(attnviz profile, version {content['attnviz']})."
     )
     return paper_table(kind, role_table(rows), SPEC.paper, caption, "tab:attnviz-profile")
@@ -235,8 +235,12 @@ class StoredPictures(Result):
         """What ``--show`` prints."""
         return self.shown
 
+    def paper_table(self, _: ViewOptions) -> str:
+        """What ``--show`` prints with ``--table``."""
+        return str(self.shown)
+
     def _document(self, figures: Sequence[str], *_: object) -> dict[str, Any]:
-        return {**self.stored.document, "figures": list(figures)}
+        return {**self.stored.document, "model": self.stored.model, "figures": list(figures)}
 
 
 def sentence_of(example: Example) -> Text:
