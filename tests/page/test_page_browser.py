@@ -318,7 +318,8 @@ def check_what_is_masked_is_told_from_zero(page: Page, _: Analysis) -> None:
         "(canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
         ".filter((_, at) => at % 4 === 3))(document.querySelector('.thumbnail'))"
     )
-    of_tokens, of_words = (windowed(words).context_of(0).allowed_rows(0, 8).numpy() for words in (False, True))
+    contexts = [windowed(words).context_of(0) for words in (False, True)]
+    of_tokens, of_words = (context.allowed_rows(0, len(context.units)).numpy() for context in contexts)
     for address, allowed in {
         "windowed-token.html": of_tokens,
         "windowed-token.html#words=1": of_words,
