@@ -1,19 +1,18 @@
 """The view ``page`` of ``attnviz profile``: roles and relations as tables that sort, heads as a scatter."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
+from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import UNNAMED, Family, family_of_label
 from attnviz.judge.roles import Role, role_key
-from attnviz.measures.chats import LOOKBACK, SHARE
-from attnviz.measures.tallies import OFFSETS
-from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.page.page import colours_entry, families_entry, label_entry, short_float, statistic_entry
-from attnviz.present import statistics
+from attnviz.measures.chats import SHARE
+from attnviz.models.head_ids import HeadId
+from attnviz.page.page import colours_entry, families_entry, label_entry, short_float
 from attnviz.present.fields import pick
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
@@ -49,7 +48,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "end": 1,
         "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
-        "statistics": list(_statistics(profile)),
+        "statistics": list(statistic_entries(profile)),
         "heads": [_entry(head, roles) for head, roles in of_heads.items()],
         "patterns": [],
         "dropped": "",
@@ -93,31 +92,6 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
 def family_of(roles: Sequence[Role]) -> Family:
     """The family of a head's clearest role, the first."""
     return family_of_label(roles[0].role) if roles else UNNAMED
-
-
-def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
-    heads = select_heads((), profile.checkpoint.kinds)
-
-    def column(key: str, title: str, reading: str, uniform: float | None, value: Callable[[HeadId], Any]) -> Any:
-        numbers = (float(value(head)) for head in heads)
-        known = [number if math.isfinite(number) else None for number in numbers]
-        return statistic_entry(key, title, reading, "", [uniform], known)
-
-    if profile.statistics is not None:
-        baselines = profile.statistics.baselines()
-        for name, values in profile.statistics.results().items():
-            if name not in OFFSETS:
-                title = name.replace("_", " ")
-                yield column(name, title, "mean over the corpora", baselines.get(name), values.__getitem__)
-    for pair in profile.chats:
-        if pair.measure == LOOKBACK:
-            uniform, ratios = float(pair.scores.baseline.mean()), pair.scores.scores[0]
-            yield column("lookback", "lookback ratio", statistics.LOOKBACK, uniform, ratios.__getitem__)
-    for name in dict.fromkeys(role.role for role in profile.roles if role.holds):
-        of_role = {role.id: role for role in profile.roles if role.role == name}
-        threshold = next(iter(of_role.values())).threshold
-        scores = dict.fromkeys(heads, math.nan) | {head: role.score for head, role in of_role.items()}
-        yield column(name, f"role {visible(name)}", threshold, None, scores.__getitem__)
 
 
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.commands.profile.exports import exported
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role, role_key
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
@@ -20,10 +22,11 @@ from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import ID, Field, NamedTable, entry, pick, plain
+from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
@@ -323,7 +326,7 @@ def _table(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
         return sentence(role, profile.checkpoint.full_name) if role.holds else None
 
     said: Field[Role] = Field(value=sentence_of, name="sentence", csv={})
-    return NamedTable("roles", [*ROLE_FIELDS, said], profile.roles)
+    return NamedTable("roles", [*ROLE_FIELDS, kv_head_field(profile.checkpoint), said], profile.roles)
 
 
 def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
@@ -334,10 +337,18 @@ def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
     return NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.holds] or [*best.values()])
 
 
+def _kv_heads(profile: Profile) -> NamedTable[Any]:
+    heads = select_heads((), profile.checkpoint.kinds)
+    by_name = {entry["key"]: dict(zip(heads, entry["values"], strict=True)) for entry in statistic_entries(profile)}
+    return kv_table(profile.checkpoint, by_name)
+
+
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
     table=_table,
+    kv_heads=_kv_heads,
+    further=exported,
     patterns=True,
     top=15,
     in_paper=_in_paper,

@@ -16,6 +16,7 @@ from attnviz.judge.roles import Role
 from attnviz.models.checkpoint import short_name
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.fields import Field, NamedTable
+from attnviz.present.kv_heads import KV_HEAD
 from attnviz.present.paper_tables import paper_table
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.result import Result
@@ -166,7 +167,7 @@ def role_table(entries: Sequence[dict[str, Any]]) -> NamedTable[dict[str, Any]]:
     """Roles as in profile.json as the rows of a table."""
     from attnviz.commands.profile.report import ROLE_FIELDS
 
-    fields = [replace(field, value=methodcaller("get", field.name)) for field in ROLE_FIELDS]
+    fields = [replace(field, value=methodcaller("get", field.name)) for field in (*ROLE_FIELDS, KV_HEAD)]
     return NamedTable("roles", fields, entries)
 
 
