@@ -1,4 +1,4 @@
-"""Numbers by KV head, and lists of heads for DuoAttention, against plain loops."""
+"""Numbers by KV head, lists of heads for DuoAttention, and texts across the distribution, against plain loops."""
 
 import csv
 import io
@@ -14,6 +14,7 @@ import attnviz
 from attnviz.commands.check.head_lists import read_head_list
 from attnviz.commands.check.measure import RETRIEVED
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.page_view import page_data
 from attnviz.errors import OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
@@ -48,6 +49,11 @@ def profiled(model: Any, *paths: Path, **options: Any) -> Profile:
 @pytest.fixture(scope="module")
 def duo(model: Checkpoint, lines: Path) -> Profile:
     return profiled(model, lines, repeats=True, export="duo-attention")
+
+
+@pytest.fixture(scope="module")
+def sampled(model: Checkpoint, lines: Path) -> Profile:
+    return profiled(model, lines, examples=1, batch_size=7)
 
 
 @pytest.mark.parametrize(("family", "n_kv_heads"), [("llama", 2), ("llama", 1), ("llama", 4), ("gpt_neox", 4)])
@@ -187,3 +193,27 @@ def test_an_encoder_and_layers_that_do_not_attend_have_no_list(lines: Path):
         with pytest.raises(UsageError):
             profiled(other, lines, repeats=True, export="duo-attention")
     assert read_head_list(lines) is None
+
+
+def patterns_of(text: str, model: Checkpoint) -> dict[HeadId, np.ndarray]:
+    analysis = attnviz.analyze(text, model)
+    return {head.id: pattern.double().numpy() for head, pattern in analysis.patterns()}
+
+
+def largest_beyond(pattern: np.ndarray) -> float:
+    """Beyond the diagonal, and the first row and column."""
+    n = len(pattern)
+    return max([pattern[q, k] for q in range(1, n) for k in range(1, n) if q != k], default=0.0)
+
+
+def test_the_page_has_a_text_of_every_decile_of_each_head(sampled: Profile, model: Checkpoint):
+    entries = [each for each in page_data(sampled, ViewOptions())["examples"] if each["role"].startswith("all texts")]
+    assert [each["head"] for each in entries] == [str(HeadId(*divmod(at, N_HEADS))) for at in range(8)]
+    all_patterns = [patterns_of(text.item.source.text, model) for text in sampled.texts]
+    for each in entries:
+        id = HeadId.parse(each["head"])
+        ranked = sorted((largest_beyond(patterns[id]) for patterns in all_patterns), reverse=True)
+        weights = [example["weight"] for example in each["examples"]]
+        assert weights == pytest.approx(ranked[1::3], abs=1e-4)  # the middle one of three texts a decile
+        ends = [{ends for _, ends in example["parts"]} for example in each["examples"] if example["weight"]]
+        assert all({"query", "key"} <= of_text for of_text in ends)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.distribution import TextWeights, sampled_weights
 from attnviz.commands.profile.examples import find_examples
 from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
@@ -76,6 +77,7 @@ class Profile(Result):
     text_notes: tuple[str, ...] = ()  # on how the corpora were read
     chats: tuple[ChatScores, ...] = ()  # attention between the roles of chats, and the lookback ratio of their answers
     frequencies: str | None = None  # the list that says which tokens are rare; None where the corpora do
+    texts: Sequence[TextWeights] = ()  # a random sample, for examples across the distribution
     export: str | None = None  # the tool for which files are written, too
 
     def roles_by_head(self) -> dict[HeadId, list[Role]]:
@@ -228,7 +230,8 @@ def profile_heads(
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
     if run is None:
         return None
-    return replace(_profile(run, fresh, weights, repeats, examples), export=export)
+    texts = sampled_weights(run) if examples else ()
+    return replace(_profile(run, fresh, weights, repeats, examples), texts=texts, export=export)
 
 
 def refuse_list(checkpoint: Checkpoint) -> None:

@@ -4,6 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
+from attnviz.commands.profile.distribution import DECILES
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
@@ -18,7 +21,7 @@ from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
+from attnviz.profiles.examples import Example, RoleExamples, Unit, parts_of_text
 from attnviz.wording import counted, visible
 
 
@@ -57,7 +60,10 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "command_line": {"program": ["profile"], "texts": texts, "options": options},
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": list(_tables(profile)),
-        "examples": [sentences_entry(role, judged[role.id, role.role]) for role in profile.examples],
+        "examples": [
+            *(sentences_entry(role, judged[role.id, role.role]) for role in profile.examples),
+            *(_by_decile(profile, head) for head in of_heads if len(profile.texts) >= DECILES),
+        ],
     }
     shares = [pair for pair in profile.chats if pair.measure == SHARE]
     if shares:  # the roles of chats, and the share of every head from one to another
@@ -110,13 +116,30 @@ def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
     name = role_name(of.role, of.direction)
     failed = "" if role is not None and role.holds else "does not pass"
     numbers = filter(None, (failed, "" if role is None else role_numbers(role)))
-    examples = []
-    for example_name, example in named_examples(of):
-        right = None if example.hit else short_float(example.gold_weight)
-        weight, parts = short_float(example.weight), _runs(example)
-        examples.append({"name": example_name, "hit": example.hit, "weight": weight, "right": right, "parts": parts})
+    examples = [_sentence(example_name, example, example.hit) for example_name, example in named_examples(of)]
     title = f"{name}: {', '.join(numbers)}"
     return {"head": str(of.id), "role": role_name(of.role, None), "title": title, "examples": examples}
+
+
+def _sentence(name: str, example: Example, hit: bool | None) -> dict[str, Any]:
+    right = None if example.hit else short_float(example.gold_weight)
+    weight, parts = short_float(example.weight), _runs(example)
+    return {"name": name, "hit": hit, "weight": weight, "right": right, "parts": parts}
+
+
+def _by_decile(profile: Profile, head: HeadId) -> dict[str, Any]:
+    """The text in the middle of each decile of a head's largest weight from one content token to another."""
+    found = [(text, *text.strongest(head, torch.tensor(text.item.sink))) for text in profile.texts]
+    found.sort(key=lambda text: -text[1])
+    examples = []
+    for decile in range(DECILES):
+        text, weight, *pair = found[(2 * decile + 1) * len(found) // (2 * DECILES)]
+        source, offsets = text.item.source, text.item.offsets
+        query, key = (Unit(text.item.pieces[place], *offsets[place]) for place in pair)
+        example = Example(text.corpus, source.number, source.text, query, key, weight, True, None, None)
+        examples.append(_sentence(f"decile {DECILES - decile}", example, None))
+    role = "all texts, by decile"
+    return {"head": str(head), "role": role, "title": f"{role} of its largest weight", "examples": examples}
 
 
 def _runs(example: Example) -> list[list[str]]:
