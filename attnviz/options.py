@@ -40,7 +40,7 @@ PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched predicti
 # what the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`
 PATH_NETWORKS = ("frozen", "run")
 
-DUO_ATTENTION = "duo-attention"  # the tool in whose form a profile is written
+DUO_ATTENTION, HEADVIS = "duo-attention", "headvis"  # tools in whose forms a profile is written
 
 # by what the effect of removing heads is measured; a model has two or three of them
 ABLATE_METRICS = ("loss", "kl", "margin", "changed", "logit_difference", "cosine", "l2")
@@ -375,8 +375,8 @@ COMMANDS = {
                    "may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
             Option("export", str, "Also write a folder that another tool reads: duo-attention (retrieval scores of KV "
-                   "heads, with --repeats; attnviz check holds them against a model).", None, "TOOL",
-                   choices=(DUO_ATTENTION,)),
+                   "heads, with --repeats; attnviz check holds them against a model) or headvis (its data, with a "
+                   "corpus).", None, "TOOL", choices=(DUO_ATTENTION, HEADVIS)),
         ),
         pictures=_figures("profile"),
         output=(

@@ -230,7 +230,7 @@ VALUES = {
     **{"residual": 0.25, "method": "zero", "dtype": "float64", "memory": "64M", "direction": "noise"},
     **{
         "metric": "kl",
-        "export": "duo-attention",
+        "export": "headvis",
         "networks": "run",
         "order_by": "kl",
         "frequencies": Path("x"),

@@ -13,6 +13,7 @@ import torch
 import attnviz
 from attnviz.commands.check.head_lists import read_head_list
 from attnviz.commands.check.measure import RETRIEVED
+from attnviz.commands.profile.distribution import DECILES
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
 from attnviz.errors import OutputError, UsageError
@@ -52,8 +53,8 @@ def duo(model: Checkpoint, lines: Path) -> Profile:
 
 
 @pytest.fixture(scope="module")
-def sampled(model: Checkpoint, lines: Path) -> Profile:
-    return profiled(model, lines, examples=1, batch_size=7)
+def headvis(model: Checkpoint, lines: Path) -> Profile:
+    return profiled(model, lines, export="headvis", batch_size=7)
 
 
 @pytest.mark.parametrize(("family", "n_kv_heads"), [("llama", 2), ("llama", 1), ("llama", 4), ("gpt_neox", 4)])
@@ -180,7 +181,9 @@ def test_a_list_that_is_damaged_or_of_another_model_is_refused_in_a_line(spoil: 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("export", "repeats", "with_text"), [("duo-attention", False, True), ("csv", True, True)])
+@pytest.mark.parametrize(
+    ("export", "repeats", "with_text"), [("duo-attention", False, True), ("headvis", True, False), ("csv", True, True)]
+)
 def test_what_cannot_be_exported_is_refused_before_it_is_measured(
     export: str, repeats: bool, with_text: bool, model: Checkpoint, lines: Path
 ):
@@ -206,10 +209,38 @@ def largest_beyond(pattern: np.ndarray) -> float:
     return max([pattern[q, k] for q in range(1, n) for k in range(1, n) if q != k], default=0.0)
 
 
-def test_the_page_has_a_text_of_every_decile_of_each_head(sampled: Profile, model: Checkpoint):
-    entries = [each for each in page_data(sampled, ViewOptions())["examples"] if each["role"].startswith("all texts")]
+def test_head_vis_gets_weights_and_deciles_in_its_form(headvis: Profile, model: Checkpoint, tmp_path: Path):
+    headvis.save(tmp_path / "out", figures=["none"])
+    folder = tmp_path / "out" / "headvis"
+    config, rows = (json.loads((folder / name).read_text()) for name in ("config.json", "scatter_data.json"))
+    assert config["heads"] == [[row["layer"], row["head"]] for row in rows]
+    assert all({"layer", "head", *config["metrics"]} == {*row} for row in rows)
+    assert set(config["metrics"]) == set(config["metric_descriptions"])
+    texts = {text.item.source.text: patterns_of(text.item.source.text, model) for text in headvis.texts}
+    by_number = [texts[text.item.source.text] for text in headvis.texts]
+    for layer, head in config["heads"]:
+        name = config["head_data_pattern"].format(layer=layer, head=head)
+        sequences = json.loads((folder / "heads" / name).read_text())["sequences"]
+        assert sorted(each["interval"] for each in sequences) == sorted([*range(1, DECILES + 1)] * 3)  # of 30 texts
+        for each in sequences:
+            pattern = by_number[each["sequence_id"]][HeadId(layer, head)]
+            n = each["seq_len"]
+            assert len(each["tokens"]) == n == len(pattern)
+            shown = dict(zip(each["attention_indices"], each["attention_values"], strict=True))
+            for q in range(n):
+                clear = sorted((weight for weight in pattern[q] if weight >= 0.006), reverse=True)[:8]
+                row = sorted((shown[q * n + k] for k in range(n) if q * n + k in shown), reverse=True)
+                assert row[: len(clear)] == pytest.approx(clear, abs=1e-4)
+            assert all(value == pytest.approx(pattern[divmod(at, n)], abs=1e-4) for at, value in shown.items())
+            assert each["max_activation"] == pytest.approx(largest_beyond(pattern), abs=1e-4)
+        ranked = sorted(sequences, key=lambda each: each["interval"])
+        assert [each["max_activation"] for each in ranked] == sorted(each["max_activation"] for each in sequences)
+
+
+def test_the_page_has_a_text_of_every_decile_of_each_head(headvis: Profile, model: Checkpoint):
+    entries = page_data(headvis, ViewOptions())["examples"]
     assert [each["head"] for each in entries] == [str(HeadId(*divmod(at, N_HEADS))) for at in range(8)]
-    all_patterns = [patterns_of(text.item.source.text, model) for text in sampled.texts]
+    all_patterns = [patterns_of(text.item.source.text, model) for text in headvis.texts]
     for each in entries:
         id = HeadId.parse(each["head"])
         ranked = sorted((largest_beyond(patterns[id]) for patterns in all_patterns), reverse=True)

@@ -24,7 +24,7 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.opening import Model, refuse_words
-from attnviz.options import DUO_ATTENTION, CorpusOptions, checked
+from attnviz.options import DUO_ATTENTION, HEADVIS, CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, report_once, with_suffix
@@ -170,8 +170,8 @@ def profile_heads(
     """
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
-    if export == DUO_ATTENTION and not repeats:
-        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}.")
+    if export and not {DUO_ATTENTION: repeats, HEADVIS: paths}[export]:
+        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     process = this_process()
     columns, opening = Columns.taken(reading)
     corpora = open_corpora(paths, columns)
@@ -230,7 +230,7 @@ def profile_heads(
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
     if run is None:
         return None
-    texts = sampled_weights(run) if examples else ()
+    texts = sampled_weights(run) if examples or export == HEADVIS else ()
     return replace(_profile(run, fresh, weights, repeats, examples), texts=texts, export=export)
 
 
