@@ -40,6 +40,8 @@ PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched predicti
 # what the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`
 PATH_NETWORKS = ("frozen", "run")
 
+DUO_ATTENTION, HEADVIS = "duo-attention", "headvis"  # tools in whose forms a profile is written
+
 # by what the effect of removing heads is measured; a model has two or three of them
 ABLATE_METRICS = ("loss", "kl", "margin", "changed", "logit_difference", "cosine", "l2")
 MOST_EXAMPLES = 100  # examples of a kind that can be asked for, of each role of each head: all are in memory
@@ -231,6 +233,8 @@ _OUT = Option("out", str, "Folder for the results. Default: a folder of attnviz-
 _JSON = _switch("as_json", "Print the JSON document and nothing else.", False, "--json")
 _TABLE = Option("table", str, "Also write the CSV file as a table for a paper, with a caption: tex (booktabs, as wide "
                 "as a column or a page) or md.", None, "FORMAT", choices=("tex", "md"))
+_BY = Option("by", str, "Also write and print a table by kv-head: for each KV head (keys and values, which several "
+             "heads may share) the means of its heads.", None, "kv-head", choices=("kv-head",))
 _QUIET = _switch("quiet", "Print no tables, no progress and no messages.", False, "--quiet", "-q")
 _FILES = (
     _OUT,
@@ -299,10 +303,10 @@ COMMANDS = {
             _switch("save_attention", "Also write attention.safetensors, one tensor a layer."),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean; "
                  "and in relations, those that find most. Default: a few heads of each kind."),
-            _TABLE, *_FILES,
+            _BY, _TABLE, *_FILES,
         ),
         of_one=(
-            "audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts",
+            "audio", "pair", "target", "token", "generate", "relation", "queries", "spans", "contacts", "by",
         ),
         of_many=("text_column", "pair_column", "label_column", "alignments"),
     ),
@@ -370,6 +374,9 @@ COMMANDS = {
                    "paper; with --figures, --format or --width pictures are drawn. Instead of a corpus, a profile.json "
                    "may be named. May be given more than once.", (),
                    "HEADS|ROLE|roles"),
+            Option("export", str, "Also write a folder that another tool reads: duo-attention (retrieval scores of KV "
+                   "heads, with --repeats; attnviz check holds them against a model) or headvis (its data, with a "
+                   "corpus).", None, "TOOL", choices=(DUO_ATTENTION, HEADVIS)),
         ),
         pictures=_figures("profile"),
         output=(
@@ -377,7 +384,7 @@ COMMANDS = {
                    "no fewer texts than before.", flags=("--store/--no-store",)),
             _top("Number of rows in each table; with --show of hits and failures of each head. Default: 5 on "
                  "the first screen (of heads 10 without a treebank), 15 with --verbose; with --show 2."),
-            _TABLE, *_FILES,
+            _BY, _TABLE, *_FILES,
         ),
     ),
     "explain": Command(
@@ -546,8 +553,8 @@ COMMANDS = {
     "check": Command(
         ("check",),
         text=(
-            Option("files", list[Path], "A TOML file of claims; with --published corpora, as for attnviz profile. "
-                   "Default: claims.toml.", (), "FILE", positional=True),
+            Option("files", list[Path], "A TOML file of claims, or a list of heads for DuoAttention (its folder); with "
+                   "--published corpora, as for attnviz profile. Default: claims.toml.", (), "FILE", positional=True),
             *_COLUMNS, _LABEL_COLUMN,
             replace(_MODEL[0], help=_MODEL[0].help.replace("Default: ", "Default: the one that the file names, ")),
             *_MODEL[1:], _TRUNCATE, _DEVICE[0], *_DEVICE[2:],
@@ -652,6 +659,7 @@ class ViewOptionNames(TypedDict, total=False):
     save_attention: bool
     relation: str | None
     table: str | None
+    by: str | None
 
 
 class DrawingOptionNames(ViewOptionNames, total=False):

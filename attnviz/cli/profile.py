@@ -36,10 +36,8 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             Induction and duplicate-token heads; needs no corpus.
         attnviz profile --show L2H8
             What a stored profile says of a head, with examples.
-        attnviz profile --show syntactic --table tex
-            The relations that heads find by a stored profile, as a table for a paper.
-        attnviz profile --show roles --figures roles --format pdf --width column
-            The map of roles once more, for a column of a paper.
+        attnviz profile --show roles --table tex --width column
+            Its roles as a table for a paper, with figures for a column.
     """
     if show:
         return _show(run, split_names(show), corpora)

@@ -196,7 +196,7 @@ _NATIVE = (
 # First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures.
 OWN_WORDS = (
     "alignment apart baseline broad confidence contacts copy copying coreference current diagonal diagonality distance "
-    "duplicate entropy head id inactive induction label layer local long next none nowhere offset page patterns "
+    "duplicate entropy head id inactive induction kv label layer local long next none nowhere offset page patterns "
     "previous profile published queries rare relation retrieval role rows semantic sink special stack syntactic too "
     "total unnamed"
 ).split()

@@ -28,7 +28,7 @@ export class ExamplesPanel {
     root.append(
       element("h2", { text: "Examples" }),
       element("div", { class: "controls" }, this.heads.field, ofRole.field),
-      element("p", { class: "note", text: "Best: hits of most weight. Failure: misses of most weight. Best of broad: attention spread most; failure: not spread. Underlined: the word that attends, and the one that it attends to most, in colour; dotted: the right one, where that is another." }),
+      element("p", { class: "note", text: "Best: hits of most weight. Failure: misses of most weight. Best of broad: attention spread most; failure: not spread. Decile: the middle one of a tenth of a random sample, ordered by the largest weight between content tokens. Underlined: the word that attends, and the one that it attends to most, in colour; dotted: the right one, where that is another." }),
       this.list,
     );
     this.show();
@@ -53,12 +53,12 @@ export class ExamplesPanel {
 
 /** @param {import("./patterns.js").Sentence} sentence */
 function line({ name, hit, weight, right, parts }) {
-  const kind = hit ? "hit" : "miss";
+  const kind = hit === false ? "miss" : "hit";
   const text = element("bdi", { dir: "auto" });
   for (const [words, ends] of parts) text.append(ends ? element("span", { class: `${ends} ${kind}`, text: words }) : words);
   return element("tr", {},
     element("td", { class: "quiet", text: name }),
-    element("td", { class: kind, text: hit ? "✓ hit" : "✗ miss" }),
+    element("td", { class: kind, text: hit === null ? "" : hit ? "✓ hit" : "✗ miss" }),
     element("td", { class: "number", text: weight.toFixed(2) }),
     element("td", { class: "number quiet", text: right === null ? "" : `right: ${right.toFixed(2)}` }),
     element("td", {}, text));

@@ -24,7 +24,7 @@
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>, families: Record<string, Family>,
  *   command_line: {program: string[], texts: string[], options: string[], scale?: string}, start: Start, tables: Table[], examples?: Examples[], spans?: Spans}} PageData
- * @typedef {{name: string, hit: boolean, weight: number, right: number|null, parts: [string, string][]}} Sentence
+ * @typedef {{name: string, hit: boolean|null, weight: number, right: number|null, parts: [string, string][]}} Sentence
  *   right: weight of the right one, where the head attends to another; parts: text, and what it is an end of
  * @typedef {{head: string, role: string, title: string, examples: Sentence[]}} Examples  of one role of a head
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names

@@ -1,16 +1,18 @@
 """Rows as a table of a paper: in LaTeX, with booktabs alone, as wide as a column or a page; or in Markdown."""
 
 import math
+import re
 import string
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from attnviz.judge.verdicts import ENOUGH, NO_LABEL
+from attnviz.measures.patterns import describes
 from attnviz.present.documents import joined
 from attnviz.present.fields import NamedTable
 from attnviz.present.latex import latex
-from attnviz.present.published import ARROWS, shown_baseline
+from attnviz.present.published import ARROWS, DESCRIBING, shown_baseline
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.wording import rounded
 
@@ -67,6 +69,8 @@ def paper_table(kind: str, table: NamedTable[Any], names: Sequence[str], caption
     columns = _columns(names, rows, table.meanings())
     if any(_is_unsure(name, row) for name in names for row in rows):
         caption += f" A question mark: an indication only, n below {ENOUGH}."
+    if any(describes(str(row.get(name))) for name in names for row in rows):
+        caption += f" {DESCRIBING}"
     if kind == "md":
         rule = ["---:" if column.is_number else "---" for column in columns]
         lines = zip(*([column.head, *column.cells] for column in columns), strict=True)
@@ -145,15 +149,21 @@ def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dic
 
 
 def _cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The cells of a column; fractions have two decimals, or as many as show two digits of the largest."""
+    """The cells of a column; fractions have two decimals, or as many as show two digits of the largest.
+
+    What a score is held against has as many as the score.
+    """
     values = [row[name] for row in rows]
+    score = re.sub("(baseline|untrained)$", "score", name)
+    scored = [value for row in rows for value in (row[name], row.get(score)) if isinstance(value, float)]
     if name.endswith("baseline"):
         values = [shown_baseline(value) for value in values]
-    largest = max((abs(value) for value in values if isinstance(value, float)), default=0.0)
+    largest = max(map(abs, scored), default=0.0)
     digits = max(2, 1 - math.floor(math.log10(largest))) if largest else 2
     cells = []
     for value, row in zip(values, rows, strict=True):
         text = rounded(value, digits) if isinstance(value, float) else str(joined(value)).removeprefix(SYNTACTIC)
+        text = f"{value:,}" if type(value) is int else text
         mark = "?" if _is_unsure(name, row) else ""
         cells.append("" if value is None else f"{ARROWS.get(text, text)}{mark}")
     return cells

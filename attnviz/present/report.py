@@ -107,8 +107,9 @@ class CommandSpec(Generic[R]):
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
     # name and rows of a JSONL file; None if there is none
     lines: "tuple[str, Callable[[R, ViewOptions], Iterable[dict[str, Any]]]] | None" = None
-    # other tables of a result, by the names of their CSV files
-    further: "Callable[[R, ViewOptions], dict[str, NamedTable[Any]]] | None" = None
+    kv_heads: "Callable[[R], NamedTable[Any]] | None" = None  # the table of ``--by kv-head``
+    # names and contents of other files
+    further: "Callable[[R, ViewOptions], Iterable[tuple[str, str]]] | None" = None
     # name and content of the safetensors file, written on request; None if there is none
     tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
 

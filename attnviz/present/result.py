@@ -179,13 +179,21 @@ class Result:
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
         from attnviz.models.opening import encoder_note
-        from attnviz.present.tables import cut_note, notes, spaced
+        from attnviz.present.tables import cut_note, first_rows, notes, spaced
 
         checkpoint = getattr(self, "checkpoint", None)
         lines = [] if checkpoint is None else [encoder_note(checkpoint)]
         if isinstance(self, TextResult):
             lines.append(cut_note(self.tokens))
-        return spaced([*spec_of(self.command).tables(self, choices), notes(*lines, *self.reading_notes)])
+        tables = [*spec_of(self.command).tables(self, choices)]
+        for by_kv in self._by_kv_head(choices):
+            file, rows = f"{self.command}-kv-heads.csv", choices.rows(12)
+            tables.append(first_rows("KV heads", by_kv.fields, by_kv.rows, rows, file, noun="KV head"))
+        return spaced([*tables, notes(*lines, *self.reading_notes)])
+
+    def _by_kv_head(self, choices: "ViewOptions") -> "list[NamedTable[Any]]":
+        table = spec_of(self.command).kv_heads
+        return [table(self)] if choices.by and table is not None else []
 
     @checked
     def save(
@@ -271,9 +279,11 @@ class Result:
             for name, text in caption_files(whole).items():
                 output.write(within + name, text)
         output.write(f"{within}{stem}.csv", table.csv())
+        for by_kv in self._by_kv_head(choices):
+            output.write(f"{within}{stem}-kv-heads.csv", by_kv.csv())
         if spec.further is not None:
-            for name, other in spec.further(self, choices).items():
-                output.write(f"{within}{name}", other.csv())
+            for name, content in spec.further(self, choices):
+                output.write(f"{within}{name}", content)
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
@@ -368,7 +378,8 @@ class Result:
         from attnviz.measures.patterns import PATTERNS
 
         spec = spec_of(self.command)
-        content = spec.content(self, choices) | ({table.name: table.entries()} if table.name else {})
+        tables = [table, *self._by_kv_head(choices)]
+        content = spec.content(self, choices) | {each.name: each.entries() for each in tables if each.name}
         plugins = plugins_used(
             architecture=[model.get("architecture") for model in _models_of(content)],
             pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],

@@ -36,6 +36,7 @@ class ViewOptions:
     save_attention: bool = False
     relation: str | None = None
     table: str | None = None
+    by: str | None = None  # kv-head: also a table by KV head
 
     def rows(self, few: int) -> int | None:
         """Rows of a table: ``top``, on the first screen ``few`` at most."""

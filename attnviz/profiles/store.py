@@ -22,7 +22,7 @@ from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import describes
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
-from attnviz.models.sources import Source, weights_sha256
+from attnviz.models.sources import FULL_NAMES, Source, weights_sha256
 from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
 from attnviz.profiles.parts import Merged, corpus_in_words, measured_on, merged, part_of, parts_of
 
@@ -63,7 +63,8 @@ class StoredProfile:
 
     @property
     def model(self) -> dict[str, Any]:
-        return dict(self.document["model"])
+        model = self.document["model"]
+        return {"full_name": FULL_NAMES.get(model["name"], model["name"]), **model}
 
     @property
     def licences(self) -> dict[str, str]:

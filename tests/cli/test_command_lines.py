@@ -228,7 +228,14 @@ NEEDED = {
 VALUES = {
     **{"select": ["L0"], "role": ["x"], "spans": ["end=away"], "at": ["last"], "sender": ["L0"]},
     **{"residual": 0.25, "method": "zero", "dtype": "float64", "memory": "64M", "direction": "noise"},
-    **{"metric": "kl", "networks": "run", "order_by": "kl", "frequencies": Path("x"), "contacts": Path("x")},
+    **{
+        "metric": "kl",
+        "export": "headvis",
+        "networks": "run",
+        "order_by": "kl",
+        "frequencies": Path("x"),
+        "contacts": Path("x"),
+    },
 }
 """What is typed for options that do not take every number or text."""
 

@@ -70,7 +70,7 @@ LINES = [
     "check --published wu-2024 -m ./bert texts.txt",
     "check --published mcdougall-2023 -m ./bert texts.txt",
     *(f"check {name}.toml" for name in CLAIMS),
-    "compare --corpus texts.txt -m ./bert -m tiny-gpt2",
+    "compare --corpus table.csv -m ./bert -m tiny-gpt2 --text-column text --label-column title",
     'compare "one two" -m ./bert -m tiny-gpt2',
     'compare "one two" -m ./bert -m ./bert --select L9H9',
     'heads "one two" --select L9H9',

@@ -275,6 +275,14 @@ def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None
     assert rows[0][4].split() == content["texts"][role["best"][0]["text"]]["text"].split()
 
 
+def check_a_text_of_every_decile_is_neither_hit_nor_miss(page: Page, _: Analysis) -> None:
+    page.open("profile/profile.html", "#head=L0H1")
+    page.choose("examples-role", "all texts, by decile")
+    page.choose("examples-head", "L0H1")
+    rows = page.table("#examples")
+    assert [row[:2] for row in rows] == [[f"decile {decile}", ""] for decile in range(10, 0, -1)]
+
+
 def check_the_page_opens_with_the_first_look_whose_rows_open_heads(page: Page, analysis: Analysis) -> None:
     page.open("heads.html", "#head=L0H0")
     said = [page.text("h1"), *filter(None, page.text("#sentences").splitlines())]
@@ -318,7 +326,8 @@ def check_what_is_masked_is_told_from_zero(page: Page, _: Analysis) -> None:
         "(canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
         ".filter((_, at) => at % 4 === 3))(document.querySelector('.thumbnail'))"
     )
-    of_tokens, of_words = (windowed(words).context_of(0).allowed.numpy() for words in (False, True))
+    contexts = [windowed(words).context_of(0) for words in (False, True)]
+    of_tokens, of_words = (context.allowed_rows(0, len(context.units)).numpy() for context in contexts)
     for address, allowed in {
         "windowed-token.html": of_tokens,
         "windowed-token.html#words=1": of_words,

@@ -23,7 +23,7 @@ class CheckedClaim:
     source: str = ""  # the stored profile, or the profile's corpora; '' where the claim names all
     reason: str = ""  # why it fails or cannot be decided, where the numbers do not say so
     sentence: str | None = None  # of a role, for a paper
-    untrained: float | None = None  # of a paper's table the same number of an untrained copy; None elsewhere
+    untrained: float | None = None  # of a role, or in a paper's table, the same of an untrained copy
 
 
 def bounded(claim: Claim, value: float, n: int, **evidence: Any) -> CheckedClaim:

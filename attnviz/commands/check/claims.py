@@ -16,6 +16,7 @@ from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
 from attnviz.commands.ablate.inputs import METRICS
+from attnviz.commands.check.head_lists import read_head_list
 from attnviz.commands.profile.measure import Profile
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
@@ -84,9 +85,14 @@ class Claim:
 def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     """The claims of a TOML file, the model that it names, and where; names of files beside it are found from anywhere.
 
+    Of a list of heads the model alone.
+
     Raises:
         UsageError: it cannot be read, or a key, a value or a name is wrong; with the line.
     """
+    listed = read_head_list(path)
+    if listed is not None:
+        return (), listed.model, f"{listed.file}: "
     try:
         text = path.read_text(encoding="utf-8-sig")
         of_file = tomllib.loads(text)

@@ -11,6 +11,7 @@ from attnviz.commands.ablate.inputs import metrics_of, prediction_kind, read_sou
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
 from attnviz.commands.check.claims import CLAIMS_FILE, Claim, placed, read_claims, write_claims
+from attnviz.commands.check.head_lists import HeadList, read_head_list
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
@@ -18,16 +19,20 @@ from attnviz.commands.compare.measure import Comparison, compare
 from attnviz.commands.compare.sides import check_shapes
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
+from attnviz.commands.profile.exports import retrieval_scores
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import ProcessError, UsageError
 from attnviz.judge.roles import Role
+from attnviz.judge.rules import RETRIEVED
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
-from attnviz.measures.patterns import ROLES_ON_REPEATS
+from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS
+from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.options import COMMANDS, checked
 from attnviz.present.claim import sentence
+from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import ARROWS
 from attnviz.present.result import Result
@@ -100,7 +105,7 @@ def check(
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Check:
-    """Hold the claims of a TOML file against measurements of its model, or of another one.
+    """Hold the claims of a TOML file, or a list of heads for DuoAttention, against measurements of a model.
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, or the rows of its
     table, and ``files`` are corpora. With ``init``, corpora, the file is first written: what the clearest heads do over
@@ -136,6 +141,9 @@ def check(
     of_profile = {**run, **of_tables, "frequencies": frequencies}
     profiles = dict[tuple[Path, ...], Profile]()
     table = paper = stored = None
+    listed = None if init or published is not None else read_head_list(paths[0])
+    if listed is not None:
+        listed.refuse(checkpoint)
     if init:
         profile = _profile(checkpoint, init, True, of_profile)
         again = {
@@ -176,6 +184,8 @@ def check(
         if table.needs_corpus:
             paper.opened()
     rows = [*_held(of_heads, checkpoint, stored, profiles, opened, of_ablation, of_profile)]
+    if listed is not None:
+        rows += _listed(listed, _profile(checkpoint, (), True, of_profile))
     if paper is not None:
         rows += paper.table.measure(paper)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
@@ -205,6 +215,17 @@ def _of_paper(
             of_role: Any = {"what": role, "direction": direction or "", "corpus": corpora, "published": said}
             claims.append(Claim(place=name, kind="role", head=str(head.id), **of_role))
     return table, tuple(claims)
+
+
+def _listed(listed: HeadList, profile: Profile) -> Iterator[CheckedClaim]:
+    """The entries of a list: whether a KV head retrieves, or does not."""
+    entries = [entry for row in listed.rows for entry in row]
+    scores = zip(kv_groups(profile.checkpoint), entries, retrieval_scores(profile), strict=True)
+    for (layer, number), entry, (score, interval) in scores:
+        what = {"place": str(listed.file), "line": layer + 1, "kind": "kv-head", "what": RETRIEVAL}
+        bound = {"at_least" if entry >= listed.threshold else "at_most": RETRIEVED}
+        claim: Any = {**what, **bound, "head": f"L{layer} KV {number}", "published": f"({entry:g} there)"}
+        yield bounded(Claim(**claim), score, SEQUENCES, interval=interval, source=profile.source(RETRIEVAL))
 
 
 def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[str | Path], limit: int | None) -> None:
@@ -353,8 +374,8 @@ def _distance(claim: Claim, compared: Comparison | CorpusComparison) -> CheckedC
 def _judged(claim: Claim, role: Role, source: str, model: str) -> CheckedClaim:
     """A role by the claim's bounds; without any the head must have it."""
     ends = (role.score, role.score) if role.describes else role.interval
-    found = {"baseline": role.baseline, "source": source, "sentence": sentence(role, model) or None}
-    by_bounds = bounded(claim, role.score, role.n, interval=ends, **found)
+    found = {"baseline": role.baseline, "untrained": role.untrained, "sentence": sentence(role, model) or None}
+    by_bounds = bounded(claim, role.score, role.n, interval=ends, source=source, **found)
     if role.too_few:
         return replace(by_bounds, verdict=UNDECIDED, reason=f"too few for a verdict: {role.too_few}")
     if role.describes:

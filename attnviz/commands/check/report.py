@@ -12,7 +12,7 @@ from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, VE
 from attnviz.commands.check.measure import Check
 from attnviz.measures.estimates import Interval
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import Field, NamedTable, plain
+from attnviz.present.fields import ID, Field, NamedTable, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import shown_baseline
@@ -23,6 +23,9 @@ from attnviz.printable import one_line
 from attnviz.wording import amount, counted, span
 
 
+_MEANINGS = {"head": ID, "what": "what is claimed of it"}
+
+
 def _of_claim(name: str) -> Field[CheckedClaim]:
     """An attribute of the claim; None where it is empty."""
 
@@ -30,7 +33,7 @@ def _of_claim(name: str) -> Field[CheckedClaim]:
         given = getattr(row.claim, name)
         return None if given in ("", ()) else [*map(str, given)] if name == "corpus" else given
 
-    return Field(name.capitalize(), value, name=name)
+    return Field(name.capitalize(), value, name=name, meaning=_MEANINGS.get(name, ""))
 
 
 def _interval(ends: Interval | None) -> str:
@@ -40,7 +43,12 @@ def _interval(ends: Interval | None) -> str:
 
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
 _MEASURED: tuple[Field[CheckedClaim], ...] = (
-    Field("Measured", name="measured", write=lambda value: amount(value) if isinstance(value, float) else value),
+    Field(
+        "Measured",
+        name="measured",
+        write=lambda value: amount(value) if isinstance(value, float) else value,
+        meaning="the number that decides",
+    ),
     Field("Baseline", name="baseline", write=shown_baseline, detail=True, meaning="the same of the best guess"),
     Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
     Field("Untrained", name="untrained", detail=True, meaning="the best head of a freshly initialised copy"),
@@ -48,7 +56,7 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field("Verdict", name="verdict"),
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"), Field(name="sentence", csv={}))
-_OF_PAPER = "line head kind what verdict measured low high baseline untrained n at_least at_most direction text corpus"
+_OF_PAPER = "head what verdict measured low high baseline untrained n at_least at_most direction text corpus"
 _OF_TABLE = ("cited", "data", "metric", "threshold")
 _FEW = 14  # claims on the first screen; of more those that hold are left out
 

@@ -21,6 +21,7 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextConte
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, entry, plain
+from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
@@ -128,6 +129,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
 
     return [
         *HEAD,
+        kv_head_field(analysis.checkpoint),
         _statistic("entropy"),
         Field(value=lambda head: context(head).uniform["entropy"], name="entropy_uniform"),
         *(_statistic(name) for name in SCALARS if name != "entropy"),
@@ -155,7 +157,8 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         Field(
             value=role,
             name="role",
-            meaning="what it does most clearly over a corpus, with the numbers of this",
+            meaning="what it does most clearly over a corpus; its direction, score, best guess and n are of the corpus, "
+            "and in text says whether this text has it",
             csv={
                 "role": ("name",),
                 **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},
@@ -206,10 +209,16 @@ def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindin
     return NamedTable("heads", whole.fields, rows)
 
 
-def _further(analysis: Analysis, choices: ViewOptions) -> dict[str, NamedTable[Any]]:
-    if analysis.spans is None:
-        return {}
-    return {"heads-spans.csv": span_table(analysis.spans, analysis.select(choices.select))}
+def _further(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[str, str]]:
+    if analysis.spans is not None:
+        yield "heads-spans.csv", span_table(analysis.spans, analysis.select(choices.select)).csv()
+
+
+def _kv_heads(analysis: Analysis) -> NamedTable[dict[str, Any]]:
+    names, heads = analysis.heads[0].statistics, analysis.heads
+    return kv_table(
+        analysis.checkpoint, {name: {head.id: head.statistics.get(name) for head in heads} for name in names}
+    )
 
 
 def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
@@ -260,6 +269,7 @@ SPEC = CommandSpec(
     tables=head_tables,
     table=table,
     patterns=True,
+    kv_heads=_kv_heads,
     further=_further,
     tensors=("attention.safetensors", _attention_bytes),
     in_paper=_in_paper,

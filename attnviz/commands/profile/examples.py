@@ -57,24 +57,24 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
     attention = SampledAttention(settings.checkpoint, settings.seed)
     for number, corpus in enumerate(settings.corpora):
         wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in shown)
-        drawn = _drawn(settings, number) if wanted else []
+        sample = drawn(settings, number, SAMPLED_TEXTS) if wanted else []
         done = 0
-        texts = (text for text in map(run.prepared, drawn) if text is not None)
+        texts = (text for text in map(run.prepared, sample) if text is not None)
         for batch in batches(settings.checkpoint, texts, settings.batch_size, lambda *_: None):
             search.look(attention, number, batch)
             done += len(batch.items)
-            settings.progress(f"{corpus.path.name}, examples", done, len(drawn))
+            settings.progress(f"{corpus.path.name}, examples", done, len(sample))
     return search.examples()
 
 
-def _drawn(settings: RunSettings, number: int) -> list[Text]:
-    """A random sample of a corpus, in the order of its texts."""
+def drawn(settings: RunSettings, number: int, most: int) -> list[Text]:
+    """A random sample of a corpus, ``most`` texts at most, in their order."""
 
     def priority(text: Text) -> float:
         return random.Random(f"{settings.seed}:{number}:{text.number}").random()  # noqa: S311 - a sample, not a secret
 
     texts = read_texts(settings.corpora[number], settings.limit)
-    return sorted(nsmallest(SAMPLED_TEXTS, texts, key=priority), key=attrgetter("number"))
+    return sorted(nsmallest(most, texts, key=priority), key=attrgetter("number"))
 
 
 class TopExamples:

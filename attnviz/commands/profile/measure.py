@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.distribution import TextWeights, sampled_weights
 from attnviz.commands.profile.examples import find_examples
 from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
@@ -18,12 +19,12 @@ from attnviz.measures.chats import ChatScores
 from attnviz.measures.names import NameCount
 from attnviz.measures.patterns import REGISTRY, ROLES_ON_REPEATS
 from attnviz.measures.relations import RelationCount
-from attnviz.measures.repeats import RepeatScores
+from attnviz.measures.repeats import Needles, RepeatScores
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.opening import Model, refuse_words
-from attnviz.options import CorpusOptions, checked
+from attnviz.options import DUO_ATTENTION, HEADVIS, CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, report_once, with_suffix
@@ -76,6 +77,8 @@ class Profile(Result):
     text_notes: tuple[str, ...] = ()  # on how the corpora were read
     chats: tuple[ChatScores, ...] = ()  # attention between the roles of chats, and the lookback ratio of their answers
     frequencies: str | None = None  # the list that says which tokens are rare; None where the corpora do
+    texts: Sequence[TextWeights] = ()  # a random sample, for examples across the distribution
+    export: str | None = None  # the tool for which files are written, too
 
     def roles_by_head(self) -> dict[HeadId, list[Role]]:
         """Roles that each head has, the clearest first; heads without roles included."""
@@ -140,6 +143,7 @@ def profile_heads(
     control: bool = True,
     examples: int = 8,
     frequencies: str | Path | None = None,
+    export: str | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -166,6 +170,8 @@ def profile_heads(
     """
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
+    if export and not {DUO_ATTENTION: repeats, HEADVIS: paths}[export]:
+        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     process = this_process()
     columns, opening = Columns.taken(reading)
     corpora = open_corpora(paths, columns)
@@ -174,6 +180,8 @@ def profile_heads(
     of_words = [corpus.path for corpus in corpora if corpus.has_words_marked]
     refuse_words(checkpoint, parser=parser, corpora=of_words)
     parse = parse if checkpoint.architecture.has_words else None
+    if export == DUO_ATTENTION:
+        refuse_list(checkpoint)
     if control and checkpoint.weight_devices:
         raise UsageError(
             "the untrained copy that roles are held against would be on one device; with --device-map (device_map=...) "
@@ -220,7 +228,19 @@ def profile_heads(
         if control:
             most = CONTROL_TEXTS if limit is None else min(limit, CONTROL_TEXTS)
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
-    return None if run is None else _profile(run, fresh, weights, repeats, examples)
+    if run is None:
+        return None
+    texts = sampled_weights(run) if examples or export == HEADVIS else ()
+    return replace(_profile(run, fresh, weights, repeats, examples), texts=texts, export=export)
+
+
+def refuse_list(checkpoint: Checkpoint) -> None:
+    """Raise UsageError for a model of which there is no list of retrieval heads."""
+    if checkpoint.other_layers or not Needles(checkpoint, 0, 1).measurable:
+        raise UsageError(
+            f"a list for {DUO_ATTENTION} is of a decoder all of whose layers attend: {checkpoint.name} is none, or "
+            "reads too few tokens."
+        )
 
 
 def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:

@@ -1,25 +1,27 @@
 """The view ``page`` of ``attnviz profile``: roles and relations as tables that sort, heads as a scatter."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
+from attnviz.commands.profile.distribution import DECILES
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
+from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import UNNAMED, Family, family_of_label
 from attnviz.judge.roles import Role, role_key
-from attnviz.measures.chats import LOOKBACK, SHARE
-from attnviz.measures.tallies import OFFSETS
-from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.page.page import colours_entry, families_entry, label_entry, short_float, statistic_entry
-from attnviz.present import statistics
+from attnviz.measures.chats import SHARE
+from attnviz.models.head_ids import HeadId
+from attnviz.page.page import colours_entry, families_entry, label_entry, short_float
 from attnviz.present.fields import pick
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import Example, RoleExamples, parts_of_text
+from attnviz.profiles.examples import Example, RoleExamples, Unit, parts_of_text
 from attnviz.wording import counted, visible
 
 
@@ -49,7 +51,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "end": 1,
         "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
-        "statistics": list(_statistics(profile)),
+        "statistics": list(statistic_entries(profile)),
         "heads": [_entry(head, roles) for head, roles in of_heads.items()],
         "patterns": [],
         "dropped": "",
@@ -58,7 +60,10 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "command_line": {"program": ["profile"], "texts": texts, "options": options},
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": list(_tables(profile)),
-        "examples": [sentences_entry(role, judged[role.id, role.role]) for role in profile.examples],
+        "examples": [
+            *(sentences_entry(role, judged[role.id, role.role]) for role in profile.examples),
+            *(_by_decile(profile, head) for head in of_heads if len(profile.texts) >= DECILES),
+        ],
     }
     shares = [pair for pair in profile.chats if pair.measure == SHARE]
     if shares:  # the roles of chats, and the share of every head from one to another
@@ -95,31 +100,6 @@ def family_of(roles: Sequence[Role]) -> Family:
     return family_of_label(roles[0].role) if roles else UNNAMED
 
 
-def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
-    heads = select_heads((), profile.checkpoint.kinds)
-
-    def column(key: str, title: str, reading: str, uniform: float | None, value: Callable[[HeadId], Any]) -> Any:
-        numbers = (float(value(head)) for head in heads)
-        known = [number if math.isfinite(number) else None for number in numbers]
-        return statistic_entry(key, title, reading, "", [uniform], known)
-
-    if profile.statistics is not None:
-        baselines = profile.statistics.baselines()
-        for name, values in profile.statistics.results().items():
-            if name not in OFFSETS:
-                title = name.replace("_", " ")
-                yield column(name, title, "mean over the corpora", baselines.get(name), values.__getitem__)
-    for pair in profile.chats:
-        if pair.measure == LOOKBACK:
-            uniform, ratios = float(pair.scores.baseline.mean()), pair.scores.scores[0]
-            yield column("lookback", "lookback ratio", statistics.LOOKBACK, uniform, ratios.__getitem__)
-    for name in dict.fromkeys(role.role for role in profile.roles if role.holds):
-        of_role = {role.id: role for role in profile.roles if role.role == name}
-        threshold = next(iter(of_role.values())).threshold
-        scores = dict.fromkeys(heads, math.nan) | {head: role.score for head, role in of_role.items()}
-        yield column(name, f"role {visible(name)}", threshold, None, scores.__getitem__)
-
-
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
     names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
     roles = [role for of_head in profile.roles_by_head().values() for role in of_head]
@@ -136,13 +116,30 @@ def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
     name = role_name(of.role, of.direction)
     failed = "" if role is not None and role.holds else "does not pass"
     numbers = filter(None, (failed, "" if role is None else role_numbers(role)))
-    examples = []
-    for example_name, example in named_examples(of):
-        right = None if example.hit else short_float(example.gold_weight)
-        weight, parts = short_float(example.weight), _runs(example)
-        examples.append({"name": example_name, "hit": example.hit, "weight": weight, "right": right, "parts": parts})
+    examples = [_sentence(example_name, example, example.hit) for example_name, example in named_examples(of)]
     title = f"{name}: {', '.join(numbers)}"
     return {"head": str(of.id), "role": role_name(of.role, None), "title": title, "examples": examples}
+
+
+def _sentence(name: str, example: Example, hit: bool | None) -> dict[str, Any]:
+    right = None if example.hit else short_float(example.gold_weight)
+    weight, parts = short_float(example.weight), _runs(example)
+    return {"name": name, "hit": hit, "weight": weight, "right": right, "parts": parts}
+
+
+def _by_decile(profile: Profile, head: HeadId) -> dict[str, Any]:
+    """The text in the middle of each decile of a head's largest weight from one content token to another."""
+    found = [(text, *text.strongest(head, torch.tensor(text.item.sink))) for text in profile.texts]
+    found.sort(key=lambda text: -text[1])
+    examples = []
+    for decile in range(DECILES):
+        text, weight, *pair = found[(2 * decile + 1) * len(found) // (2 * DECILES)]
+        source, offsets = text.item.source, text.item.offsets
+        query, key = (Unit(text.item.pieces[place], *offsets[place]) for place in pair)
+        example = Example(text.corpus, source.number, source.text, query, key, weight, True, None, None)
+        examples.append(_sentence(f"decile {DECILES - decile}", example, None))
+    role = "all texts, by decile"
+    return {"head": str(head), "role": role, "title": f"{role} of its largest weight", "examples": examples}
 
 
 def _runs(example: Example) -> list[list[str]]:

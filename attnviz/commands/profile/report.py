@@ -2,15 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.commands.profile.exports import exported
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role, role_key
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
@@ -20,10 +22,11 @@ from attnviz.measures.names import NAME_DIRECTIONS, NameCount
 from attnviz.measures.patterns import REGISTRY, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import ID, Field, NamedTable, entry, pick, plain
+from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
@@ -34,9 +37,6 @@ from attnviz.profiles.published import PublishedHead, published_entries, publish
 from attnviz.profiles.store import StoredRelation
 from attnviz.texts.reading import LONGEST, SHORTEST
 from attnviz.wording import counted, rounded, span, visible
-
-if TYPE_CHECKING:
-    from attnviz.commands.profile.show import StoredPictures
 
 _ENDS: dict[str, tuple[int]] = {"low": (0,), "high": (1,)}
 
@@ -76,7 +76,7 @@ ROLE_FIELDS: tuple[Field[Any], ...] = (
         write=lambda score: "" if score is None else score,
         meaning="the score of the best head of a freshly initialised copy",
     ),
-    *(Field(name=name, csv={}) for name in ("threshold", "p", "refuted")),
+    *(Field(name=name, csv={}) for name in ("threshold", "p", "refuted", "offset")),
 )
 
 
@@ -122,7 +122,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
 
 def _relation(profile: Profile, relation: RelationCount) -> dict[str, Any]:
     head, direction, accuracy = relation.best
-    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], best_role(profile, relation))
+    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], best_role(profile.role, relation))
     estimate = relation.accuracy
     return {
         "relation": relation.relation,
@@ -244,7 +244,7 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     """The columns of the table of relations."""
     judged = Counter(role.relation for role in profile.roles)
     passing = Counter(role.relation for role in profile.roles if role.passed)
-    best = {relation.relation: best_role(profile, relation) for relation in profile.relations or ()}
+    best = {relation.relation: best_role(profile.role, relation) for relation in profile.relations or ()}
 
     def verdict(relation: RelationCount) -> str:
         name = relation.relation
@@ -261,10 +261,10 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     return [*columns, Field("n", lambda relation: relation.n), Field("Pass", verdict)]
 
 
-def best_role(profile: "Profile | StoredPictures", relation: RelationCount | StoredRelation) -> Role:
+def best_role(role_of: Callable[[HeadId, str, str], Role | None], relation: RelationCount | StoredRelation) -> Role:
     """The verdict of a relation's best head, in the direction in which it is the best."""
     id, direction, _ = relation.best
-    role = profile.role(id, f"{SYNTACTIC}{relation.relation}", direction)
+    role = role_of(id, f"{SYNTACTIC}{relation.relation}", direction)
     assert role is not None  # every relation has one
     return role
 
@@ -325,8 +325,8 @@ def _table(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
     def sentence_of(role: Role) -> str | None:
         return sentence(role, profile.checkpoint.full_name) if role.holds else None
 
-    more: list[Field[Role]] = [Field(name="offset", csv={}), Field(value=sentence_of, name="sentence", csv={})]
-    return NamedTable("roles", [*ROLE_FIELDS, *more], profile.roles)
+    said: Field[Role] = Field(value=sentence_of, name="sentence", csv={})
+    return NamedTable("roles", [*ROLE_FIELDS, kv_head_field(profile.checkpoint), said], profile.roles)
 
 
 def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
@@ -337,10 +337,18 @@ def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
     return NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.holds] or [*best.values()])
 
 
+def _kv_heads(profile: Profile) -> NamedTable[Any]:
+    heads = select_heads((), profile.checkpoint.kinds)
+    by_name = {entry["key"]: dict(zip(heads, entry["values"], strict=True)) for entry in statistic_entries(profile)}
+    return kv_table(profile.checkpoint, by_name)
+
+
 SPEC = CommandSpec[Profile](
     content=_content,
     tables=_tables,
     table=_table,
+    kv_heads=_kv_heads,
+    further=exported,
     patterns=True,
     top=15,
     in_paper=_in_paper,

@@ -16,6 +16,7 @@ from attnviz.judge.roles import Role
 from attnviz.models.checkpoint import short_name
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.fields import Field, NamedTable
+from attnviz.present.kv_heads import KV_HEAD
 from attnviz.present.paper_tables import paper_table
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.result import Result
@@ -166,7 +167,7 @@ def role_table(entries: Sequence[dict[str, Any]]) -> NamedTable[dict[str, Any]]:
     """Roles as in profile.json as the rows of a table."""
     from attnviz.commands.profile.report import ROLE_FIELDS
 
-    fields = [replace(field, value=methodcaller("get", field.name)) for field in ROLE_FIELDS]
+    fields = [replace(field, value=methodcaller("get", field.name)) for field in (*ROLE_FIELDS, KV_HEAD)]
     return NamedTable("roles", fields, entries)
 
 
@@ -180,7 +181,7 @@ def paper_table_of(profile: StoredProfile, kind: str, wanted: Sequence[str] = ()
     content = roles_document(profile)
     rows = [role for role in content["roles"] if (role["id"], role["role"]) in named]
     caption = (
-        f"Roles of the heads of {visible(str(profile.model.get('name')))} over {visible(profile.measured_by(chosen))} "
+        f"Roles of the heads of {visible(profile.model['full_name'])} over {visible(profile.measured_by(chosen))} "
         f"(attnviz profile, version {content['attnviz']})."
     )
     return paper_table(kind, role_table(rows), SPEC.paper, caption, "tab:attnviz-profile")
@@ -235,8 +236,12 @@ class StoredPictures(Result):
         """What ``--show`` prints."""
         return self.shown
 
+    def paper_table(self, _: ViewOptions) -> str:
+        """What ``--show`` prints with ``--table``."""
+        return str(self.shown)
+
     def _document(self, figures: Sequence[str], *_: object) -> dict[str, Any]:
-        return {**self.stored.document, "figures": list(figures)}
+        return {**self.stored.document, "model": self.stored.model, "figures": list(figures)}
 
 
 def sentence_of(example: Example) -> Text:
