@@ -191,8 +191,9 @@ def test_what_cannot_be_exported_is_refused_before_it_is_measured(
         profiled(model, *[lines] * with_text, repeats=repeats, export=export)
 
 
-def test_an_encoder_and_layers_that_do_not_attend_have_no_list(lines: Path):
-    for other in (from_loaded(sharp_bert(), bert_tokenizer()), from_loaded(sharp_llama("jamba"), gpt2_tokenizer())):
+def test_an_encoder_and_layers_that_do_not_attend_or_differ_in_kv_heads_have_no_list(lines: Path):
+    decoders = [from_loaded(sharp_llama(family), gpt2_tokenizer()) for family in ("jamba", "gemma4_text")]
+    for other in (from_loaded(sharp_bert(), bert_tokenizer()), *decoders):
         with pytest.raises(UsageError):
             profiled(other, lines, repeats=True, export="duo-attention")
     assert read_head_list(lines) is None

@@ -236,10 +236,11 @@ def profile_heads(
 
 def refuse_list(checkpoint: Checkpoint) -> None:
     """Raise UsageError for a model of which there is no list of retrieval heads."""
-    if checkpoint.other_layers or not Needles(checkpoint, 0, 1).measurable:
+    counts = {checkpoint.architecture.head_counts(checkpoint.config, layer) for layer in checkpoint.layers}
+    if checkpoint.other_layers or len(counts) > 1 or not Needles(checkpoint, 0, 1).measurable:
         raise UsageError(
-            f"a list for {DUO_ATTENTION} is of a decoder all of whose layers attend: {checkpoint.name} is none, or "
-            "reads too few tokens."
+            f"a list for {DUO_ATTENTION} is of a decoder all of whose layers attend, with as many KV heads each: "
+            f"{checkpoint.name} is none, or reads too few tokens."
         )
 
 
