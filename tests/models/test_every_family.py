@@ -266,7 +266,7 @@ def test_the_text_tower_of_a_model_with_images_is_the_text_model(family, tmp_pat
         assert result.checkpoint.language_head is None
         return
     (known,) = attnviz.model_configurations(folder)
-    sizes = expected.checkpoint.n_layers, expected.checkpoint.d_head
+    sizes = len(expected.checkpoint.every_layer), expected.checkpoint.d_head
     assert (known.reproduced, known.n_layers, known.d_head) == (True, *sizes)
     image = result.checkpoint.tokenizer.decode([5])
     with pytest.raises(TextError, match="image"):
