@@ -222,7 +222,7 @@ def test_dots_are_the_scores_of_all_heads_where_the_profile_has_them():
     assert [scores[HeadId(*at)] for at in np.ndindex(4, 4)] == pytest.approx(expected.flatten().tolist())
     without = replace(shipped, document={})
     assert scores_of(without, heads, previous) == {previous.id: previous.score}
-    assert " 1 of 16 " in claim_plan(without, profile.checkpoint, previous, "claim").caption
+    assert "1 of 16 " in claim_plan(without, profile.checkpoint, previous, "claim").caption
 
 
 @pytest.mark.draws
