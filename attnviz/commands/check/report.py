@@ -22,7 +22,6 @@ from attnviz.present.view import ViewOptions
 from attnviz.printable import one_line
 from attnviz.wording import amount, counted, span
 
-
 _MEANINGS = {"head": ID, "what": "what is claimed of it"}
 
 
