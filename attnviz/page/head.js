@@ -287,7 +287,7 @@ export class HeadPanel {
   /** The pairs of words that are outlined, where both are to be seen. @param {Matrix} matrix @returns {import("./pictures.js").Pair[]} */
   pairsOf({ rows, columns }) {
     const pairs = (this.app.data.heads[this.app.shown].relation?.pairs ?? []).map(([top, bottom, left, right, found]) => (
-      { rows: this.placesAmong(rows, [top, bottom]), columns: this.placesAmong(columns, [left, right]), found: Boolean(found) }
+      { rows: this.placesAmong(rows, [top, bottom]), columns: this.placesAmong(columns, [left, right]), found }
     ));
     return pairs.filter((pair) => pair.rows.length && pair.columns.length);
   }

@@ -224,22 +224,22 @@ function runs(places) {
 export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infinity, ends = []) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
-  const [head, foot] = [heading(lines, room, theme), ends.length ? 24 : 6];
+  const [head, foot] = [heading(lines, room, theme), ends.length ? 20 : 6];
   const named = (/** @type {string[]} */ labels, /** @type {number} */ every) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
   const fitting = (/** @type {number} */ every) => {
-    const [across, down] = [(room - named(rows, every) - 4) / columns.length, (tall - named(columns, every) - 4 - foot) / rows.length];
+    const [across, down] = [(room - named(rows, every) - 4) / columns.length, (tall - named(columns, every) - foot) / rows.length];
     return cellSize(Math.min(across, across < LABEL ? down : Math.max(down, LEGIBLE)));
   };
   const every = Math.ceil(LABEL / fitting(1));
   const [cell, beside, above] = [fitting(every), named(rows, every), named(columns, every)];
-  const [left, top] = [beside, above + 17 * head.length + 4];
+  const [left, top] = [beside, above + 17 * head.length];
   const [width, height] = [cell * columns.length, cell * rows.length];
   const table = matrix.signed ? theme.differences : theme.weights;
   const place = scaleOf(scale, matrix.largest, matrix.signed);
   /** @type {Scene} */
   const scene = { width: Math.max(room, left + width + 4), height: top + height + foot, paper: theme.paper, items: head };
   if (matrix.masked) scene.items.push(...hatch(left, top, width, height, theme));
-  if (ends.length) scene.items.push(...colourBar(ends, matrix, top + height + 14, theme));
+  if (ends.length) scene.items.push(...colourBar(ends, matrix, top + height + 12, theme));
   scene.items.push({ kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, table, place) });
   const label = (/** @type {string} */ text, /** @type {boolean} */ muted) => (
     { kind: /** @type {"text"} */ ("text"), text: isolated(cutToken(text, 20)), size, colour: muted ? theme.quiet : theme.ink }

@@ -173,9 +173,7 @@ def _relations(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[HeadI
     """The pairs that the heatmaps of selected heads outline, as in ``Head`` of ``attnviz/page/patterns.js``."""
     for part in analysis.parts:
         for relation in relations_of(part, part.select(choices.select), choices.relation):
-            pairs = [
-                [*outline.rows, *outline.columns, int(outline.found)] for outline in outlines_of(part, relation, 1)
-            ]
+            pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(part, relation, 1)]
             said = capital(outlined_note(part, relation))
             yield relation.head.id, {"relation": {"said": said, "pairs": pairs}}
 
