@@ -427,7 +427,7 @@ def test_on_a_laptop_the_heatmap_is_whole(page: Page, name: str) -> None:
 
 def test_every_token_of_a_sentence_is_named_and_pairs_are_outlined_solid_if_found(page: Page) -> None:
     page.emulate(1280)
-    page.open("outlined.html", "#head=L0H0")
+    page.open("outlined.html", "#head=L0H0&size=1")
     page.driver.execute_script(
         "[...document.querySelectorAll('#head button')].find(e => /SVG/.test(e.innerText)).click()"
     )
