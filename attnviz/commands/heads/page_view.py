@@ -25,7 +25,7 @@ from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
