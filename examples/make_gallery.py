@@ -190,6 +190,7 @@ def draw_corpus(treebank: Path) -> None:
     ablation = attnviz.ablate([treebank], "tiny-gpt2", limit=60, device="cpu")
     draw("ablate-tiny-gpt2", ablation, "ablate-heads.png", "ablate-curve.png")
     (GALLERY / "ablate-tiny-gpt2" / "tables.txt").write_text(ablation.report(80, verbose=True), encoding="utf-8")
+    draw("card", attnviz.card("L2H0", model="minilm", device="cpu"), "claim.png", figures=["claim"])
     with contextlib.chdir(treebank.parent):  # so that files name it alone
         draw("card", attnviz.card("L2H0", Path(treebank.name), "minilm", ablate=True, device="cpu"), "card.png")
         profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")

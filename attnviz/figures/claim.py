@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.figures.fonts import fitted, put_text, text_width
+from attnviz.figures.fonts import put_text, text_width, wrapped
 from attnviz.figures.page import PagePlan, dress_chart, freeze_layout, new_page
 from attnviz.figures.resolution import DPI
 from attnviz.figures.sentences import COLOURS, TITLE, NamedText, draw_sentences, sentences_height
@@ -65,9 +65,10 @@ def claim_figure(plan: ClaimPlan, style: Style, vector: bool = False) -> Figure:
     _draw_map(of_map, plan, style)
     _draw_bars(scores, "Score", plan.bars, width / 2 if beside else width, style)
     scores.set(xlim=(0, 1))
-    scores.set_xticks([0, 1], ["0", plan.end])
+    for end, side in zip(scores.set_xticks([0, 1], ["0", plan.end]), ("left", "right"), strict=True):
+        end.label1.set_ha(side)
     if plan.strips:
-        draw_sentences(parts[1].subplots(), "Clearest examples; dotted: right one", plan.strips, width, style)
+        draw_sentences(parts[1].subplots(), "Examples (dotted: right word)", plan.strips, width, style)
     if plan.removed:
         effects = parts[-1].subplots()
         _draw_bars(effects, f"Without it: {plan.effect}", plan.removed, width, style)
@@ -96,19 +97,24 @@ def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
 def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style: Style) -> None:
     """Draw bars below their names, those of the head in colour, with a dot at the value and a line for the interval."""
     room = (inches - 0.35) * DPI
-    for row, bar in enumerate(bars):
-        colour = COLOURS[style.theme]["hit"] if row == 0 or bar.interval else style.greys.muted
+    y = 0.0  # in rows with one line of text
+    for bar in bars:
+        colour = COLOURS[style.theme]["hit"] if y == 0 or bar.interval else style.greys.muted
         look: dict[str, Any] = {"size": _TEXT, "color": style.greys.ink, "transform": ax.get_yaxis_transform()}
         written = bar.written
         if text_width(f"{bar.name}  {written}", _TEXT) > room:  # the caption has the interval, too
             written = written.partition(" (")[0]
-        put_text(ax, 0, row + 0.35, fitted(bar.name, _TEXT, room - text_width(written, _TEXT) - 8), **look)
-        put_text(ax, 1, row + 0.35, written, ha="right", **look)
-        ax.hlines(row + 0.72, 0, bar.value, colors=colour, lw=2.5, alpha=0.5)
+        put_text(ax, 1, y + 0.35, written, ha="right", **look)
+        for line in wrapped(bar.name, _TEXT, room - text_width(written, _TEXT) - 8):
+            y += 0.35
+            put_text(ax, 0, y, line, **look)
+        y += 0.37
+        ax.hlines(y, 0, bar.value, colors=colour, lw=2.5, alpha=0.5)
         if bar.interval is not None:
-            ax.hlines(row + 0.72, *bar.interval, colors=style.greys.ink, lw=0.8)
-        ax.plot(bar.value, row + 0.72, "o", ms=4, mew=0, color=colour, clip_on=False)
-    ax.set(ylim=(max(len(bars), _ROWS), 0), yticks=[])
+            ax.hlines(y, *bar.interval, colors=style.greys.ink, lw=0.8)
+        ax.plot(bar.value, y, "o", ms=4, mew=0, color=colour, clip_on=False)
+        y += 0.28
+    ax.set(ylim=(max(y, _ROWS), 0), yticks=[])
     _dress(ax, heading, "y", ("bottom",), style)
 
 

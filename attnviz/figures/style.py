@@ -233,7 +233,8 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
     with figure_style():
         if file_format == "png":
             dpi = file_dpi(style)
-            times = 1 if style.is_plain else math.ceil(2 * DPI * larger / dpi - 0.01)
+            of_column = figure.get_figwidth() < 4 and not style.bare  # fine enough for print
+            times = 1 if style.is_plain and not of_column else math.ceil(2 * DPI * larger / dpi - 0.01)
             figure.set_dpi(dpi * times)
             canvas.draw()
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing

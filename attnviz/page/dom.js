@@ -67,6 +67,12 @@ export function markElement(paths) {
   return drawing;
 }
 
+/** A number that is written as one, such as "26,332", as a number. @param {string|number|null} cell */
+function valueOf(cell) {
+  const text = String(cell ?? "").replaceAll(",", "").replace("−", "-").trim();
+  return text && Number.isFinite(Number(text)) ? Number(text) : cell;
+}
+
 /** A dash for what could not be measured. @param {string|number|null} value */
 export function cellText(value) {
   return value === null ? "–" : String(value);
@@ -89,6 +95,10 @@ export function ordered(a, b, descending) {
  */
 export function sortable(table, chosen, digits = 3) {
   const body = element("tbody");
+  const numbers = table.columns.map((_, at) => {
+    const values = table.rows.map((cells) => valueOf(cells[at])).filter((value) => value !== null && value !== "");
+    return table.rows.some((cells) => typeof cells[at] === "number") || (values.length > 0 && values.every((value) => typeof value === "number"));
+  });
   const decimals = table.columns.map((_, at) => table.rows.some((cells) => typeof cells[at] === "number" && !Number.isInteger(cells[at])));
   const rows = table.rows.map((cells) => {
     const row = element("tr");
@@ -97,21 +107,20 @@ export function sortable(table, chosen, digits = 3) {
         row.append(element("td", {}, element("button", { type: "button", class: "link", text: String(cell) })));
         row.dataset.head = String(cell);
         row.addEventListener("click", () => chosen(String(cell)));
-      } else row.append(element("td", { class: typeof cell === "string" ? "text" : "number" }, element("bdi", { text: typeof cell === "number" && decimals[at] ? cell.toFixed(digits) : cellText(cell) })));
+      } else row.append(element("td", { class: numbers[at] ? "number" : "text" }, element("bdi", { text: typeof cell === "number" && decimals[at] ? cell.toFixed(digits) : cellText(cell) })));
     });
     return { cells, row };
   });
   body.append(...rows.map(({ row }) => row));
   const headers = table.columns.map((title, at) => {
-    const numbers = rows.some(({ cells }) => typeof cells[at] === "number");
     const sort = () => {
-      const descending = header.getAttribute("aria-sort") === "none" ? numbers : header.getAttribute("aria-sort") === "ascending";
+      const descending = header.getAttribute("aria-sort") === "none" ? numbers[at] : header.getAttribute("aria-sort") === "ascending";
       headers.forEach((each) => each.setAttribute("aria-sort", "none"));
       header.setAttribute("aria-sort", descending ? "descending" : "ascending");
-      rows.sort((a, b) => ordered(a.cells[at], b.cells[at], descending));
+      rows.sort((a, b) => (numbers[at] ? ordered(valueOf(a.cells[at]), valueOf(b.cells[at]), descending) : ordered(a.cells[at], b.cells[at], descending)));
       body.append(...rows.map(({ row }) => row));
     };
-    const header = element("th", { scope: "col", class: numbers ? "number" : "text", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
+    const header = element("th", { scope: "col", class: numbers[at] ? "number" : "text", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
     return header;
   });
   return cue(element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
@@ -122,7 +131,8 @@ export function sortable(table, chosen, digits = 3) {
 export function cue(box) {
   const look = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
   box.addEventListener("scroll", look);
-  new ResizeObserver(look).observe(box);
+  const sizes = new ResizeObserver(look);
+  for (const part of [box, ...box.children]) sizes.observe(part);
   return box;
 }
 

@@ -1,5 +1,5 @@
 /** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
-import { choice, element, save, sortable, switches, tick, walk } from "./dom.js";
+import { choice, cue, element, save, sortable, switches, tick, walk } from "./dom.js";
 import { nearestHeads, OVER } from "./heads.js";
 import { attentionOf } from "./patterns.js";
 import { colourAt, endsOf, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
@@ -47,7 +47,7 @@ export class HeadPanel {
     this.strips = element("div", { class: "strips" });
     this.reading = element("p", { class: "reading", role: "status", "aria-live": "polite" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { role: "img", class: "picture" }));
-    this.scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of the head" }, this.canvas);
+    this.scroll = cue(element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of the head" }, this.canvas));
     this.table = element("div");
     this.said = element("p", { class: "quiet" });
     this.saves = ["svg", "png"].map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => this.save(/** @type {"svg"|"png"} */ (format)) }));
@@ -142,8 +142,12 @@ export class HeadPanel {
 
   /** Places in the matrix of the tokens that are chosen, or of others. @param {Names} names @param {number[]} [tokens] */
   placesOf(names, tokens = this.app.state.tokens) {
+    return this.app.textOf(names.axis) === this.app.state.text ? this.placesAmong(names, tokens) : [];
+  }
+
+  /** @param {Names} names @param {number[]} tokens of their text */
+  placesAmong(names, tokens) {
     const found = new Set();
-    if (this.app.textOf(names.axis) !== this.app.state.text) return [];
     for (const token of tokens) {
       let at = names.places.length - 1;
       while (at > 0 && names.places[at] > token) at--;
@@ -280,6 +284,14 @@ export class HeadPanel {
     return [named(other.labels[best]), " attends to ", ...names, said];
   }
 
+  /** The pairs of words that are outlined, where both are to be seen. @param {Matrix} matrix @returns {import("./pictures.js").Pair[]} */
+  pairsOf({ rows, columns }) {
+    const pairs = (this.app.data.heads[this.app.shown].relation?.pairs ?? []).map(([top, bottom, left, right, found]) => (
+      { rows: this.placesAmong(rows, [top, bottom]), columns: this.placesAmong(columns, [left, right]), found }
+    ));
+    return pairs.filter((pair) => pair.rows.length && pair.columns.length);
+  }
+
   /** @param {Matrix} matrix @param {number} room pixels */
   showPicture(matrix, room) {
     const { app } = this;
@@ -298,9 +310,9 @@ export class HeadPanel {
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
       const attended = app.between && app.chosenSpan >= 0 && outlined.rows.length ? this.placesOf(matrix.columns, app.between.places[1]) : outlined.columns;
-      const tall = this.tall / app.larger;
-      this.draw = (/** @type {string[]} */ lines) => heatmap(matrix, state.scale, theme, room, lines, { ...outlined, columns: attended }, tall, endsOf(state.scale, matrix));
-      notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ");
+      const [tall, pairs] = [this.tall / app.larger, this.pairsOf(matrix)];
+      this.draw = (/** @type {string[]} */ lines) => heatmap(matrix, state.scale, theme, room, lines, { ...outlined, columns: attended, pairs }, tall, endsOf(state.scale, matrix));
+      notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ", head.relation ? `${head.relation.said}. ` : "");
     }
     if (state.view === "lines") {
       this.draw = (/** @type {string[]} */ lines) => linesPicture(matrix, state.scale, theme, room, lines, outlined);

@@ -8,7 +8,8 @@
  * @typedef {{label: string, short: string, family: string, kinds: string[], seen: boolean|null, evidence: string}} Judged  family: by
  *   name, of its mark; kinds: families that it is counted under; seen: whether the mark is filled, null for half
  * @typedef {Judged & {id: string, row: number, column: number,
- *   role: (Judged & {where: string})|null, kind?: number, patterns: number[], words?: [string, string][]}} Head  kind: place in
+ *   role: (Judged & {where: string})|null, kind?: number, patterns: number[], words?: [string, string][], relation?: {said: string,
+ *   pairs: [number, number, number, number, boolean][]}}} Head  pairs: first and last row, first and last column, whether found; kind: place in
  *   PageData.kinds; patterns: one a side, places in PageData.patterns; empty if left out; words: headings and paragraphs of a card;
  *   where: " (not here)" and the like after a role that the text does not show, else ""
  * @typedef {{rows: number, columns: number, triangle: boolean, window: number|null, data: string}} Packed  rows, columns: places in

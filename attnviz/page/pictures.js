@@ -3,10 +3,11 @@
  *
  * @typedef {import("./patterns.js").Matrix} Matrix
  * @typedef {import("./scene.js").Scene} Scene
- * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, weights: Uint8Array,
+ * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, good: string, bad: string, weights: Uint8Array,
  *   differences: Uint8Array}} Theme
  * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null, least?: number}} Picture  at: row and column
  *   there; least: the smallest weight that has a line
+ * @typedef {{rows: number[], columns: number[], found: boolean}} Pair  places of its two words, and whether the head finds it
  */
 import { SQUARES } from "./patterns.js";
 import { cutToken, isolated, mark } from "./scene.js";
@@ -20,8 +21,8 @@ export function colourTable(hexadecimal) {
 }
 
 const GREYS = {
-  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c" },
-  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1" },
+  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c", good: "#00805c", bad: "#d55e00" },
+  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1", good: "#33d6a6", bad: "#ff8c42" },
 };
 
 /** The colours that the reader's system, or the page, prefers; on paper always the light ones. */
@@ -195,6 +196,9 @@ function colourBar([low, high], matrix, y, theme) {
   ];
 }
 
+/** Pixels between labels that can be read, and of a cell with a label for which a picture may be higher than the window. */
+const [LABEL, LEGIBLE] = [12, 16];
+
 /** Pixels of a cell: as many for each, but where cells are so small that this would leave much of the room empty. @param {number} room */
 function cellSize(room) {
   const whole = Math.max(1, Math.min(46, Math.floor(room)));
@@ -214,41 +218,41 @@ function runs(places) {
 
 /**
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
- * @param {{rows: number[], columns: number[]}} outlined @param {number} [tall] pixels that it may be high below these lines
+ * @param {{rows: number[], columns: number[], pairs?: Pair[]}} outlined @param {number} [tall] pixels that it may be high below these lines
  * @param {string[]} [ends] of the colours, for a bar below @returns {Picture}
  */
 export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infinity, ends = []) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
-  const [head, foot] = [heading(lines, room, theme), ends.length ? 24 : 6];
-  const fitting = (/** @type {number} */ beside, /** @type {number} */ above) => (
-    cellSize(Math.min((room - beside - 4) / columns.length, (tall - above - 4 - foot) / rows.length))
-  );
-  const every = Math.ceil(13 / fitting(100, 100));
-  const named = (/** @type {string[]} */ labels) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
-  const [beside, above] = [named(rows), named(columns)];
-  const cell = fitting(beside, above);
-  const [left, top] = [beside, above + 17 * head.length + 4];
+  const [head, foot] = [heading(lines, room, theme), ends.length ? 20 : 6];
+  const named = (/** @type {string[]} */ labels, /** @type {number} */ every) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
+  const fitting = (/** @type {number} */ every) => {
+    const [across, down] = [(room - named(rows, every) - 4) / columns.length, (tall - named(columns, every) - foot) / rows.length];
+    return cellSize(Math.min(across, across < LABEL ? down : Math.max(down, LEGIBLE)));
+  };
+  const every = Math.ceil(LABEL / fitting(1));
+  const [cell, beside, above] = [fitting(every), named(rows, every), named(columns, every)];
+  const [left, top] = [beside, above + 17 * head.length];
   const [width, height] = [cell * columns.length, cell * rows.length];
   const table = matrix.signed ? theme.differences : theme.weights;
   const place = scaleOf(scale, matrix.largest, matrix.signed);
   /** @type {Scene} */
   const scene = { width: Math.max(room, left + width + 4), height: top + height + foot, paper: theme.paper, items: head };
   if (matrix.masked) scene.items.push(...hatch(left, top, width, height, theme));
-  if (ends.length) scene.items.push(...colourBar(ends, matrix, top + height + 14, theme));
+  if (ends.length) scene.items.push(...colourBar(ends, matrix, top + height + 12, theme));
   scene.items.push({ kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, table, place) });
   const label = (/** @type {string} */ text, /** @type {boolean} */ muted) => (
     { kind: /** @type {"text"} */ ("text"), text: isolated(cutToken(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
   );
   rows.forEach((text, row) => {
     const own = outlined.rows.includes(row);
-    const apart = outlined.rows.every((other) => Math.abs(other - row) * cell >= 13);
+    const apart = outlined.rows.every((other) => Math.abs(other - row) * cell >= LABEL);
     if (!own && (row % every || (every > 1 && !apart))) return;
     scene.items.push({ ...label(text, matrix.rows.muted[row]), x: left - 5, y: top + cell * (row + 0.5), align: "right", bold: own });
   });
   columns.forEach((text, column) => {
     const own = outlined.columns.includes(column);
-    const apart = outlined.columns.every((other) => Math.abs(other - column) * cell >= 13);
+    const apart = outlined.columns.every((other) => Math.abs(other - column) * cell >= LABEL);
     if (!own && (column % every || (every > 1 && !apart))) return;
     scene.items.push({ ...label(text, matrix.columns.muted[column]), x: left + cell * (column + 0.5), y: top - 5, align: "left", turned: true, bold: own });
   });
@@ -261,14 +265,22 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infi
       });
     });
   }
-  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick) => {
-    scene.items.push({ kind: "path", points: [x, y, x + w, y, x + w, y + h, x, y + h, x, y], colour, width: thick });
+  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick, dashed = false) => {
+    scene.items.push({ kind: "path", points: [x, y, x + w, y, x + w, y + h, x, y + h, x, y], colour, width: thick, dashed });
   };
   for (const row of matrix.rows.breaks) frame(left, top + cell * row, width, 0, theme.frame, 1);
   for (const column of matrix.columns.breaks) frame(left + cell * column, top, 0, height, theme.frame, 1);
   frame(left - 0.5, top - 0.5, width + 1, height + 1, theme.frame, 1);
   for (const [row, n] of runs(outlined.rows)) frame(left, top + cell * row, width, cell * n, theme.accent, Math.min(2, 1 + cell / 20));
   for (const [column, n] of runs(outlined.columns)) frame(left + cell * column, top, cell * n, height, theme.accent, Math.min(2, 1 + cell / 20));
+  for (const { rows: of, columns: to, found } of outlined.pairs ?? []) {
+    const [y, x] = [of, to].map((places) => cell * Math.min(...places));
+    const [h, w] = [of, to].map((places, at) => cell * (Math.max(...places) + 1) - [y, x][at]);
+    const apart = Math.max(0, (5 - Math.min(h, w)) / 2); // around small cells
+    for (const [colour, thick, dashed] of /** @type {[string, number, boolean][]} */ ([[theme.paper, 4, false], [found ? theme.good : theme.bad, 2, !found]])) {
+      frame(left + x - apart, top + y - apart, w + 2 * apart, h + 2 * apart, colour, thick, dashed);
+    }
+  }
   return {
     scene,
     at: (x, y) => {

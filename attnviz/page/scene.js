@@ -5,11 +5,12 @@
  * @typedef {{kind: "text", x: number, y: number, text: string, size: number, colour: string, align: CanvasTextAlign,
  *   turned?: boolean, bold?: boolean, halo?: string}} TextItem
  * @typedef {{kind: "path", points: number[], colour: string, width: number, opacity?: number, fill?: string,
- *   curve?: boolean}} PathItem
+ *   curve?: boolean, dashed?: boolean}} PathItem
  * @typedef {{width: number, height: number, paper: string, items: (ImageItem|TextItem|PathItem)[]}} Scene
  */
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', Arial, sans-serif";
+const DASHES = [4, 3];
 
 /** Keeps the order of a label among others, whichever way it runs. @param {string} label */
 export function isolated(label) {
@@ -73,6 +74,7 @@ export function paint(canvas, scene, density, larger = 1) {
       }
       context.strokeStyle = item.colour;
       context.lineWidth = item.width;
+      context.setLineDash(item.dashed ? DASHES : []);
       if (item.width) context.stroke();
     }
   }
@@ -117,7 +119,7 @@ export function svg(scene) {
       ? `M${x} ${y}C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`
       : `M${item.points.map(short).join(" ")}${item.fill ? "Z" : ""}`;
     return `<path d="${path}" fill="${item.fill ?? "none"}" stroke="${item.width ? item.colour : "none"}" `
-      + `stroke-width="${short(item.width)}" opacity="${short(item.opacity ?? 1)}"/>`;
+      + `stroke-width="${short(item.width)}"${item.dashed ? ` stroke-dasharray="${DASHES}"` : ""} opacity="${short(item.opacity ?? 1)}"/>`;
   });
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${short(scene.width)}" height="${short(scene.height)}" `
     + `viewBox="0 0 ${short(scene.width)} ${short(scene.height)}" font-family="${FONT.replaceAll('"', "")}">`

@@ -1,5 +1,6 @@
 """What is claimed of a head: every number is that of its role, in words that claim no more; and the figure of it."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from PIL import Image
 
 import attnviz
 from attnviz import UsageError
 from attnviz.commands.heads.claim_view import claim_plan, scores_of
+from attnviz.figures.style import figure_bytes
 from attnviz.judge.roles import Role, syntax_candidates
 from attnviz.judge.rules import REPEATED
 from attnviz.measures.relations import RelationCount
@@ -206,6 +209,21 @@ def test_a_part_that_is_not_known_is_left_out(spoil):
     assert "no example" in plan.caption
 
 
+@pytest.mark.draws
+def test_a_name_that_is_too_long_is_wrapped_and_the_end_of_the_scale_stays_inside():
+    card = result_of("card")
+    plan = claim_plan(card.profile, card.checkpoint, card.roles[0], "claim")
+    long = replace(plan, bars=tuple(replace(bar, name="the best untrained head of them all") for bar in plan.bars))
+    figure = figure_of(long, width="3in")
+    scores = figure.axes[1]
+    drawn = [text.get_text() for text in scores.texts if text.get_position()[0] == 0]
+    assert " ".join(drawn) == " ".join(bar.name for bar in long.bars)
+    figure.draw_without_rendering()
+    assert scores.get_xticklabels()[-1].get_window_extent().x1 <= scores.get_window_extent().x1 + 1
+    picture = Image.open(io.BytesIO(figure_bytes(figure_of(plan), "png")))
+    assert picture.width == pytest.approx(3.3 * 300, abs=2)
+
+
 def test_dots_are_the_scores_of_all_heads_where_the_profile_has_them():
     profile = result_of("profile")
     stored = profile_of_document(profile.document())
@@ -222,7 +240,7 @@ def test_dots_are_the_scores_of_all_heads_where_the_profile_has_them():
     assert [scores[HeadId(*at)] for at in np.ndindex(4, 4)] == pytest.approx(expected.flatten().tolist())
     without = replace(shipped, document={})
     assert scores_of(without, heads, previous) == {previous.id: previous.score}
-    assert " 1 of 16 " in claim_plan(without, profile.checkpoint, previous, "claim").caption
+    assert "1 of 16 " in claim_plan(without, profile.checkpoint, previous, "claim").caption
 
 
 @pytest.mark.draws

@@ -8,6 +8,7 @@ import torch
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
@@ -122,6 +123,15 @@ def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, colu
     assert [each.rows for each in dropped.outlines] == [(first - 1, last - 1) for first, last in rows]
     values = plan.values[rows[0][0] : rows[0][1] + 1, columns[0][0] : columns[0][1] + 1]
     assert values.sum() == pieces  # all that these tokens have to give
+    (of_page,) = page_data(analysis, ViewOptions(relation="own"))["heads"]
+    assert of_page["relation"]["pairs"] == [[*rows[0], *columns[0], True], [*rows[1], *columns[1], False]]
+
+
+def test_the_page_outlines_pairs_of_the_selected_heads_alone_and_its_command_does_too() -> None:
+    data = page_data(two(), ViewOptions(relation="obj", select=("L0H1",)))
+    assert ["relation" in head for head in data["heads"]] == [False, True]
+    assert data["command_line"]["options"][-2:] == ["--relation", "obj"]
+    assert not any("relation" in head for head in page_data(two(), ViewOptions())["heads"])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from attnviz.present.documents import LATEX_CAPTIONS
 from attnviz.present.fields import NamedTable, by_name
 from attnviz.present.latex import latex
 from attnviz.present.paper_tables import paper_table, text_width
+from attnviz.present.published import DESCRIBING
 from attnviz.present.report import views_of
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.store import find_profile, read_profile
@@ -59,6 +60,14 @@ def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_lef
     assert "| --- | ---: | ---: | ---: |" in text
     assert "| L0H0 | 0.0035 | 7 |  |" in text  # the baseline of a share of uniform attention is none
     assert "| L0H1 | −0.0001 | 8 | 0.50 |" in text
+
+
+@pytest.mark.parametrize(("role", "is_said"), [("sink", True), ("induction", False)])
+def test_a_role_that_only_describes_is_said_to_and_numbers_are_written_as_elsewhere(role: str, is_said: bool):
+    rows = [{"role": role, "score": 0.74, "untrained": 0.085, "n": 26332, "holds": True}]
+    text = paper_table("md", NamedTable("", by_name(*rows[0]), rows), (), "Some heads.", "tab:some")
+    assert f"| {role} | 0.74 | 0.09 | 26,332 | True |" in text
+    assert (DESCRIBING in text) == is_said
 
 
 def tex_of(rows: list[dict[str, Any]], caption: str = "Heads.") -> str:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.commands.card.views import draw_sentences
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.report import largest_guess
+from attnviz.commands.profile.report import best_role, largest_guess
 from attnviz.commands.profile.show import (
     StoredPictures,
     chosen_examples,
@@ -121,6 +121,19 @@ def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, s
     assert 'width="237.6pt"' in (tmp_path / "drawn" / "roles.svg").read_text()
     assert (tmp_path / "drawn" / "profile.csv").read_text() == (saved / "profile.csv").read_text()
     assert show(tmp_path / "drawn", "--show", "roles").stdout == show(saved, "--show", "roles").stdout
+    (passed, *_) = [each for each in profile.roles if each.holds]
+    table = ("--show", str(passed.id), "--show", passed.role, "--table", "md")
+    show(saved, *table, "-o", tmp_path / "table")
+    assert (tmp_path / "table" / "profile.md").read_text() == show(saved, *table).stdout
+
+
+def test_the_relation_of_a_sentence_is_in_the_short_table_however_rare_it_is(profile):
+    rare = profile.relations[-1]
+    held = replace(best_role(profile.role, rare), holds=True)
+    others = [replace(role, holds=False) for role in profile.roles if (role.id, role.role) != (held.id, held.role)]
+    of_one = replace(profile, roles=(held, *others))
+    below_the_rule = of_one.report().partition("Relations (")[2].partition("──\n")[2]
+    assert below_the_rule.startswith(f"{rare.relation} ")
 
 
 def shown_examples(saved, *names):

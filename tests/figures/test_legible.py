@@ -179,7 +179,7 @@ def test_nothing_is_cut_or_covered(result: str, view: str, style: Style) -> None
     assert least_contrast(figure) >= 4.5
     if style.inches is not None and view != "card":
         heads = [
-            heading(plan.title, [getattr(plan, "evidence", plan.notes[0])], style, width)
+            heading(plan.title, [getattr(plan, "evidence", "".join(plan.notes[:1]))], style, width)
             for plan in drawing.plans(made(result), ViewOptions(style=style))
         ]
         assert text_share(figure) <= 0.3 or len(figure.texts) <= max(map(len, heads))

@@ -11,6 +11,7 @@ import torch
 import attnviz
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.wording import visible
 from tests.conftest import SENTENCE
@@ -20,7 +21,7 @@ from tests.support.corpora import treebank
 from tests.support.drawn import HOSTILE
 from tests.support.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.explained import of_bert, of_gpt2
-from tests.support.hand_made import first_pattern, hand_made, uniform_pattern
+from tests.support.hand_made import by_design, first_pattern, hand_made, uniform_pattern
 from tests.support.llamas import sharp_llama
 from tests.support.models import gpt2_tokenizer
 from tests.support.results import result_of
@@ -36,6 +37,13 @@ OBJ, NSUBJ = (role(f"syntactic:{name}", 0.7, 0.4, direction="dependent_to_head")
 ROLES = profile_of({"L0H0": [role("previous-token", 0.95, 0.1)], "L0H1": [OBJ], "L1H0": [NSUBJ]})
 PATTERNS = torch.stack([first_pattern(8), torch.eye(8).roll(1, 0), uniform_pattern(8)]).repeat(8, 1, 1)
 MANY = torch.softmax(8 * torch.rand(270, 8, 8, generator=torch.Generator().manual_seed(1)), -1)
+
+WORDS = "the boy ate an apple , the girl read a very old book and the dog quickly chased a big cat".split()
+OBJECTS = Parse(
+    tuple(Word(word, (at,)) for at, word in enumerate(WORDS, 1)), (Arc(3, 2, "obj"), Arc(12, 8, "obj")), "by hand"
+)
+LONG = hand_made(labels=["[CLS]", *WORDS, "[SEP]"], special=(0, 22), patterns=by_design(23), parse=OBJECTS)
+"""Of two objects the head of the previous token finds the one beside its verb."""
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +90,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
         "many": hand_made(labels=LABELS, special=(), patterns=causal.reshape(30, 9, 8, 8), causal=True).page(),
         "translated": translated.page(),
         "compare": attnviz.compare(analysis, other).page(),
+        "outlined": LONG.page(relation="obj"),
         "zeros": hand_made(labels=LABELS, special=(), patterns=first_pattern(8).expand(1, 2, 8, 8), causal=True).page(),
         "windowed-token": windowed(False).page(),
         "windowed-word": windowed(True).page(),

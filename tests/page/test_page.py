@@ -115,6 +115,16 @@ def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
     assert data_of(long.page())["start"]["scale"] == "log"  # on the other nearly all would look like 0
 
 
+@pytest.mark.parametrize(
+    ("select", "first"),
+    [(["L1H1,L0H0"], "L1H1"), (["L1H0", "L0H1"], "L1H0"), (["L1"], "L1H0"), (["previous", "L1H1"], "L1H1")],
+)
+def test_the_head_whose_id_was_named_first_is_opened(select: list[str], first: str) -> None:
+    data = data_of(hand_made().page(select=select))
+    assert data["start"]["head"] == first
+    assert len(data["patterns"]) == 4
+
+
 RESTING = 0.7 * first_pattern(6) + 0.3 * previous_pattern(6)
 """On [CLS], and with the rest of its attention on the previous token."""
 

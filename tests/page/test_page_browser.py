@@ -18,7 +18,7 @@ from attnviz.commands.heads.summary import MOST_LISTED
 from attnviz.present.view import ViewOptions
 from attnviz.wording import visible
 from tests.conftest import SENTENCE
-from tests.page.conftest import IN_COMMANDS, windowed
+from tests.page.conftest import IN_COMMANDS, LONG, windowed
 from tests.support.browser import WIDTHS, Page, needs_browser
 from tests.support.encoder_decoders import SOURCE, TARGET
 
@@ -422,7 +422,7 @@ def test_nothing_is_wider_than_the_screen_and_targets_are_large_enough(page: Pag
         page.until(lambda paper=paper: page.canvas("canvas.scatter")[0, 0].tolist() == paper)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", ["heads", "many", "translated", "windowed-token", "compare", "chat/heads"])
+@pytest.mark.parametrize("name", ["heads", "many", "translated", "windowed-token", "compare", "chat/heads", "outlined"])
 def test_on_a_laptop_the_heatmap_is_whole(page: Page, name: str) -> None:
     page.emulate(1280)
     page.open(f"{name}.html")
@@ -432,6 +432,23 @@ def test_on_a_laptop_the_heatmap_is_whole(page: Page, name: str) -> None:
     assert page.asked("scrollY + document.querySelector('#head').scrollTop") == 0
     page.open("heads.html")
     assert [row["height"] < 40 for row in page.boxes(".controls:has(.switches)")] == [True, True]
+
+
+def test_every_token_of_a_sentence_is_named_and_pairs_are_outlined_solid_if_found(page: Page) -> None:
+    page.emulate(1280)
+    page.open("outlined.html", "#head=L0H0&size=1")
+    page.driver.execute_script(
+        "[...document.querySelectorAll('#head button')].find(e => /SVG/.test(e.innerText)).click()"
+    )
+    file = page.folder / "L0H0-heatmap.svg"
+    page.until(lambda: file.exists() and file.read_text(encoding="utf-8").endswith("</svg>\n"))
+    drawn = file.read_text(encoding="utf-8")
+    labels = re.findall(r'font-size="11"[^>]*>\u2068(.*?)\u2069<', drawn)
+    assert sorted(labels) == sorted(2 * LONG.units.labels)
+    assert (drawn.count('stroke="#00805c"'), drawn.count('stroke="#d55e00"'), drawn.count("dasharray")) == (1, 1, 1)
+    assert "1 of 2 found" in page.text("#head > .quiet")
+    numbers = page.asked("[...document.querySelectorAll('td')].map(e => [e.innerText, getComputedStyle(e).textAlign])")
+    assert {side for text, side in numbers if re.fullmatch(r"[\d,.]+", text)} == {"right"}
 
 
 def test_a_key_makes_text_larger_and_pictures_too(page: Page) -> None:
@@ -491,10 +508,10 @@ def test_on_a_phone_every_head_can_be_reached_and_tapping_one_scrolls_to_it(page
 
 def test_on_a_phone_what_is_not_in_view_has_a_cue_and_titles_are_whole(page: Page) -> None:
     page.emulate(400)
-    page.open("roles.html")
-    for selector in (".grid", "#heads > .scroll"):
+    page.open("roles.html", "#size=3")
+    for selector in (".grid", "#heads > .scroll", "#head .scroll"):
         box = page.one(selector)
-        assert "more" in box.get_attribute("class").split()
+        page.until(lambda box=box: "more" in box.get_attribute("class").split())  # type: ignore[misc]
         page.driver.execute_script("arguments[0].scrollLeft = 9999", box)
         page.until(lambda box=box: "more" not in box.get_attribute("class").split())  # type: ignore[misc]
     page.open("zeros.html")

@@ -175,11 +175,13 @@ def verified_line(result: Explanation) -> Text:
     """How many steps were compared with the model, and how closely the output is its own."""
     stages, output = result.stages, result.output
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
+    n_hidden = len(stages) - len(stages.checks)
+    hidden = f", which does not show the other {n_hidden}" if n_hidden else ""
     experts = ", but for what the mixture of experts gives, which is the model's own" if result.mixture else ""
     return Text.assemble(
         ("Verified", "bold green"),
         f" {len(stages.checks)} of {len(stages)} steps against the running model "
-        f"({result.checkpoint.runs_as}), each recomputed from the step before it{experts}, "
+        f"({result.checkpoint.runs_as}){hidden}; each is recomputed from the step before it{experts}, "
         f"beginning with {start}; the output is the model's next hidden state within {error(output.error)} of the "
         f"largest (tolerance {output.tolerance:.0e}).",
     )

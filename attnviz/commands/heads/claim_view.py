@@ -19,7 +19,7 @@ from attnviz.present.figure_context import caption_of
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.profiles.parts import part_of
 from attnviz.profiles.store import StoredProfile
-from attnviz.wording import counted, visible
+from attnviz.wording import visible
 
 
 def claim_plan(
@@ -37,7 +37,7 @@ def claim_plan(
     caption = caption_of(
         sentence(role, checkpoint.full_name),
         f"over {visible(profile.measured_by([role]))}",
-        f"areas of dots: the score, which the profile has of {len(known)} of {counted(len(heads), 'head')}",
+        f"the area of a dot is the score of that head ({len(known)} of {len(heads)} known)",
         *map(example_words, examples),
         "" if examples else "no example is stored",
         f"without it, {effect}: {'; '.join(f'{bar.name} {bar.written}' for bar in removed)}" if removed else "",

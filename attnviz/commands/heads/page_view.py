@@ -17,13 +17,15 @@ from attnviz.commands.heads.first_look import (
 )
 from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
+from attnviz.commands.heads.relations import relations_of
+from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.summary import MOST_LISTED, corpora_of
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
 from attnviz.models.tokens import Positions, Tokens, merge_subwords
@@ -66,6 +68,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     index = {head: number for number, head in enumerate(kept)}
     row_of = {layer: row for row, layer in enumerate(of_layer)}
     first_head, start = ranked[0], parts[of_layer[ranked[0].layer]]
+    relations = dict(_relations(analysis, choices)) if choices.relation else {}
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     last = parts[-1]
     axes = [axis_of(last)]
@@ -96,6 +99,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "heads": [
             {
                 **_head_entry(analysis, head),
+                **relations.get(head.id, {}),
                 "row": row_of[head.id.layer],
                 "kind": of_layer[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
@@ -109,7 +113,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "command_line": {
             "program": ["heads"] if analysis.verification.level else [],
             "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
-            "options": command_options(analysis),
+            "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
         "start": {
@@ -142,13 +146,14 @@ def pattern_entry(packed: str, rows: int, columns: int, context: TextContext) ->
 
 
 def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId]:
-    """Selected heads, then cross-attention, sinks and broad ones last; and the clearest labels first."""
-    chosen = analysis.select(choices.select) if choices.select else []
-    others = clearest_first([head for head in analysis.heads if head not in chosen])
+    """Selected heads, by id as they were named; then cross-attention, sinks and broad ones last; the clearest first."""
+    selections = [*ids_and_names(choices.select)[0], choices.select] if choices.select else []
+    chosen = [head for selection in selections for head in analysis.select(selection)]
+    others = clearest_first(analysis.heads)
     others.sort(
         key=lambda head: (head.id.layer_name.startswith("X"), {"sink", "broad"}.isdisjoint(head.kinds)), reverse=True
     )
-    return [head.id for head in (*chosen, *others)]
+    return list(dict.fromkeys(head.id for head in (*chosen, *others)))
 
 
 def _page_notes(analysis: Analysis) -> Iterator[str]:
@@ -167,6 +172,15 @@ def kinds_in_words(analysis: Analysis) -> str:
     whose = "generated, greedily" if analysis.target.generated else "given"
     legend = STACK_LEGEND.removeprefix("E: encoder, ") if isinstance(analysis.tokens, Frames) else STACK_LEGEND
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
+
+
+def _relations(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[HeadId, dict[str, Any]]]:
+    """The pairs that the heatmaps of selected heads outline, as in ``Head`` of ``attnviz/page/patterns.js``."""
+    for part in analysis.parts:
+        for relation in relations_of(part, part.select(choices.select), choices.relation):
+            pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(part, relation, 1)]
+            said = capital(outlined_note(part, relation))
+            yield relation.head.id, {"relation": {"said": said, "pairs": pairs}}
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:

@@ -40,6 +40,11 @@ def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterato
             yield Outline(first, last, pair.found)
 
 
+def outlined_note(analysis: Analysis, relation: HeadRelation) -> str:
+    """What the outlines of a head are."""
+    return f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed), {relations_note(analysis)}"
+
+
 def relations_note(analysis: Analysis) -> str:
     """Note on the parser of the pairs, or ''."""
     return "" if analysis.parse is None else f"pairs by the parser {visible(analysis.parse.parser)}, which may be wrong"

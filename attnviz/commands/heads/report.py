@@ -157,8 +157,8 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         Field(
             value=role,
             name="role",
-            meaning="what it does most clearly over a corpus; its direction, score, best guess and n are of the "
-            "corpus; in text says whether this text has it",
+            meaning="what it does most clearly over a corpus; its direction, score, best guess and n are those of the "
+            "corpus, and in text says whether this text has it",
             csv={
                 "role": ("name",),
                 **{f"role_{name}": (name,) for name in ("direction", "score", "baseline", "n")},

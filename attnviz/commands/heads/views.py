@@ -13,7 +13,7 @@ from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.first_look import in_text, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
-from attnviz.commands.heads.relations_view import outlines_of, relations_note
+from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.commands.heads.summary import MOST_DRAWN, corpora_of, listed_heads
 from attnviz.figures.families import brief_name, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -211,7 +211,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
             findings.append(f"largest weight {most:.2g}")
         relation, pairs = relations.get(head.id), ""
         if relation is not None:
-            pairs = f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed), {relations_note(analysis)}"
+            pairs = outlined_note(analysis, relation)
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             **about.caption_and_notes(

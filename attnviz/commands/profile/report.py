@@ -196,11 +196,16 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         yield notes(f"{read}: shares of attention give no role with fewer than {MIN_TEXTS_SHARES} (see profile.csv).")
     elif profile.statistics is None and REGISTRY.plugins:
         yield notes("Patterns of plug-ins are measured on texts alone: give a corpus.")
+    clearest: dict[str, Role] = {}  # of each family
+    for role in sorted((role for role in profile.roles if role.holds), key=role_key):
+        clearest.setdefault(family_of_label(role.role).name, role)
+    shown = list(clearest.values())[: choices.rows(_SENTENCES) or None]
     few = choices.rows(_FEW)
     if profile.relations is not None:
-        columns = relation_fields(profile)
-        order = "the most frequent first"
-        yield first_rows("Relations", columns, profile.relations, few, "profile.json", noun="relation", order=order)
+        columns, said = relation_fields(profile), {role.relation for role in shown}
+        order = "those with a sentence below, then the most frequent" if said - {None} else "the most frequent first"
+        relations = sorted(profile.relations, key=lambda relation: relation.relation not in said)
+        yield first_rows("Relations", columns, relations, few, "profile.json", noun="relation", order=order)
     if profile.chats:
         order = "shares of attention to content, means over chats"
         pairs = [pair for pair in profile.chats if pair.measure == LOOKBACK or pair.source != pair.target]
@@ -211,10 +216,6 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     if not choices.verbose:
         of_heads = {head: roles[:1] for head, roles in of_heads.items()}
     yield by_head(of_heads, top, "profile.csv", control=control)
-    clearest: dict[str, Role] = {}  # of each family
-    for role in sorted((role for role in profile.roles if role.holds), key=role_key):
-        clearest.setdefault(family_of_label(role.role).name, role)
-    shown = list(clearest.values())[: choices.rows(_SENTENCES) or None]
     yield Text("\n".join(f"{sentence(role, profile.checkpoint.full_name)}." for role in shown))
     left = []
     for count in profile.corpora:

@@ -30,9 +30,16 @@ CHOSEN_HERE = (
 
 def headline(result: RoleComparison) -> str:
     """For how many roles the best head of either model scores clearly higher."""
-    clear = [row.difference > 0 for row in result.roles if excludes_zero(row.interval)]
-    of_a, of_b = clear.count(False), clear.count(True)
-    return f"Of {counted(len(result.roles), 'role')} A has the clearly better head for {of_a}, B for {of_b}"
+    known = with_intervals(result)
+    clear = [row.difference > 0 for row in known if excludes_zero(row.interval)]
+    (a, b), of_a, of_b = result.side_names, clear.count(False), clear.count(True)
+    roles = f"{counted(len(known), 'role')} with an interval"
+    return f"Of {roles} {a} has the clearly better head for {of_a}, {b} for {of_b}"
+
+
+def with_intervals(result: RoleComparison) -> list[BestHeads]:
+    """The roles whose difference has an interval: of enough texts."""
+    return [row for row in result.roles if row.interval is not None]
 
 
 def _of(side: str) -> Iterator[Field[BestHeads]]:

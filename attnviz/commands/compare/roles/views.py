@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attnviz.commands.compare.corpus.measure import RoleComparison
-from attnviz.commands.compare.roles.report import CHOSEN_HERE, headline
+from attnviz.commands.compare.roles.report import CHOSEN_HERE, headline, with_intervals
 from attnviz.commands.compare.wording import sides_in_words
 from attnviz.figures.fonts import fitted
 from attnviz.figures.lines import HEAD_COLOURS
@@ -35,7 +35,7 @@ class _RolesPlan(PagePlan):
 
 
 def _plan_roles(result: RoleComparison, choices: ViewOptions) -> Iterator[_RolesPlan]:
-    known = _with_intervals(result)
+    known = with_intervals(result)
     rows = tuple(known[: choices.top or None])
     listed = f"{listed_of(len(rows), len(known))} roles with an interval, the largest difference first"
     yield _RolesPlan(
@@ -51,10 +51,6 @@ def _plan_roles(result: RoleComparison, choices: ViewOptions) -> Iterator[_Roles
         rows=rows,
         models=result.side_names,
     )
-
-
-def _with_intervals(result: RoleComparison) -> list[BestHeads]:
-    return [row for row in result.roles if row.interval is not None]
 
 
 def _draw_roles(ax: Axes, plan: _RolesPlan, style: Style) -> PathCollection:
@@ -87,5 +83,5 @@ ROLES = Drawing(
     _plan_roles,
     _roles_figure,
     _draw_roles,
-    missing=lambda result: "" if _with_intervals(result) else "these texts are too few for an interval",
+    missing=lambda result: "" if with_intervals(result) else "these texts are too few for an interval",
 )
