@@ -189,6 +189,10 @@ class BestHeads:
     def difference(self) -> float:
         return self.b.score - self.a.score
 
+    @property
+    def better(self) -> Role:
+        return self.b if self.difference > 0 else self.a
+
 
 def best_heads(of_a: Iterable[Candidate], of_b: Iterable[Candidate]) -> Iterator[BestHeads]:
     """The best head of each of two models for every role that both can have, but for fixed offsets."""

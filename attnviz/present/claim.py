@@ -70,7 +70,7 @@ def claim(role: Role, model: str) -> str:
 def held_against(role: Role) -> list[tuple[str, float]]:
     """What the score is held against, in words, with its score: the best guess, and the untrained copy's best head."""
     against = []
-    if shown_baseline(role.baseline) is not None:
+    if shown_baseline(role.baseline, role.role) is not None:
         name = max(role.baselines, key=role.baselines.__getitem__, default="baseline")
         against.append((_guess_words(role, name), role.baseline))
     if role.untrained is not None:

@@ -35,14 +35,14 @@ def role_name(role: str, direction: str | None) -> str:
 
 def role_numbers(role: "Role") -> str:
     """``score 0.52, baseline 0.31, n = 1,234`` of a role over a corpus."""
-    baseline = shown_baseline(role.baseline)
+    baseline = shown_baseline(role.baseline, role.role)
     beside_it = "" if baseline is None else f" baseline {rounded(baseline)},"
     return f"score {rounded(role.score)},{beside_it} n = {role.n:,}"
 
 
-def shown_baseline(baseline: float | None) -> float | None:
-    """The baseline; None for 1: the score of ``broad`` is itself a share of uniform attention and has no other."""
-    return None if baseline == 1 else baseline
+def shown_baseline(baseline: float | None, role: str = "broad") -> float | None:
+    """The baseline; None for 1 of ``broad``, whose score is itself a share of uniform attention and has no other."""
+    return None if baseline == 1 and role == "broad" else baseline
 
 
 def score_and_baseline(judged: "Verdict | Role | None") -> tuple[float | None, float | None]:
@@ -50,7 +50,7 @@ def score_and_baseline(judged: "Verdict | Role | None") -> tuple[float | None, f
     if judged is None:
         return None, None
     score, baseline = judged.judged
-    return score, None if score is None else shown_baseline(baseline)
+    return score, None if score is None else shown_baseline(baseline, judged.role)
 
 
 def published_table(published: Sequence[PublishedHead]) -> Group:

@@ -151,7 +151,7 @@ class Result:
             import pandas
         except ImportError as error:
             raise UsageError(
-                "frame() returns a table of pandas, which is not installed; expected it: pip install pandas."
+                "frame() returns a table of pandas, which is not installed; type: pip install pandas"
             ) from error
         return pandas.DataFrame(rows, columns=columns)
 

@@ -3,8 +3,10 @@
 import copy
 import json
 import math
+import re
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure
 from attnviz.commands.compare.differences import LARGEST_DISTANCE
+from attnviz.commands.compare.roles.report import headline
+from attnviz.judge.roles import BestHeads
 from attnviz.measures import tallies
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import t_quantile
 from attnviz.measures.intervals import SAMPLES
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
+from attnviz.present.published import score_and_baseline
+from attnviz.present.view import ViewOptions
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.long_runs import Process
 from tests.support import independent
@@ -40,6 +46,8 @@ from tests.support.models import (
     sharp_bert,
     sharp_gpt2,
 )
+from tests.support.printed import rows_in
+from tests.support.stored import role as role_of
 from tests.support.tolerances import SHARP_32, SUMS_32
 
 N_TEXTS = 32
@@ -340,6 +348,18 @@ def test_models_change_places_and_differences_their_sign(unlike, by_role):
         assert (back.interval is None) == (row.interval is None)
         if row.interval is not None:
             assert back.interval == pytest.approx((-row.interval[1], -row.interval[0]))
+
+
+def test_a_guess_of_1_is_shown_and_no_head_is_better_than_it(by_role):
+    """Every determiner stands before its noun in some texts; broad alone has no guess."""
+    det = BestHeads(
+        "syntactic:det", role_of("syntactic:det", 1.0, 1.0), role_of("syntactic:det", 0.2, 1.0), (-0.9, -0.7)
+    )
+    result = replace(by_role, roles=(det,))
+    (row,) = rows_in(result.tables(ViewOptions()), "Best heads")
+    assert row["Score (guess)"] == "0.20 (1.00)"
+    assert re.findall(r"for (\d+)", headline(result)) == ["0", "0"]
+    assert score_and_baseline(role_of("broad", 0.9, 1.0)) == (0.9, None)
 
 
 def test_a_head_that_rests_on_sinks_is_not_the_best_for_what_is_left(tmp_path, monkeypatch):

@@ -91,7 +91,7 @@ def role_table(card: Card) -> RowTable[Row]:
     """The roles that the head has, the clearest first."""
     rows = list[Row]()
     for role in card.roles:
-        guess = shown_baseline(role.baseline)
+        guess = shown_baseline(role.baseline, role.role)
         rows.append((role_name(role.role, role.direction), role.score, guess, role.interval, role.untrained, role.n))
     return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
 

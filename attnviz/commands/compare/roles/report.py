@@ -29,9 +29,9 @@ CHOSEN_HERE = (
 
 
 def headline(result: RoleComparison) -> str:
-    """For how many roles the best head of either model scores clearly higher."""
+    """For how many roles the best head of either model scores clearly higher, and higher than its guess."""
     known = with_intervals(result)
-    clear = [row.difference > 0 for row in known if excludes_zero(row.interval)]
+    clear = [row.difference > 0 for row in known if excludes_zero(row.interval) and row.better.margin > 0]
     (a, b), of_a, of_b = result.side_names, clear.count(False), clear.count(True)
     roles = f"{counted(len(known), 'role')} with an interval"
     return f"Of {roles} {a} has the clearly better head for {of_a}, {b} for {of_b}"
@@ -111,7 +111,7 @@ def role_table(result: RoleComparison, rows: int | None, file: str) -> RowTable[
     """The best heads of both models side by side, the largest difference first; ``file`` has all rows."""
 
     def score(role: Role) -> str:
-        return f"{rounded(role.score)} ({rounded(shown_baseline(role.baseline))})"
+        return f"{rounded(role.score)} ({rounded(shown_baseline(role.baseline, role.role))})"
 
     columns: list[Field[BestHeads]] = [
         *pick(ROLES, "role", "a_head"),
