@@ -85,7 +85,7 @@ METRICS = {
     DIFFERENCE: Metric(DIFFERENCE, "logit difference lost", "logits", signed=True),
     # by how much the logit of the labelled class, or of that which the unchanged model decides for, less the largest
     # other one, falls; unlike a probability it does not saturate
-    MARGIN: Metric(MARGIN, "margin loss", "logits", signed=True),
+    MARGIN: Metric(MARGIN, "margin lost", "logits", signed=True),
 }
 
 
@@ -190,7 +190,7 @@ def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> boo
     bare = [text for text, value in zip(texts, values, strict=True) if value is None]
     if 0 < len(bare) < len(texts):
         where = bare[0].place or repr(bare[0].text[:60])
-        raise CorpusError(f"{where}: expected {what} for every text or for none, found none.")
+        raise CorpusError(f"{where}: expected {what}, as other texts have, found none; give it one, or leave it out.")
     return len(bare) < len(texts)
 
 
