@@ -29,7 +29,10 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
 
     ``window``: number of keys on each side, the query's own included; None for all.
     """
-    return allowed_positions(torch.ones(1, n), causal, window)[0, 0].clone()
+    if window is not None:
+        return allowed_positions(torch.ones(1, n), causal, window)[0, 0]
+    every = torch.ones(n, n, dtype=torch.bool)
+    return every.tril() if causal else every
 
 
 # A head chooses a key that gets at least so many times what uniform attention would give it (our own choice).

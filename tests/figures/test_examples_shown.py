@@ -117,7 +117,7 @@ def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, s
     assert (maps[0].texts, maps[0].layers) == (maps[1].texts, maps[1].layers)
     drawing = ("--figures", "all", "--format", "svg", "--width", "column", "-o", tmp_path / "drawn")
     done = show(saved, "--show", "roles", *drawing)
-    assert (done.exit_code, (tmp_path / "drawn" / "relations.svg").exists()) == (0, True)
+    assert (done.exit_code, (tmp_path / "drawn" / "relations.svg").exists()) == (0, True), done.output
     assert 'width="237.6pt"' in (tmp_path / "drawn" / "roles.svg").read_text()
     assert (tmp_path / "drawn" / "profile.csv").read_text() == (saved / "profile.csv").read_text()
     assert show(tmp_path / "drawn", "--show", "roles").stdout == show(saved, "--show", "roles").stdout

@@ -135,4 +135,4 @@ def test_words_see_each_other_where_any_of_their_tokens_share_a_chunk():
     members = ((0,), (1, 2, 3), (4,), (5, 6), (7, 8), (9,))  # chunks of 3: 0-2, 3-5, 6-8, 9
     context = replace(context_of([False] * 6, True, members=members), window=Chunk(3))
     seen = [[0], [0, 1], [1, 2], [1, 2, 3], [3, 4], [5]]
-    assert [row.nonzero()[:, 0].tolist() for row in context.allowed] == seen
+    assert [row.nonzero()[:, 0].tolist() for row in context.allowed_rows(0, 6)] == seen

@@ -95,6 +95,9 @@ def test_composition_is_of_the_layer_that_makes_the_keys():
     for kind, matrix in reads.items():
         expected = np.linalg.norm(writes @ matrix) / np.linalg.norm(writes) / np.linalg.norm(matrix)
         assert float(found.scores[kind][13, 0]) == pytest.approx(expected, abs=SUMS_32)
+    document = found.document()["pairs"]
+    (row,) = [each for each in document if (each["id"], each["from"]) == ("L3H1", "L2H0")]
+    assert (row["key"], row["query"] is None) == (None, False)  # layer 2 writes after the keys of layer 3 were made
 
 
 def test_what_follows_the_stream_from_layer_to_layer_is_refused():
@@ -114,6 +117,7 @@ PARTLY = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.
     [
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
         ({"num_global_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_kv_shared_layers": 9}, "num_kv_shared_layers"),
         ({"rope_parameters": {"full_attention": PARTLY}}, "partial_rotary_factor"),
     ],
 )

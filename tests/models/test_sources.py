@@ -248,7 +248,7 @@ def test_of_a_model_that_is_not_cached_the_config_alone_is_fetched(hub, bert_fol
 @pytest.mark.parametrize(
     "config",
     [
-        {"model_type": "qwen3_5"},
+        {"model_type": "bitnet"},
         {"model_type": "bert", "quantization_config": {"quant_method": "gptq"}},
         {"model_type": "bert", "hidden_act": "gelu", "is_decoder": True},
     ],

@@ -58,11 +58,12 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
 
 def _pairs(result: Circuits, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
     """A row a pair of heads, with the composition of each kind."""
+    names = ("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
     rows: dict[tuple[Any, Any], dict[str, Any]] = {}
     for pair in result.pairs(choices.select):
-        row = rows.setdefault((pair.id, pair.writer), {"id": str(pair.id), "from": str(pair.writer)})
+        unknown = dict.fromkeys(names) | {"id": str(pair.id), "from": str(pair.writer)}
+        row = rows.setdefault((pair.id, pair.writer), unknown)
         row |= {pair.kind: pair.score, f"{pair.kind}_deviations": pair.deviations}
-    names = ("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
     return NamedTable("pairs", by_name(*names), [rows[key] for key in sorted(rows)])
 
 

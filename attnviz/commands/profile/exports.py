@@ -28,9 +28,9 @@ _KEPT = {"sink_size": 128, "recent_size": 256}  # tokens that a streaming head k
 _FAINTEST = 0.005  # the least weight in a file for HeadVis, as it asks for
 
 
-def exported(profile: Profile, _: object) -> Iterator[tuple[str, str]]:
-    """Names and contents of the files of ``--export``."""
-    if profile.export:
+def exported(profile: object, _: object) -> Iterator[tuple[str, str]]:
+    """Names and contents of the files of ``--export``; a stored profile has none."""
+    if isinstance(profile, Profile) and profile.export:
         files = _duo_attention(profile) if profile.export == DUO_ATTENTION else _headvis(profile)
         for name, content in files:
             yield f"{profile.export}/{name}", content if isinstance(content, str) else json.dumps(content)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attnviz.models.families.base import Architecture, LayerModules, NormKind, first_of
+from attnviz.models.families.base import Architecture, LayerModules, NormKind, first_of, not_reproduced
 from attnviz.models.families.llama import Gemma2, with_images
 from attnviz.reference.attention import HeadParameters
 
@@ -24,6 +24,13 @@ class Gemma4(Gemma2, name="gemma4_text", prefix="Gemma4Text"):
     resumable = False  # a pass that began at a layer would lack its keys
     stream_alone = False
     explained = False
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """CheckpointError where no layer has keys of its own."""
+        n_shared, n_layers = config.num_kv_shared_layers, config.num_hidden_layers
+        if not 0 <= n_shared < n_layers:
+            raise not_reproduced(self.name, "num_kv_shared_layers", n_shared, f"0 to {n_layers - 1}")
+        super().refuse(config, dtype)
 
     def notes(self, config: Any) -> tuple[str, ...]:
         """How wide heads are without a window, and how many layers attend to keys of earlier ones."""
