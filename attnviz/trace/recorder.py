@@ -312,6 +312,14 @@ class _Mask(Tensor):
             taken.rows = self.rows
         return taken
 
+    def masked_fill(self, mask: Tensor, value: Any) -> Tensor:
+        """With more keys hidden, as DeepSeek V3.2's indexer does, lazy too."""
+        return _lazy(
+            lambda first, last: self.rows(first, last).masked_fill(mask[..., first:last, :], value),
+            self.shape[0],
+            *self.shape[2:],
+        )
+
     def repeat(self, *sizes: int) -> Tensor:  # type: ignore[override]
         """The mask of copies of the texts, lazy too."""
         if set(sizes[1:]) != {1}:
