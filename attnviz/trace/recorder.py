@@ -308,7 +308,7 @@ class _Mask(Tensor):
     def __getitem__(self, index: Any) -> Any:
         """As lazy where all of it is taken, as Gemma 4 does."""
         taken: Any = super().__getitem__(index)
-        if taken.shape == self.shape:
+        if taken.shape == self.shape and hasattr(self, "rows"):  # what is computed from a mask has none
             taken.rows = self.rows
         return taken
 
@@ -318,6 +318,12 @@ class _Mask(Tensor):
             lambda first, last: self.rows(first, last).masked_fill(mask[..., first:last, :], value),
             self.shape[0],
             *self.shape[2:],
+        )
+
+    def __and__(self, other: Any) -> Any:
+        """Likewise, of a mask of booleans."""
+        return _lazy(
+            lambda first, last: self.rows(first, last) & other[..., first:last, :], self.shape[0], *self.shape[2:]
         )
 
     def repeat(self, *sizes: int) -> Tensor:  # type: ignore[override]
