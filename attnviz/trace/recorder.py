@@ -314,6 +314,8 @@ class _Mask(Tensor):
 
     def masked_fill(self, mask: Tensor, value: Any) -> Tensor:
         """With more keys hidden, as DeepSeek V3.2's indexer does, lazy too."""
+        if not hasattr(self, "rows"):
+            return super().masked_fill(mask, value)
         return _lazy(
             lambda first, last: self.rows(first, last).masked_fill(mask[..., first:last, :], value),
             self.shape[0],
@@ -322,6 +324,8 @@ class _Mask(Tensor):
 
     def __and__(self, other: Any) -> Any:
         """Likewise, of a mask of booleans."""
+        if not hasattr(self, "rows"):
+            return super().__and__(other)
         return _lazy(
             lambda first, last: self.rows(first, last) & other[..., first:last, :], self.shape[0], *self.shape[2:]
         )
