@@ -68,7 +68,7 @@ for line, output in LINES:
         COMMANDS[command] = COMMANDS.get(command) or output
 SNIPPETS = [(stem, block["body"]) for stem, block in BLOCKS if block["kind"] == "python"]
 DRAWS = re.compile(r"--(figures|format|map|json)|^attnviz (models|check)")
-NEEDS_PROFILE = re.compile(r"--show|card (L2H\d|--all)$|--select det")
+NEEDS_PROFILE = re.compile(r"--show|card (L2H\d|--all)( --figures claim.*)?$|--select det")
 
 
 def page(name: str) -> str:
