@@ -30,14 +30,14 @@ VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty  # the default of what has none
 PLUGIN = "plugin"  # the option that names files to run first
 
-# what can take the place of a removed head; see :class:`attnviz.trace.removal.Replacement`
+# what can take the place of a removed head; see :class:`attnviz.run.edit.Replacement`
 METHODS = ("zero", "mean", "uniform")
 
 # from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`
 PATCH_DIRECTIONS = ("denoise", "noise")
 PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched prediction is measured
 
-# what the feed-forward networks between the ends of a path do; see :mod:`attnviz.trace.paths`
+# what the feed-forward networks between the ends of a path do; see :mod:`attnviz.measures.paths`
 PATH_NETWORKS = ("frozen", "run")
 
 DUO_ATTENTION, HEADVIS = "duo-attention", "headvis"  # tools in whose forms a profile is written

@@ -15,9 +15,9 @@ from attnviz.errors import CorpusError, TextError
 from attnviz.measures.guesses import fast_argmax
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Tokens, overlapping
+from attnviz.run.verify import VerifiedAttention
 from attnviz.texts.lines import broken, lines
 from attnviz.texts.reading import Text
-from attnviz.trace.verify import VerifiedAttention
 from attnviz.wording import quoted
 
 # Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020).

@@ -22,7 +22,7 @@ from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_el
 from attnviz.measures.sums import SumTally
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import UnitRows
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run.verify import VerifiedRows
 
 if TYPE_CHECKING:
     from attnviz.texts.batches import Batch

@@ -25,7 +25,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import Span
 from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.reference.attention import uniform_pattern
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run.verify import VerifiedRows
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
 from attnviz.reference.attention import nowhere, reached, uniform_pattern, weighted_logs
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run.verify import VerifiedRows
 
 _OF_ROWS = "entropy entropy_non_sink distance distance_non_sink confidence confidence_non_sink sink".split()
 

@@ -13,8 +13,8 @@ from attnviz.measures.tallies import TextTally, different_windows
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
+from attnviz.run.contributions import why_not_linear
 from attnviz.texts.batches import Batch
-from attnviz.trace.contributions import why_not_linear
 
 # A head is quiet at a token where its output is shorter than this share of the mean over its layer's heads (our own
 # choice; Sandoval-Segura et al. 2025 try several; of 270 heads of SmolLM2 five are quiet at over 0.9 of the tokens).

@@ -35,7 +35,7 @@ class Tokens:
     ids: tuple[int, ...]
     labels: tuple[str, ...]  # as figures and tables show them
     special: tuple[bool, ...]  # added by the tokenizer itself ([CLS], [SEP]), not part of the text
-    sink: tuple[bool, ...]  # special tokens and, in a decoder, position 0 and others (:mod:`attnviz.trace.sinks`)
+    sink: tuple[bool, ...]  # special tokens and, in a decoder, position 0 and others (:mod:`attnviz.measures.sinks`)
     # the word (:func:`attnviz.models.words.word_spans`), counted over both segments; None if special
     words: tuple[int | None, ...]
     segments: tuple[int | None, ...]  # 0 or 1, the text or its pair; None for special tokens

@@ -15,7 +15,7 @@ from attnviz.present.latex import latex
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
-    from attnviz.trace.checks import LayerCheck, Verification
+    from attnviz.run.checks import LayerCheck, Verification
 
 
 CAPTIONS = "captions.md"

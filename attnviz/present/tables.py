@@ -22,7 +22,7 @@ from attnviz.wording import counted, error, quoted, rounded, visible
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
-    from attnviz.trace.checks import Verification
+    from attnviz.run.checks import Verification
 
 
 _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken

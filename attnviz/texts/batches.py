@@ -15,11 +15,11 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
+from attnviz.run.checks import LayerCheck, Verification, worse_of
+from attnviz.run.patterns import PatternCallback
+from attnviz.run.record import record_attention
+from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
 from attnviz.texts.reading import Corpus, Span, Text, read_texts
-from attnviz.trace.checks import LayerCheck, Verification, worse_of
-from attnviz.trace.patterns import PatternCallback
-from attnviz.trace.recorder import record_attention
-from attnviz.trace.verify import TokenLabels, VerifiedRows, Verifier
 
 EVERY = 20  # one of so many batches is verified, of the first ones the very first
 

@@ -19,7 +19,7 @@ from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention
-from attnviz.trace import removal
+from attnviz.run import edit
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.classifiers import sharp_classifier
@@ -208,7 +208,7 @@ def _swapped(values_of: Any) -> Any:
     ("module", "name", "wrong"),
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2)),
-        (removal, "run_block", _left_out),
+        (edit, "run_block", _left_out),
         (attention, "values", _swapped),
     ],
     ids=["pattern", "layer left out", "heads swapped"],

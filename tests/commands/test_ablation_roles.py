@@ -15,7 +15,7 @@ from attnviz.errors import TextError, UsageError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.models.checkpoint import from_loaded
-from attnviz.trace.generation import generate_greedily
+from attnviz.run.generate import generate_greedily
 from tests.support.ablations import KINDS, _text_effects, without
 from tests.support.corpora import treebank
 from tests.support.encoder_decoders import SOURCE, sharp, unigram_tokenizer

@@ -12,7 +12,7 @@ from attnviz.commands.ablate import inputs
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.trace.generation import TargetTokens, target_tokens
+from attnviz.run.generate import TargetTokens, target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.tolerances import SHARP_32, SUMS_32

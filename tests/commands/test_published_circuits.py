@@ -15,12 +15,12 @@ from attnviz.commands.patch.pairs import PairedInputs, paired_inputs
 from attnviz.errors import AttnvizError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES
+from attnviz.measures.paths import receiver_named
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
+from attnviz.run.generate import drafted_greedily
 from attnviz.texts.batches import SampledAttention
-from attnviz.trace.generation import drafted_greedily
-from attnviz.trace.paths import receiver_named
 from tests.reference import test_paths
 from tests.support import corpora
 from tests.support.circuits import SHARP, Head, before, circuit_gpt2, codes

@@ -9,8 +9,8 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.tokens import find_queries, merge_subwords
-from attnviz.trace.checks import LayerComparison
-from attnviz.trace.verify import verify_attention
+from attnviz.run.checks import LayerComparison
+from attnviz.run.verify import verify_attention
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SUMS_64

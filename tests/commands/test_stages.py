@@ -18,7 +18,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
-from attnviz.trace.taps import Site
+from attnviz.run.sites import Site
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, steps_of
 from tests.support.families import first_of

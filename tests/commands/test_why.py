@@ -21,8 +21,8 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import LayerNorm, RMSNorm
-from attnviz.trace import residual_parts
-from attnviz.trace.residual_parts import WrittenParts
+from attnviz.run import residual_parts
+from attnviz.run.stream import WrittenParts
 from tests.conftest import needs_minilm
 from tests.support.classifiers import sharp_classifier
 from tests.support.explained import bert, gpt2

@@ -15,12 +15,12 @@ from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.measures import relations
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
+from attnviz.run import verify
+from attnviz.run.record import record_attention
 from attnviz.texts.batches import batches
 from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import open_corpus, read_texts
 from attnviz.texts.runs import RunSettings
-from attnviz.trace import verify
-from attnviz.trace.recorder import record_attention
 from tests.benchmarks.long_text import text_of
 from tests.support.corpora import treebank
 from tests.support.families import first_of

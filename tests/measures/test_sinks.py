@@ -8,9 +8,9 @@ from transformers.models.mistral import modeling_mistral
 from attnviz import compare, head_outputs, rollout
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import VerificationError
+from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
-from attnviz.trace.sinks import with_found_sinks
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.families import checkpoint_of
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert

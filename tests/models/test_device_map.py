@@ -16,7 +16,7 @@ from attnviz.errors import CheckpointError, DeviceError, UsageError
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device_map
 from attnviz.models.sources import find_checkpoint
-from attnviz.trace.verify import verify_attention
+from attnviz.run.verify import verify_attention
 from tests.conftest import SENTENCE
 from tests.support.encoder_decoders import saved
 from tests.support.families import first_of, model_of

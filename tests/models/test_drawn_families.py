@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import HeadParameters
-from attnviz.trace.checks import Verification
+from attnviz.run.checks import Verification
 from tests.support.families import checkpoint_of, drawn_settings, first_of
 from tests.support.llamas import RECENT
 from tests.support.recorded import verified_batch

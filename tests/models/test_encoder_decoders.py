@@ -16,7 +16,7 @@ from attnviz.errors import ArchitectureError, TextError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.tokens import shifted_right
 from attnviz.reference.positions import position_buckets
-from attnviz.trace.verify import verify_attention
+from attnviz.run.verify import verify_attention
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.families import first_of
 from tests.support.models import save_checkpoint

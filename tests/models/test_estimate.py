@@ -13,8 +13,8 @@ from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutOfMemoryError, UsageError
 from attnviz.models import estimate
 from attnviz.models.opening import open_checkpoint
-from attnviz.trace import recorder
-from attnviz.trace.recorder import block_memory
+from attnviz.run import record
+from attnviz.run.record import block_memory
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 TEXT = "the cat ran away"
@@ -46,13 +46,13 @@ def test_what_is_no_size_is_refused(given):
 
 def test_a_text_is_read_in_blocks_of_this_size(monkeypatch, bert):
     sizes: list[float] = []
-    real = recorder.row_blocks
+    real = record.row_blocks
 
     def noted(n: int, row_bytes: int, memory: float) -> Any:
         sizes.append(memory)
         return real(n, row_bytes, memory)
 
-    monkeypatch.setattr(recorder, "row_blocks", noted)
+    monkeypatch.setattr(record, "row_blocks", noted)
     for command in (attnviz.analyze, attnviz.head_outputs, attnviz.rollout):
         command(TEXT, bert, memory="3K")
     assert set(sizes) == {3072}

@@ -17,7 +17,7 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
 from attnviz.reference.tolerances import tolerance_of
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run.verify import VerifiedRows
 from tests.support import encoder_decoders, llamas
 from tests.support.explained import steps_of
 from tests.support.families import FAMILIES, TEXT, checkpoint_of, drawn_settings, first_of, model_of, padded, verified

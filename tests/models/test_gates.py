@@ -21,8 +21,8 @@ from attnviz.figures.style import Style
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES, REFUSED
 from attnviz.models.head_ids import HeadId, number_of
+from attnviz.run.verify import verify_attention
 from attnviz.texts.batches import SampledAttention, batch_of_ids
-from attnviz.trace.verify import verify_attention
 from tests.support.blocks import in_blocks
 from tests.support.drawn import drawing_of
 from tests.support.families import TEXT, checkpoint_of, model_of, padded, verified

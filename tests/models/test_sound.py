@@ -16,7 +16,7 @@ import attnviz.models.sound
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, TextError, UsageError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.trace.verify import Verifier
+from attnviz.run.verify import Verifier
 from tests.support.families import checkpoint_of, first_of, padded, verified
 from tests.support.models import save_checkpoint
 from tests.support.recorded import whole_pattern

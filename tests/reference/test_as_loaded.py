@@ -20,8 +20,8 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
-from attnviz.trace import recorder
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run import record
+from attnviz.run.verify import VerifiedRows
 from tests.support.families import FAMILIES, TEXT, checkpoint_of, padded, verified
 from tests.support.llamas import convert, llama_config
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
@@ -78,7 +78,7 @@ def test_patterns_are_those_of_eager_attention_and_states_those_that_anybody_get
             checkpoint.model.set_attn_implementation(name)
         with torch.inference_mode():
             plain = checkpoint.model(**inputs, use_cache=False)[0]
-        states = recorder.record_attention(checkpoint, inputs, recorder.Observer())
+        states = record.record_attention(checkpoint, inputs, record.Observer())
         assert (states - plain)[real].abs().max() <= SAME_STATES * plain[real].abs().max()
 
 
@@ -144,7 +144,7 @@ def test_one_pass_of_the_model_and_one_probe_a_layer(registered):
     ],
 )
 def test_another_run_beside_it_is_left_alone(monkeypatch, implementation, in_thread, itself):
-    monkeypatch.setattr(recorder, "MOST_MASKS", 0)  # masks of eager attention are lazy
+    monkeypatch.setattr(record, "MOST_MASKS", 0)  # masks of eager attention are lazy
     checkpoint, ids = llama(implementation), torch.tensor([[5, 6, 7]])
     other, found = checkpoint if itself else llama(implementation), list[Tensor]()
 

@@ -25,9 +25,9 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
-from attnviz.trace import recorder, verify
-from attnviz.trace.patterns import PatternCallback
-from attnviz.trace.verify import PendingCheck, VerifiedAttention, VerifiedRows, verify_attention
+from attnviz.run import record, verify
+from attnviz.run.patterns import PatternCallback
+from attnviz.run.verify import PendingCheck, VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import families
 from tests.support.blocks import in_blocks
 from tests.support.families import verified
@@ -162,9 +162,9 @@ def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind):
         untouched = checkpoint.model(**inputs)[0]
     in_blocks(monkeypatch, 4)
     blocks: list[int] = []
-    counting: Any = recorder.Observer()
+    counting: Any = record.Observer()
     counting.rows = lambda layer, rows: blocks.append(layer)
-    states = recorder.record_attention(checkpoint, inputs, counting)
+    states = record.record_attention(checkpoint, inputs, counting)
     assert len(blocks) >= 2 * checkpoint.n_layers
     assert (states - untouched).abs().max() <= SHARP_32 * untouched.abs().max()
 
@@ -214,7 +214,7 @@ def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
         untouched = model(**inputs)[0]
-    assert torch.equal(recorder.record_attention(checkpoint, inputs, PatternCallback(checkpoint), math.inf), untouched)
+    assert torch.equal(record.record_attention(checkpoint, inputs, PatternCallback(checkpoint), math.inf), untouched)
     expected = recorded(checkpoint, inputs)
     in_blocks(monkeypatch, 4)
     seen: list[VerifiedRows] = []
@@ -361,7 +361,7 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
 def test_nothing_of_a_run_stays_in_memory():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
     verifier = verify.Verifier(checkpoint, lambda _: (lambda _: [],) * 2, lambda _: None)
-    recorder.record_attention(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device), verifier)
+    record.record_attention(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device), verifier)
     left = weakref.ref(verifier)
     del verifier
     gc.collect()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnviz.trace.taps import at_site, sites_of, taps
+from attnviz.run.sites import at_site, sites_of, taps
 from tests.support.families import checkpoint_of
 
 STATES, SOURCE = torch.ones(1, 2, 3), 5 * torch.ones(1, 4, 3)

@@ -20,8 +20,8 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters
 from attnviz.reference.tolerances import TOLERANCES
-from attnviz.trace.checks import LayerCheck, LayerComparison
-from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
+from attnviz.run.checks import LayerCheck, LayerComparison
+from attnviz.run.verify import VerifiedAttention, VerifiedRows, verify_attention
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.blocks import hidden_keys
 from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.measures import statistics
-from attnviz.trace import recorder, verify
+from attnviz.run import record, verify
 
 
 def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -18,9 +18,9 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
         step = n if memory == math.inf else size
         yield from ((first, min(first + step, n)) for first in range(0, n, step))
 
-    for module in (recorder, verify, statistics):
+    for module in (record, verify, statistics):
         monkeypatch.setattr(module, "row_blocks", blocks)
-    monkeypatch.setattr(recorder, "MOST_MASKS", 0)  # masks come in blocks, too
+    monkeypatch.setattr(record, "MOST_MASKS", 0)  # masks come in blocks, too
 
 
 def hidden_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:

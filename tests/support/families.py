@@ -11,7 +11,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.tokens import shifted_right
-from attnviz.trace.verify import VerifiedAttention, VerifiedRows, verify_attention
+from attnviz.run.verify import VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import encoder_decoders, llamas, relatives, sounds
 from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.recorded import batch

@@ -20,8 +20,8 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.profiles.store import StoredProfile
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.checks import LayerCheck, Verification
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run.checks import LayerCheck, Verification
+from attnviz.run.verify import VerifiedRows
 from tests.support.verified import counted_relations
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")

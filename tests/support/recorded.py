@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.trace.checks import Verification
-from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, Rows, record_attention
-from attnviz.trace.verify import VerifiedAttention, VerifiedRows, Verifier
+from attnviz.run.checks import Verification
+from attnviz.run.record import AttentionCall, LayerRecord, Observer, Rows, record_attention
+from attnviz.run.verify import VerifiedAttention, VerifiedRows, Verifier
 
 
 @dataclass

@@ -13,8 +13,8 @@ from attnviz.measures.statistics import TextContext
 from attnviz.measures.sums import copy_to_host
 from attnviz.models.tokens import Positions
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.checks import LayerCheck
-from attnviz.trace.verify import VerifiedRows
+from attnviz.run.checks import LayerCheck
+from attnviz.run.verify import VerifiedRows
 
 
 def verified(patterns: Any, dtype: torch.dtype = torch.float32, block: int | None = None) -> list[VerifiedRows]:

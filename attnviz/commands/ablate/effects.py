@@ -29,13 +29,13 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, upcast
+from attnviz.run import edit
+from attnviz.run.checks import Verification
+from attnviz.run.finite import refuse_not_finite
+from attnviz.run.logits import check_logits
+from attnviz.run.verify import VerifiedRows
 from attnviz.texts.batches import EVERY, SampledAttention
 from attnviz.texts.reading import Text
-from attnviz.trace import removal
-from attnviz.trace.checks import Verification
-from attnviz.trace.logits import check_logits
-from attnviz.trace.recorder import refuse_not_finite
-from attnviz.trace.verify import VerifiedRows
 from attnviz.wording import amount
 
 MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
@@ -392,7 +392,7 @@ class PassVerifier:
         """Whether the batch of this number, of those in a drawn order, is to be compared."""
         return self._attention.texts_verified < _VERIFIED or number % EVERY == 0
 
-    def verify(self, inputs: InputBatch, kept: removal.KeptPass, resumed: bool = True) -> None:
+    def verify(self, inputs: InputBatch, kept: edit.KeptPass, resumed: bool = True) -> None:
         """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
         checkpoint = self._checkpoint
         batch = inputs.batch
@@ -427,7 +427,7 @@ class PassVerifier:
             first = {name: tensor[:1] for name, tensor in batch.inputs.items()}
             check_logits(checkpoint, first, kept.final[0, at], at)
         for layer in checkpoint.layers if resumed else ():
-            again = removal.resume(checkpoint, kept, layer)[batch.predicting]
+            again = edit.resume(checkpoint, kept, layer)[batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
                 "they differ"
@@ -448,8 +448,8 @@ class PassVerifier:
 def resumed_passes(
     checkpoint: Checkpoint,
     inputs: InputBatch,
-    kept: removal.KeptPass,
-    replacement: removal.Replacement,
+    kept: edit.KeptPass,
+    replacement: edit.Replacement,
     wanted: Sequence[HeadSet],
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Yield numbers of sets of heads, and the final states of the batch without each, [n_sets * rows, n, d_model].
@@ -466,8 +466,8 @@ def resumed_passes(
         for first in range(0, len(numbers), copies):
             some = numbers[first : first + copies]
             variants = [wanted[number] for number in some]
-            with removal.removed_heads(checkpoint, variants, replacement, *masks):
-                final = removal.resume(checkpoint, kept, layer, len(some))
+            with edit.removed_heads(checkpoint, variants, replacement, *masks):
+                final = edit.resume(checkpoint, kept, layer, len(some))
             yield some, final
 
 
@@ -490,10 +490,10 @@ class Passes:
 
     def run(
         self,
-        replacement: removal.Replacement,
+        replacement: edit.Replacement,
         wanted: Sequence[HeadSet],
         tell: Tell,
-        on_batch: Callable[[InputBatch, removal.KeptPass, BatchMetrics], None] = lambda *_: None,
+        on_batch: Callable[[InputBatch, edit.KeptPass, BatchMetrics], None] = lambda *_: None,
     ) -> dict[HeadSet, Tensor]:
         """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
 
@@ -504,11 +504,11 @@ class Passes:
         first_run = not self.verifier.verified.n_inputs
         done = 0
         tell(done, len(self._inputs))
-        with removal.running(self._checkpoint):
+        with edit.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
                 texts = torch.tensor([text.text for text in inputs.inputs])
                 verifying = first_run and self.verifier.is_sampled(number)
-                kept = removal.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
+                kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
                 if verifying:
                     self.verifier.verify(inputs, kept)
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final, self._weights)
@@ -527,9 +527,9 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
     sums: list[Tensor | float] = [0.0] * checkpoint.n_layers
     tokens = torch.zeros(checkpoint.n_layers, dtype=torch.float64)
     done = 0
-    with removal.running(checkpoint):
+    with edit.running(checkpoint):
         for some in input_batches(checkpoint, inputs, batch_size):
-            kept = removal.run_and_keep(checkpoint, some.batch.inputs)
+            kept = edit.run_and_keep(checkpoint, some.batch.inputs)
             for layer in checkpoint.layers:
                 valid = some.batch.queries(layer)
                 sums[layer] = sums[layer] + kept.o_proj[layer][valid].double().sum(0).cpu()

@@ -11,8 +11,8 @@ from attnviz.commands.ablate.inputs import STATES, InputBatch
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.trace import removal
-from attnviz.trace.recorder import refuse_not_finite
+from attnviz.run import edit
+from attnviz.run.finite import refuse_not_finite
 
 PROJECTIONS = 4  # random projections of final states, where there is no loss
 
@@ -34,7 +34,7 @@ class GradientTally:
         self._n_heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._n_heads), dtype=torch.float64)
 
-    def add(self, inputs: InputBatch, kept: removal.KeptPass, metrics: BatchMetrics) -> None:
+    def add(self, inputs: InputBatch, kept: edit.KeptPass, metrics: BatchMetrics) -> None:
         """Measure a batch."""
         texts = torch.tensor([text.text for text in inputs.inputs])
         if self._kind != STATES:
@@ -54,7 +54,7 @@ class GradientTally:
         """Importance of every head, mean over texts, [n_layers, n_heads]."""
         return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
 
-    def _gate_gradients(self, kept: removal.KeptPass, gradient: Tensor) -> Tensor:
+    def _gate_gradients(self, kept: edit.KeptPass, gradient: Tensor) -> Tensor:
         """Derivatives by the gates, [rows, n_layers, n_heads], 0 where a layer has fewer heads.
 
         Where a pass can be resumed, layers are run again one by one from the last; else all are one graph.
@@ -65,14 +65,14 @@ class GradientTally:
             of_gates = self._by_layer(kept, gradient)
         else:
             gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
-            with torch.enable_grad(), removal.gated_heads(model, dict(enumerate(gates))):
-                of_gates = torch.autograd.grad(removal.run_model(model, kept.inputs), gates, gradient)
+            with torch.enable_grad(), edit.gated_heads(model, dict(enumerate(gates))):
+                of_gates = torch.autograd.grad(edit.run_model(model, kept.inputs), gates, gradient)
         widest = max(self._n_heads)
         stacked = torch.stack([pad(of_gate.double().cpu(), (0, widest - of_gate.shape[1])) for of_gate in of_gates], 1)
         refuse_not_finite(stacked, "gradient by its heads")
         return stacked
 
-    def _by_layer(self, kept: removal.KeptPass, gradient: Tensor) -> list[Tensor]:
+    def _by_layer(self, kept: edit.KeptPass, gradient: Tensor) -> list[Tensor]:
         model = self._checkpoint
         layers = model.modules
         of_gates = list[Tensor]()
@@ -80,8 +80,8 @@ class GradientTally:
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
                 gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
-                with removal.gated_heads(model, {layer: gate}):
-                    after = removal.run_block(layers[layer].block, kept, layer, hidden)
+                with edit.gated_heads(model, {layer: gate}):
+                    after = edit.run_block(layers[layer].block, kept, layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)
             try:

@@ -24,11 +24,13 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import load_parser
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
+from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.relations import RelatedWords
 from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import mask_token
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.run.generate import target_tokens
 from attnviz.texts.batches import Batch, EncodedText, collate, encode
 from attnviz.texts.lines import Place
 from attnviz.texts.reading import (
@@ -43,8 +45,6 @@ from attnviz.texts.reading import (
     ready,
 )
 from attnviz.texts.tables import Columns, is_table_folder
-from attnviz.trace.direct_effects import named_ids
-from attnviz.trace.generation import target_tokens
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"

@@ -51,9 +51,9 @@ from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
+from attnviz.run.edit import Replacement
 from attnviz.texts.reading import unread_columns
 from attnviz.texts.tables import Columns
-from attnviz.trace.removal import Replacement
 from attnviz.wording import counted
 
 MANY = 2000  # inputs from which on a message gives their number
@@ -171,7 +171,7 @@ def ablate(
 
     Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
     :func:`attnviz.profile_heads`; existing files are corpora. ``method`` says what takes the place of a removed head
-    (:class:`attnviz.trace.removal.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
+    (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
     default the first metric that the model has, but the margin of a classifier whose loss is below 0.05 on most texts.
     ``progress`` is called for each stage with how much of it is done, and of how much; ``warn`` for each sentence that
     is left out because the model cannot read it.

@@ -10,13 +10,13 @@ from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.paths import RUN
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
 from attnviz.present.fields import Field
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.role_words import role_words
 from attnviz.present.tables import RowTable
-from attnviz.trace.paths import RUN
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
 PROMOTED = 3  # tokens whose logits the head raises most, in the table

@@ -29,8 +29,8 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, normed_heads, repeat_kv, upcast
-from attnviz.trace.contributions import without_gradients
-from attnviz.trace.recorder import refuse_not_finite
+from attnviz.run.contributions import without_gradients
+from attnviz.run.finite import refuse_not_finite
 from attnviz.wording import counted
 
 COMPOSITION_INPUTS = ("query", "key", "value")  # what a later head makes of what an earlier one writes

@@ -8,9 +8,9 @@ from torch import Tensor
 from attnviz.commands.ablate.inputs import LABELLED, inputs_of
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import upcast
+from attnviz.run.edit import run_model, running
+from attnviz.run.logits import check_logits
 from attnviz.texts.batches import EncodedText, collate
-from attnviz.trace.logits import check_logits
-from attnviz.trace.removal import run_model, running
 
 
 class Decision(NamedTuple):

@@ -32,7 +32,7 @@ from attnviz.models.quantised import input_rounding
 from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
-from attnviz.trace.residual_parts import embeddings_of
+from attnviz.run.stream import embeddings_of
 
 _ROWS = 128  # queries per chunk of the softmax
 

@@ -18,7 +18,7 @@ from attnviz.present.fields import Field, NamedTable, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable
 from attnviz.present.view import ViewOptions
-from attnviz.trace.checks import Verification
+from attnviz.run.checks import Verification
 from attnviz.wording import counted, error, rounded, shortened_token, visible
 
 # Numbers of a vector that the table of the row has room for, and its rows unless every table is asked for.

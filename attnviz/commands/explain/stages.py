@@ -18,8 +18,9 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
-from attnviz.trace.recorder import Observer, Rows, random_values, record_attention, refuse_not_finite
-from attnviz.trace.taps import Site, taps
+from attnviz.run.finite import refuse_not_finite
+from attnviz.run.record import Observer, Rows, random_values, record_attention
+from attnviz.run.sites import Site, taps
 
 # Tolerances of an activation on the model's own input, by dtype; for others that of outputs.
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}

@@ -26,8 +26,8 @@ from attnviz.present.result import OfHeads, TextResult
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.published import PublishedHead, published_heads
 from attnviz.profiles.store import StoredProfile
-from attnviz.trace.checks import Verification
-from attnviz.trace.verify import VerifiedAttention
+from attnviz.run.checks import Verification
+from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import counted, quoted, visible
 
 

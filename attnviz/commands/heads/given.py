@@ -24,7 +24,7 @@ from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
 from attnviz.models.tokens import merge_subwords, tokens_of_labels, told_apart
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.checks import LayerCheck, Verification
+from attnviz.run.checks import LayerCheck, Verification
 from attnviz.wording import counted, visible
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelationTally
+from attnviz.measures.sinks import with_found_sinks
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
@@ -45,11 +46,10 @@ from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subword
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
+from attnviz.run.generate import MOST_NEW_TOKENS, continue_greedily, target_tokens, with_language
+from attnviz.run.record import block_memory
+from attnviz.run.verify import VerifiedRows, verify_attention
 from attnviz.texts.reading import Text, chat_of
-from attnviz.trace.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens, with_language
-from attnviz.trace.recorder import block_memory
-from attnviz.trace.sinks import with_found_sinks
-from attnviz.trace.verify import VerifiedRows, verify_attention
 from attnviz.wording import visible
 
 # What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``.

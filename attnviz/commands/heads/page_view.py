@@ -46,7 +46,7 @@ from attnviz.present.role_words import family_words
 from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.trace.generation import MOST_NEW_TOKENS
+from attnviz.run.generate import MOST_NEW_TOKENS
 from attnviz.wording import counted
 
 Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id

@@ -63,7 +63,7 @@ class Configuration:
 
     @property
     def level(self) -> int | None:
-        """Level of verification, see :class:`attnviz.trace.checks.Verification`; None for none."""
+        """Level of verification, see :class:`attnviz.run.checks.Verification`; None for none."""
         return 4 if self.reproduced else None
 
     @property

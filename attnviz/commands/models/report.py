@@ -134,7 +134,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
 def families_document(version: str) -> dict[str, Any]:
     """The document of families: each one's level, and by command the part of its models that is measured."""
     from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
-    from attnviz.trace.checks import Verification
+    from attnviz.run.checks import Verification
 
     families = [
         {"architecture": name, "level": None if name in ARCHITECTURES.plugins else Verification.level}

@@ -1,7 +1,7 @@
 """Measure the output of every head in the residual stream on one text.
 
-For o_h, o, b_O and f see :mod:`attnviz.trace.contributions`. C are the content positions, S the sinks (special
-tokens, in GPT-2 the first and those of :mod:`attnviz.trace.sinks`); means and sums over queries are over C.
+For o_h, o, b_O and f see :mod:`attnviz.run.contributions`. C are the content positions, S the sinks (special
+tokens, in GPT-2 the first and those of :mod:`attnviz.measures.sinks`); means and sums over queries are over C.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,8 @@ from torch import Tensor
 from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
 from attnviz.locks import alone
+from attnviz.measures.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
+from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, Stack
@@ -28,13 +30,11 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import LayerContributions, layer_contributions, without_gradients
-from attnviz.trace.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
-from attnviz.trace.generation import TargetTokens, target_tokens
-from attnviz.trace.recorder import block_memory
-from attnviz.trace.residual_parts import WrittenParts, recording_parts, why_no_effects
-from attnviz.trace.sinks import with_found_sinks
-from attnviz.trace.verify import VerifiedAttention, verify_attention
+from attnviz.run.contributions import LayerContributions, layer_contributions, without_gradients
+from attnviz.run.generate import TargetTokens, target_tokens
+from attnviz.run.record import block_memory
+from attnviz.run.stream import WrittenParts, recording_parts, why_no_effects
+from attnviz.run.verify import VerifiedAttention, verify_attention
 from attnviz.wording import counted, quoted, rounded
 
 _SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."

@@ -9,13 +9,13 @@ from rich.text import Text
 
 from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
 from attnviz.commands.outputs.shares import HeadContribution
+from attnviz.measures.direct_effects import NOT_LINEAR, DirectEffects, TokenLogit
 from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import layer_entry, target_entry, text_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.trace.direct_effects import NOT_LINEAR, DirectEffects, TokenLogit
 from attnviz.wording import error, percent, quoted, rounded, shortened_token, signed
 
 _CSV = "outputs.csv"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnviz.models.head_ids import HeadId
-from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
-from attnviz.trace.verify import VerifiedAttention
+from attnviz.run.contributions import check_sum, layer_contributions, without_gradients
+from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import percent
 
 

@@ -14,10 +14,10 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
+from attnviz.measures.direct_effects import DirectEffects
 from attnviz.present.figure_context import STACK_LEGEND, hatched_in_words
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.reference.attention import allowed_positions
-from attnviz.trace.direct_effects import DirectEffects
 from attnviz.wording import percent, quoted, signed
 
 _TARGET = 2.6

@@ -39,16 +39,16 @@ from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import excludes_zero
+from attnviz.measures.paths import FROZEN, Receiver, along_paths, receiver_named
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
+from attnviz.run.edit import KeptPass, Replacement, run_and_keep, run_model, running
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
-from attnviz.trace.paths import FROZEN, Receiver, along_paths, receiver_named
-from attnviz.trace.removal import KeptPass, Replacement, run_and_keep, run_model, running
 from attnviz.wording import amount, counted
 
 DENOISE, NOISE = PATCH_DIRECTIONS
@@ -171,8 +171,8 @@ def patch(
     tokens of the clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both
     prompts, ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of
     the corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or
-    ``kl`` (without). ``receiver`` is the end of paths (:mod:`attnviz.trace.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
-    ``logits``. For ``self_repair`` see :mod:`attnviz.trace.self_repair`. ``progress`` is called for the pairs done.
+    ``kl`` (without). ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
+    ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called for the pairs done.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do

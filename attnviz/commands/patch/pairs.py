@@ -21,6 +21,7 @@ from attnviz.commands.ablate.inputs import (
 )
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
@@ -29,7 +30,6 @@ from attnviz.options import PATCH_METRICS
 from attnviz.texts.batches import EncodedText, encode
 from attnviz.texts.reading import Text, unread_columns
 from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
-from attnviz.trace.direct_effects import named_ids
 from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS

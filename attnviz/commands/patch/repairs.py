@@ -1,4 +1,4 @@
-"""Self-repair of heads, means over pairs of prompts; see :mod:`attnviz.trace.self_repair`."""
+"""Self-repair of heads, means over pairs of prompts; see :mod:`attnviz.measures.self_repair`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from attnviz.commands.ablate.inputs import InputBatch
 from attnviz.commands.patch.pairs import PairSamples
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
+from attnviz.measures.self_repair import self_repairs, why_no_repair
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.trace.removal import KeptPass
-from attnviz.trace.residual_parts import Source, source_name
-from attnviz.trace.self_repair import self_repairs, why_no_repair
+from attnviz.run.edit import KeptPass
+from attnviz.run.stream import Source, source_name
 from attnviz.wording import rounded, signed
 
 MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most

@@ -28,12 +28,12 @@ from attnviz.options import DUO_ATTENTION, HEADVIS, CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, report_once, with_suffix
+from attnviz.run.checks import Verification
+from attnviz.run.contributions import why_not_linear
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, find_parser, open_corpora
 from attnviz.texts.runs import RunSettings, open_for, read_frequencies, text_notes
 from attnviz.texts.tables import Columns
-from attnviz.trace.checks import Verification
-from attnviz.trace.contributions import why_not_linear
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from attnviz.commands.rollout.matrices import mixed_with_identity, norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
+from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.options import ModelOptions, checked
@@ -17,10 +18,9 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import transformed_values, uniform_pattern
-from attnviz.trace.contributions import check_sum, layer_contributions, without_gradients
-from attnviz.trace.recorder import block_memory
-from attnviz.trace.sinks import with_found_sinks
-from attnviz.trace.verify import VerifiedAttention, verify_attention
+from attnviz.run.contributions import check_sum, layer_contributions, without_gradients
+from attnviz.run.record import block_memory
+from attnviz.run.verify import VerifiedAttention, verify_attention
 from attnviz.wording import counted
 
 # The ways to share an output token's attention among the input tokens; each is a field of InputShares.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from attnviz.commands.why.scores import SIDES, QueryScores, ScoreDecomposer
 from attnviz.models.head_ids import HeadId
-from attnviz.trace.residual_parts import Source
+from attnviz.run.stream import Source
 
 _SHOWN = 3  # sources of a score that are nodes of their own; all others are one
 

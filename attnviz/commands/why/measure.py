@@ -9,6 +9,8 @@ import torch
 from attnviz.commands.why.chain import ChainLink, follow
 from attnviz.commands.why.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.errors import UsageError
+from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
+from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
@@ -16,11 +18,9 @@ from attnviz.models.tokens import find_positions, merge_subwords
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
-from attnviz.trace.direct_effects import DirectEffects, answer_ids, direct_effects
-from attnviz.trace.recorder import AttentionCall, block_memory
-from attnviz.trace.residual_parts import recording_parts, why_no_effects
-from attnviz.trace.sinks import with_found_sinks
-from attnviz.trace.verify import VerifiedAttention, verify_attention
+from attnviz.run.record import AttentionCall, block_memory
+from attnviz.run.stream import recording_parts, why_no_effects
+from attnviz.run.verify import VerifiedAttention, verify_attention
 from attnviz.wording import rounded, shortened_token
 
 _KEYS = 3  # keys that are explained where none is named

@@ -18,7 +18,7 @@ from attnviz.present.fields import Field, NamedTable, entry
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.trace.residual_parts import source_name
+from attnviz.run.stream import source_name
 from attnviz.wording import counted, error, percent, quoted, rounded, signed
 
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row

@@ -1,6 +1,6 @@
 r"""A head's scores of one query as sums over what query and key are made of.
 
-With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.trace.residual_parts`; then through
+With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.run.stream`; then through
 W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)::
 
     score(q, k)      = scale × sum over a and b of q_a · k_b  + what is added by position + what a soft cap changes
@@ -22,10 +22,10 @@ from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, RMSNorm, normed_heads, of_all_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
-from attnviz.trace.contributions import check_total, without_gradients
-from attnviz.trace.recorder import AttentionCall
-from attnviz.trace.residual_parts import Source, Term, WrittenParts, constant_term, parts_at
-from attnviz.trace.verify import VerifiedAttention
+from attnviz.run.contributions import check_total, without_gradients
+from attnviz.run.record import AttentionCall
+from attnviz.run.stream import Source, Term, WrittenParts, constant_term, parts_at
+from attnviz.run.verify import VerifiedAttention
 
 _KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
 

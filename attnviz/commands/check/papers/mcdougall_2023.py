@@ -20,10 +20,10 @@ from attnviz.models.offloading import parameter_of
 from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
+from attnviz.run.contributions import why_not_linear, without_gradients
+from attnviz.run.sites import at_site, sites_of, taps
 from attnviz.texts.batches import SampledAttention, batch_of_ids
 from attnviz.texts.reading import read_texts
-from attnviz.trace.contributions import why_not_linear, without_gradients
-from attnviz.trace.taps import at_site, sites_of, taps
 
 PREDICTED = 0.05  # a source token is kept where it is among this share of those that the query predicts (the paper)
 MOST_TEXTS = 200  # that are read; the paper has millions of tokens

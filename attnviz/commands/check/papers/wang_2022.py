@@ -16,17 +16,17 @@ from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.estimates import proportion_evidence
 from attnviz.measures.intervals import ERROR_RATE, Simultaneous
+from attnviz.measures.paths import RUN, Receiver, why_no_paths
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.profiles.published import heads_of_paper
 from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
+from attnviz.run.contributions import without_gradients
+from attnviz.run.sites import sites_of, taps
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
-from attnviz.trace.contributions import without_gradients
-from attnviz.trace.paths import RUN, Receiver, why_no_paths
-from attnviz.trace.taps import sites_of, taps
 from attnviz.wording import counted
 
 PAPER = "wang-2022"

@@ -33,12 +33,12 @@ from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, report_once, with_suffix
+from attnviz.run.checks import Verification
 from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate, encode, split_batch
 from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.reading import Corpus, Text, check_columns, find_parser, open_corpus, ready
 from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
 from attnviz.texts.tables import Columns
-from attnviz.trace.checks import Verification
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 

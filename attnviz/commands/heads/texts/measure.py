@@ -30,11 +30,11 @@ from attnviz.options import CorpusOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
+from attnviz.run.checks import LayerCheck, Verification, worse_of
+from attnviz.run.record import block_memory
 from attnviz.texts.lines import Place
 from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts, unread_columns
 from attnviz.texts.tables import Columns
-from attnviz.trace.checks import LayerCheck, Verification, worse_of
-from attnviz.trace.recorder import block_memory
 from attnviz.wording import counted, rounded, visible
 
 

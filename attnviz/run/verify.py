@@ -21,9 +21,10 @@ from attnviz.progress import Progress, tell
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
-from attnviz.trace.checks import INPUTS, LayerCheck, LayerComparison, Verification, at_queries, largest, within
-from attnviz.trace.patterns import LayerQK, MaskCache, of_heads
-from attnviz.trace.recorder import (
+from attnviz.run.checks import INPUTS, LayerCheck, LayerComparison, Verification, at_queries, largest, within
+from attnviz.run.finite import not_finite
+from attnviz.run.patterns import LayerQK, MaskCache, of_heads
+from attnviz.run.record import (
     AttentionCall,
     LayerRecord,
     Observer,
@@ -34,7 +35,7 @@ from attnviz.trace.recorder import (
     random_values,
     record_attention,
 )
-from attnviz.trace.taps import what_to_try
+from attnviz.run.sites import what_to_try
 
 _SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
 TokenLabels = Callable[[int], Sequence[str]]  # from the index of a text in a batch to the labels of its tokens

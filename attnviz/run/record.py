@@ -30,9 +30,9 @@ from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import LayerModules, heads_apart
 from attnviz.models.libraries import running_own_code
-from attnviz.models.weights import all_finite
 from attnviz.reference.positions import Rotary, apply_rotary, cos_and_sin_of_all
-from attnviz.trace.taps import Site, at_site, sites_of, taps
+from attnviz.run.finite import refuse_not_finite
+from attnviz.run.sites import Site, at_site, sites_of, taps
 
 # Default bytes of a chunk of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
 # but at most a quarter of what is free.
@@ -607,20 +607,6 @@ def in_blocks(checkpoint: Checkpoint) -> Iterator[None]:
 
 # Methods that bypass the interface, and those of _BlockAttention that replace them.
 _INSTEAD = {"forward": "whole", "_attn": "inside", "_upcast_and_reordered_attn": "upcast"}
-
-
-def refuse_not_finite(values: Tensor, what: str) -> None:
-    """Raise VerificationError if values are not finite; weights were checked when the model was loaded."""
-    if not all_finite(values):
-        raise not_finite(what, str(values.dtype).removeprefix("torch."))
-
-
-def not_finite(what: str, dtype: str) -> VerificationError:
-    """The error about values of the model that are not finite."""
-    return VerificationError(
-        f"The model's own {what} has values that are not finite in {dtype}; a wider --dtype may help. Nothing was "
-        "written."
-    )
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Site:
 def sites_of(
     checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
 ) -> dict[tuple[int, str], Site]:
-    """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.trace.recorder.LayerRecord`.
+    """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.run.record.LayerRecord`.
 
     ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
     applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.

@@ -29,10 +29,10 @@ from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.options import PATH_NETWORKS
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import check_total
-from attnviz.trace.patterns import LayerQK, of_heads
-from attnviz.trace.removal import KeptPass, answering, attention_known, resume, run_block
-from attnviz.trace.taps import at_site, sites_of, taps
+from attnviz.run.contributions import check_total
+from attnviz.run.edit import KeptPass, answering, attention_known, resume, run_block
+from attnviz.run.patterns import LayerQK, of_heads
+from attnviz.run.sites import at_site, sites_of, taps
 
 LOGITS = "logits"
 
@@ -129,7 +129,7 @@ def along_paths(
     at: Tensor | None = None,
     networks: str = FROZEN,
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Patch the path from each sender to a receiver, inside :func:`attnviz.trace.removal.running`.
+    """Patch the path from each sender to a receiver, inside :func:`attnviz.run.edit.running`.
 
     ``at``: as of :func:`sent`. ``networks``: those between are ``frozen``, or ``run``. Yields numbers of senders, and
     the final states with the path of each patched, [n_senders * rows, n, d_model]. VerificationError: with nothing sent

@@ -14,7 +14,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
-from attnviz.trace.recorder import LayerRecord, not_finite, refuse_not_finite
+from attnviz.run.finite import not_finite, refuse_not_finite
+from attnviz.run.record import LayerRecord
 from attnviz.wording import counted
 
 INPUTS = ("queries", "keys", "values")  # what is compared before the patterns

@@ -16,8 +16,8 @@ from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.trace.recorder import in_blocks
-from attnviz.trace.taps import at_site, sites_of, taps
+from attnviz.run.record import in_blocks
+from attnviz.run.sites import at_site, sites_of, taps
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import VerificationError
+from attnviz.measures.paths import AT_ONCE, check_unchanged, last_stream, sent
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
-from attnviz.trace.contributions import why_not_linear
-from attnviz.trace.paths import AT_ONCE, check_unchanged, last_stream, sent
-from attnviz.trace.removal import KeptPass, Replacement, removed_heads, resume
-from attnviz.trace.residual_parts import Source
-from attnviz.trace.taps import Site, taps, what_to_try
+from attnviz.run.contributions import why_not_linear
+from attnviz.run.edit import KeptPass, Replacement, removed_heads, resume
+from attnviz.run.sites import Site, taps, what_to_try
+from attnviz.run.stream import Source
 
 _ROUNDINGS = 8  # of the stream, by the root of how often it is written: how far the sum of all parts may be off
 _END = -1  # after all layers
@@ -69,7 +69,7 @@ def self_repairs(
     foils: Tensor,
     at: Tensor | None = None,
 ) -> Iterator[Repair]:
-    """Remove heads from a run one at a time, inside :func:`attnviz.trace.removal.running`.
+    """Remove heads from a run one at a time, inside :func:`attnviz.run.edit.running`.
 
     ``read``: the position that logits are read at, ``answers``, ``foils``: two tokens; [rows] each. ``at``: positions
     at which a head is removed, boolean [rows, n]; None for all. VerificationError: with nothing removed the final

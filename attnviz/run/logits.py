@@ -10,8 +10,8 @@ from torch import Tensor
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import check_total
-from attnviz.trace.removal import running
+from attnviz.run.contributions import check_total
+from attnviz.run.edit import running
 
 
 def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tensor, positions: Sequence[int]) -> float:

@@ -16,8 +16,8 @@ from torch import Tensor
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions
-from attnviz.trace.patterns import PatternCallback
-from attnviz.trace.recorder import record_attention
+from attnviz.run.patterns import PatternCallback
+from attnviz.run.record import record_attention
 
 SINK_ATTENTION = 0.3  # mean attention from later queries above which a position is a sink of a head (Gu et al. 2024).
 

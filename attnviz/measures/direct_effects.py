@@ -2,7 +2,7 @@
 
 Direct effects alone: what later layers make of a head's output is in their parts (Elhage et al. 2021; answer minus foil
 as in Wang et al. 2022, "Interpretability in the Wild"). The final state x is a sum of parts c
-(:mod:`attnviz.trace.residual_parts`); with f(x) = logit of the answer - logit of the foil, c adds g·c, g = df/dx.
+(:mod:`attnviz.run.stream`); with f(x) = logit of the answer - logit of the foil, c adds g·c, g = df/dx.
 
 Where the unembedding or the classifier is one linear map (GPT-2, Llama) that is exact. BERT's masked-language head, its
 pooler (tanh) and logits that are bounded (Gemma 2) are not linear: there g is the gradient at this x, what it leaves
@@ -29,12 +29,12 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import upcast
-from attnviz.trace.contributions import check_total, without_gradients
-from attnviz.trace.logits import check_logits
-from attnviz.trace.recorder import refuse_not_finite
-from attnviz.trace.residual_parts import Source, WrittenParts, parts_at, why_no_effects
-from attnviz.trace.taps import what_to_try
-from attnviz.trace.verify import VerifiedAttention
+from attnviz.run.contributions import check_total, without_gradients
+from attnviz.run.finite import refuse_not_finite
+from attnviz.run.logits import check_logits
+from attnviz.run.sites import what_to_try
+from attnviz.run.stream import Source, WrittenParts, parts_at, why_no_effects
+from attnviz.run.verify import VerifiedAttention
 
 MOST_TOKENS = 10  # tokens listed of those that a head promotes, or suppresses, most
 NOT_LINEAR = " (not linear)"  # ends the name of the part that a linearisation leaves out

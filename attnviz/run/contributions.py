@@ -19,8 +19,8 @@ from torch import Tensor
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
-from attnviz.trace.taps import what_to_try
-from attnviz.trace.verify import VerifiedAttention
+from attnviz.run.sites import what_to_try
+from attnviz.run.verify import VerifiedAttention
 
 
 @contextmanager

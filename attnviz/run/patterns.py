@@ -11,7 +11,7 @@ from attnviz.memory import MOST_MASKS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
 from attnviz.reference.attention import Scoring
-from attnviz.trace.recorder import AttentionCall, LayerRecord, Observer, Rows
+from attnviz.run.record import AttentionCall, LayerRecord, Observer, Rows
 
 # Masks of a text or batch by what they depend on, so that layers with the same window share them.
 MaskCache = dict[object, Tensor | None]

@@ -22,9 +22,9 @@ from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import Norm, upcast
-from attnviz.trace.contributions import check_total, layer_contributions
-from attnviz.trace.taps import Site, taps
-from attnviz.trace.verify import VerifiedAttention
+from attnviz.run.contributions import check_total, layer_contributions
+from attnviz.run.sites import Site, taps
+from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import visible
 
 # What wrote a part: a head, or a name with its layer (None for what belongs to no layer).
