@@ -93,6 +93,14 @@ def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterato
         yield
 
 
+@contextmanager
+def recording(sites: Mapping[Key, Site]) -> Iterator[dict[Key, Any]]:
+    """The tensor of each site, by key, as the last pass inside the block has passed it."""
+    seen = dict[Key, Any]()
+    with taps(sites, seen.__setitem__):
+        yield seen
+
+
 def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> RemovableHandle:
     """Call ``visit`` with the tensor at a site, whenever it is passed, until the handle is removed.
 

@@ -30,7 +30,6 @@ from attnviz.run.record import (
     Observer,
     Rows,
     default_memory,
-    not_finite,
     random_numbers,
     random_values,
     record_attention,
