@@ -11,10 +11,10 @@ from torch.nn.functional import log_softmax
 import attnviz
 from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.errors import CorpusError, UsageError, VerificationError
+from attnviz.measures import direct_effects as decisions
 from attnviz.measures.direct_effects import NOT_LINEAR
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
-from attnviz.run import direct_effects as decisions
 from tests.support.ablations import TEXTS, output_map, without
 from tests.support.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
 from tests.support.models import save_checkpoint

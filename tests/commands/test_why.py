@@ -21,7 +21,7 @@ from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import LayerNorm, RMSNorm
-from attnviz.run import residual_parts
+from attnviz.run import stream
 from attnviz.run.stream import WrittenParts
 from tests.conftest import needs_minilm
 from tests.support.classifiers import sharp_classifier
@@ -135,11 +135,11 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     "the weight of the norm of queries": ("olmo2", scores, "normed_heads", lambda rows, *_, **__: rows),
     "the bias of queries lost": (
         "bert", scores, "constant_term",
-        lambda source, part, scale: residual_parts.constant_term(source, 0 * part, scale),
+        lambda source, part, scale: stream.constant_term(source, 0 * part, scale),
     ),
     "the scale of scores": ("gpt2", scores.ScoreDecomposer, "factor", 1.0),
     "a bound forgotten": (
-        "olmo", scores, "Term", lambda sources, vectors, *more: residual_parts.Term(sources, 0 * vectors, *more)
+        "olmo", scores, "Term", lambda sources, vectors, *more: stream.Term(sources, 0 * vectors, *more)
     ),
 }  # fmt: skip
 
@@ -188,7 +188,7 @@ def test_a_hand_built_models_parts_are_those_of_the_closed_form() -> None:
     keys = {"word embedding": normed(x, whole)[:, 4:], "L0H0": normed(written, whole)[:, 4:]}
     (key,) = result.keys
     found = {
-        (residual_parts.source_name(a), residual_parts.source_name(b)):
+        (stream.source_name(a), stream.source_name(b)):
         (float(key.pairs[i, j]), float(key.differences[i, j]))
         for i, a in enumerate(result.scores.query_sources) for j, b in enumerate(result.scores.key_sources)
     }  # fmt: skip
@@ -206,7 +206,7 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
     assert first.branches[0][1] > 0.5
     assert first.key_share == pytest.approx(1, abs=0.01)
     assert (str(second.scores.head), second.scores.query, second.scores.keys[0].key) == ("L0H2", 5, 4)
-    assert residual_parts.source_name(second.branches[0][0]) == "position embedding"
+    assert stream.source_name(second.branches[0][0]) == "position embedding"
 
 
 def drawn(result: Account) -> tuple[list[str], dict[str, tuple[str, str]]]:

@@ -14,9 +14,9 @@ from transformers import GPT2LMHeadModel
 
 from attnviz.commands.outputs.measure import head_outputs
 from attnviz.errors import VerificationError
+from attnviz.measures import paths, self_repair
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
-from attnviz.run import paths, self_repair
 from attnviz.run.edit import KeptPass, run_and_keep, running
 from tests.support.ablations import next_token_model
 from tests.support.families import LLAMAS, TEXT, model_of
