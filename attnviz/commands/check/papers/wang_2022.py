@@ -24,8 +24,8 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.sites import sites_of, taps
-from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
