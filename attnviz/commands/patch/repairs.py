@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import InputBatch
 from attnviz.commands.patch.pairs import PairSamples
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
@@ -15,6 +14,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.edit import KeptPass
 from attnviz.run.stream import Source, source_name
+from attnviz.texts.passes import InputBatch
 from attnviz.wording import rounded, signed
 
 MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most
