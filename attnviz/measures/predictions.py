@@ -15,8 +15,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import mask_token
 from attnviz.reference.attention import upcast
 from attnviz.run.finite import refuse_not_finite
+from attnviz.run.passes import InputBatch, ModelInput
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.passes import InputBatch, ModelInput
 from attnviz.texts.reading import Text
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"

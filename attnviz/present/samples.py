@@ -7,7 +7,7 @@ from rich.text import Text
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.present.documents import verification_entry
 from attnviz.present.tables import verification_line
-from attnviz.texts.passes import SampleVerification
+from attnviz.run.passes import SampleVerification
 from attnviz.wording import counted, error
 
 

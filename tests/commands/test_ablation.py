@@ -20,7 +20,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention
 from attnviz.run import edit
-from attnviz.texts.passes import input_batches
+from attnviz.run.passes import input_batches
 from attnviz.texts.sources import read_sources
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without

@@ -14,7 +14,7 @@ from torch.nn.functional import kl_div
 import attnviz
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
-from attnviz.texts.passes import Passes
+from attnviz.run.passes import Passes
 from tests.support import models
 from tests.support.ablations import copying_gpt2, masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier

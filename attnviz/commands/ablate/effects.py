@@ -18,7 +18,7 @@ from attnviz.measures.predictions import DIFFERENCE, LABELLED, STATES, BatchMetr
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run import edit
-from attnviz.texts.passes import HeadSet, ModelInput, Pass, Passes, SampleVerification, Tell, resumed_passes
+from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, SampleVerification, Tell, resumed_passes
 from attnviz.texts.reading import Text
 from attnviz.wording import amount
 

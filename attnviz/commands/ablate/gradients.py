@@ -12,7 +12,7 @@ from attnviz.measures.predictions import STATES, BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run import edit
 from attnviz.run.finite import refuse_not_finite
-from attnviz.texts.passes import Pass
+from attnviz.run.passes import Pass
 
 PROJECTIONS = 4  # random projections of final states, where there is no loss
 

@@ -24,8 +24,8 @@ from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.run.generate import target_tokens
+from attnviz.run.passes import ModelInput, Tell
 from attnviz.texts.batches import EncodedText
-from attnviz.texts.passes import ModelInput, Tell
 from attnviz.texts.reading import DecoderTarget, Parser, Text, ready
 from attnviz.texts.sources import TextSources
 

@@ -35,7 +35,7 @@ from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.run.edit import Replacement
-from attnviz.texts.passes import HeadSet, SampleVerification, Tell, mean_values
+from attnviz.run.passes import HeadSet, SampleVerification, Tell, mean_values
 from attnviz.texts.reading import unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
 from attnviz.texts.tables import Columns

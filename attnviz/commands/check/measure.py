@@ -40,9 +40,9 @@ from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, pa
 from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
-from attnviz.texts.long_runs import this_process
+from attnviz.run.processes import this_process
+from attnviz.texts.frequencies import read_frequencies
 from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.texts.runs import read_frequencies
 from attnviz.texts.sources import read_sources
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__

@@ -46,8 +46,7 @@ from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.run.edit import KeptPass, Replacement, run_model, running
-from attnviz.texts.batches import collate
-from attnviz.texts.passes import (
+from attnviz.run.passes import (
     InputBatch,
     ModelInput,
     Pass,
@@ -57,6 +56,7 @@ from attnviz.texts.passes import (
     input_batches,
     resumed_passes,
 )
+from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import amount, counted
 

@@ -20,8 +20,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.options import PATCH_METRICS
+from attnviz.run.passes import ModelInput
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.passes import ModelInput
 from attnviz.texts.reading import Text, unread_columns
 from attnviz.texts.sources import source_kind
 from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files

@@ -13,8 +13,8 @@ from attnviz.measures.self_repair import self_repairs, why_no_repair
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.edit import KeptPass
+from attnviz.run.passes import InputBatch
 from attnviz.run.stream import Source, source_name
-from attnviz.texts.passes import InputBatch
 from attnviz.wording import rounded, signed
 
 MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most

@@ -23,9 +23,9 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.passes import InputBatch, input_batches
 from attnviz.run.sites import sites_of, taps
-from attnviz.texts.batches import SampledAttention
-from attnviz.texts.passes import InputBatch, input_batches
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 

@@ -19,9 +19,10 @@ from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters
 from attnviz.run import edit
 from attnviz.run.checks import Verification
+from attnviz.run.corpus import EVERY, SampledAttention
 from attnviz.run.logits import check_logits
 from attnviz.run.verify import VerifiedRows
-from attnviz.texts.batches import EVERY, Batch, EncodedText, SampledAttention, collate
+from attnviz.texts.batches import Batch, EncodedText, collate
 
 _TOKENS = 4096  # most tokens of a batch, padding included
 
