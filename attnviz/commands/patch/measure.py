@@ -27,8 +27,8 @@ from attnviz.commands.patch.pairs import (
     UNITS,
     PairedInputs,
     PairFile,
-    PairSamples,
     metric_named,
+    pair_samples,
     paired_inputs,
     partners,
     read_pairs,
@@ -36,7 +36,7 @@ from attnviz.commands.patch.pairs import (
 from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import excludes_zero
+from attnviz.measures.intervals import TextSamples, excludes_zero
 from attnviz.measures.paths import FROZEN, Receiver, along_paths, receiver_named
 from attnviz.measures.predictions import METRICS, BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
@@ -243,7 +243,7 @@ def patch(
                 f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
             )
         passes.run(heads, batch_size, partial(tell, "patching"))
-    samples = PairSamples.of(inputs, seed)
+    samples = pair_samples(inputs, seed)
     worse = passes.worse(samples)
     return Patching(
         checkpoint=checkpoint,
@@ -396,11 +396,11 @@ class PatchedPasses:
         clean = 0.0 if self._metric == KL else float(self.clean.mean())
         return sign * clean, sign * (clean + float(self._corrupt_change.mean()))
 
-    def worse(self, samples: PairSamples) -> Interval | None:
+    def worse(self, samples: TextSamples) -> Interval | None:
         """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
         return samples.means(self._corrupt_change[:, None]).interval(0)
 
-    def ranked(self, heads: Sequence[HeadId], samples: PairSamples, is_worse: bool) -> tuple[PatchEffect, ...]:
+    def ranked(self, heads: Sequence[HeadId], samples: TextSamples, is_worse: bool) -> tuple[PatchEffect, ...]:
         """The effects of the heads, that furthest from 0 first; with intervals where the metric ``is_worse``."""
         difference = self._corrupt_change[:, None]
         changes = self.changes.transpose(1, 2)  # [2, n_pairs, n_heads]
