@@ -20,7 +20,6 @@ from attnviz.progress import Progress, tell
 from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 from attnviz.wording import counted
 
-
 MOST_KEYS = 32  # keys of which explain.json has the vectors: those with the largest weights
 
 

@@ -24,7 +24,7 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
-from attnviz.run.sites import sites_of, taps
+from attnviz.run.sites import recording, sites_of
 from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
@@ -97,8 +97,11 @@ class IndirectObjects:
         reader = SampledAttention(checkpoint)
         streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
         for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
-            with taps(streams, partial(self._keep_names, batch)):
+            with recording(streams) as seen:
                 reader.run(batch.batch, partial(self._add_attention, batch))
+            (stream,) = seen.values()
+            for row, prompt in enumerate(batch.inputs):
+                self._names[prompt.text] = stream[row, prompt.item.ids.index(prompt.labels[0])].detach()
 
     def falls_to(self, receiver: Receiver) -> Tensor:
         """By how much the logit difference falls if the path of each head to a receiver is patched.
@@ -134,10 +137,6 @@ class IndirectObjects:
             logits = predict(model.architecture.final_states(model.model, sign * written))
         names = torch.tensor([prompt.labels for prompt in self._inputs.clean])
         return float((logits.topk(AMONG).indices.cpu() == names).any(-1).double().mean())
-
-    def _keep_names(self, batch: InputBatch, _: tuple[int, str], value: Tensor) -> None:
-        for row, prompt in enumerate(batch.inputs):
-            self._names[prompt.text] = value[row, prompt.item.ids.index(prompt.labels[0])].detach()
 
     def _add_attention(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
         for row, prompt in enumerate(batch.inputs):
