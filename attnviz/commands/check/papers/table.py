@@ -15,8 +15,8 @@ from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untr
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
-from attnviz.measures.estimates import Interval, share_evidence
-from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import of_share
 from attnviz.measures.tallies import Tally, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -198,4 +198,4 @@ def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
     if n_texts < MIN_TEXTS_SHARES:
         return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
     error = float(standard_error(samples[1:]))
-    return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
+    return {"interval": of_share(float(samples[0]), error, n_texts)}

@@ -14,8 +14,7 @@ from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
 from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
-from attnviz.measures.estimates import proportion_evidence
-from attnviz.measures.intervals import ERROR_RATE, Simultaneous
+from attnviz.measures.intervals import Simultaneous, of_proportion
 from attnviz.measures.paths import RUN, Receiver, why_no_paths
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
@@ -235,12 +234,9 @@ class _Rows:
         if role == S_INHIBITION:
             return rows
         score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
-        error = (score * (1 - score) / self._n) ** 0.5
-        rate = ERROR_RATE / len(trained.heads)
-        proportion = proportion_evidence(score, 0.0, (error, error), (self._n, self._n), rate)
-        evidence = interval_evidence(proportion.interval, unit="prompt")
-        evidence |= {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95"}
-        return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, at_least=COPIED, **evidence)]
+        row: Any = {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95", "at_least": COPIED}
+        interval = of_proportion(score, self._n, len(trained.heads))
+        return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, interval=interval, **row)]
 
 
 def _refuse(checkpoint: Checkpoint) -> None:

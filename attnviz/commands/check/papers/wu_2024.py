@@ -12,8 +12,7 @@ from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
-from attnviz.measures.estimates import share_evidence
-from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.intervals import of_share
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.progress import tell
 from attnviz.run.generate import drafted_greedily
@@ -145,15 +144,13 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     for place in means.flatten().argsort(descending=True)[:LISTED].tolist():
         layer, head = divmod(place, checkpoint.n_heads)
         score = float(means[layer, head])
-        interval = None
         if score < THRESHOLD and place != int(means.argmax()):
             break
+        interval = None
         if not few:
-            error = float(by_prompt[:, layer, head].std()) / n**0.5
-            interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / means.numel()).interval
-        id = run.head(layer, head)
+            interval = of_share(score, float(by_prompt[:, layer, head].std()) / n**0.5, n, means.numel())
         evidence: Any = {"untrained": control.max(), "interval": interval, "few": few}
-        yield run.claimed("retrieval", score, n, head=id, at_least=THRESHOLD, **evidence)
+        yield run.claimed("retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, **evidence)
 
 
 WU_2024 = PaperTable(
