@@ -8,8 +8,19 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
-from attnviz.commands.check.claims import CLAIMS_FILE, Claim, placed, read_claims, write_claims
+from attnviz.commands.check.claims import (
+    CLAIMS_FILE,
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    VERDICTS,
+    CheckedClaim,
+    Claim,
+    bounded,
+    placed,
+    read_claims,
+    write_claims,
+)
 from attnviz.commands.check.head_lists import HeadList, read_head_list
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable

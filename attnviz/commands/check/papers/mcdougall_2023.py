@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, interval_evidence, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim
-from attnviz.commands.check.claims import Claim
+from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.checked import HOLDS, CheckedClaim
+from attnviz.commands.check.claims import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PROMPTS, PaperRun, PaperTable, interval_evidence
 from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
@@ -31,6 +31,7 @@ from attnviz.wording import counted
 PAPER = "wang-2022"
 
 NAMES, PLACES, THINGS = (PROMPTS[PAPER][words].split() for words in ("names", "places", "things"))
+TEMPLATES: list[str] = PROMPTS[PAPER]["templates"]
 
 MOST_PROMPTS = 128  # that are made (the paper: 100,000)
 LEAST_NAMES = 10  # names of one token that it takes
@@ -229,8 +230,8 @@ def _refuse(checkpoint: Checkpoint) -> None:
 WANG_2022 = PaperTable(
     name=PAPER,
     cited="Wang et al. 2022, Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 small",
-    data=f"{MOST_PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', in "
-    "both orders of the names; corrupt prompts have three other names",
+    data=f"{MOST_PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', "
+    "in both orders of the names; corrupt prompts have three other names",
     metric="share of logit(IO) - logit(S) that is lost if the path from the head's output at the end, to the logits or "
     "to the queries of each name mover found (a mean over these; paper: to all together), is patched from the corrupt "
     "prompt, all other heads frozen and networks running; its attention from the end, beside that to S (of "

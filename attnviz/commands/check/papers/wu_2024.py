@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import PROMPTS, PaperRun, PaperTable
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
