@@ -219,8 +219,8 @@ def _distance(before: Prediction, after: Prediction) -> Tensor:
 
 def _decided_otherwise(before: Prediction, after: Prediction) -> Tensor:
     """1 where the most probable class is another one."""
-    decided = after.log_probabilities.argmax(-1)
-    return decided.ne(before.labels)
+    other: Tensor = after.log_probabilities.argmax(-1) != before.labels
+    return other
 
 
 @dataclass(frozen=True)
