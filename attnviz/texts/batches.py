@@ -104,7 +104,7 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions{checkpoint.limit}"
-            if offer and text.place is None:
+            if offer and text.given_alone:
                 why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"

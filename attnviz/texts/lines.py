@@ -12,7 +12,7 @@ from attnviz.errors import CorpusError, TextError, UsageError
 class Place(NamedTuple):
     """A line of a file, or a row of a table without lines, counted from 1; prints as ``path:line``.
 
-    Without a path it is a text in memory.
+    Without a path it is a text in memory, or a row of a table there.
     """
 
     path: Path | None
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         if self.path is None:
-            return f"text {self.line} of the list"
+            return f"{'row' if self.is_row else 'text'} {self.line}"
         return f"{self.path}, row {self.line}" if self.is_row else f"{self.path}:{self.line}"
 
 

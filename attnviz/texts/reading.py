@@ -81,6 +81,11 @@ class Text:
     messages: tuple[Message, ...] = ()  # of a chat, which has no text before it is rendered
     chat: RenderedChat | None = None  # of which ``text`` is the text
 
+    @property
+    def given_alone(self) -> bool:
+        """Whether it is of no file and no table."""
+        return self.place is None or (self.place.path is None and not self.place.is_row)
+
 
 @dataclass(frozen=True)
 class Corpus:

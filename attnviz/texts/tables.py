@@ -59,7 +59,8 @@ class Rows:
         """Rows by the names of their columns; ``only`` are those that are needed."""
         path, suffix = self.path, self.path.suffix.lower()
         if self.content is not None:
-            yield from _objects(((Place(None, number), item) for number, item in enumerate(self.content, 1)), only)
+            items = enumerate(self.content, 1)
+            yield from _objects(((Place(None, number, isinstance(item, dict)), item) for number, item in items), only)
         elif path.is_dir() or suffix == ".parquet":
             yield from _stored_rows(path, only)
         elif suffix in (".json", ".jsonl"):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import attnviz
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError
@@ -139,7 +140,7 @@ def numbers(result: Any) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("command", ["profile_heads", "compare_corpus", "analyze_each"])
+@pytest.mark.parametrize("command", ["profile_heads", "compare_corpus", "analyze_each", "ablate"])
 def test_commands_give_the_same_numbers_in_memory(csv: Path, command: str):
     model, tokenizer = sharp_bert(), bert_tokenizer()
     other = sharp_bert(seed=1)
@@ -149,6 +150,8 @@ def test_commands_give_the_same_numbers_in_memory(csv: Path, command: str):
             return attnviz.profile_heads(model, given, tokenizer=tokenizer, control=False, examples=0, syntax=False)
         if command == "compare_corpus":
             return attnviz.compare_corpus(model, other, given, tokenizer=tokenizer, syntax=False)
+        if command == "ablate":
+            return attnviz.ablate(given, model, tokenizer=tokenizer, curve=False)
         return attnviz.analyze_each(given, model, tokenizer=tokenizer, syntax=False)
 
     expected = numbers(run(csv))
@@ -157,3 +160,30 @@ def test_commands_give_the_same_numbers_in_memory(csv: Path, command: str):
         assert numbers(run(given)) == expected
     with pytest.raises(AttnvizError):
         run([" "])
+
+
+def test_labels_of_a_classifier(csv: Path):
+    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
+    model, other = (
+        sharp_bert(seed, transformers.BertForSequenceClassification, num_labels=2, **names) for seed in (0, 1)
+    )
+    given: dict[str, Any] = {"tokenizer": bert_tokenizer()}
+    from_file = attnviz.ablate(csv, model, **given, curve=False)
+    in_memory = attnviz.ablate(TEXTS, model, labels=LABELS, **given, curve=False)
+    assert from_file.kind == in_memory.kind == "labelled-class"
+    assert numbers(in_memory) == numbers(from_file)
+    given["syntax"] = False
+    accuracies = [
+        attnviz.compare_corpus(model, other, texts, labels=labels, **given).accuracy
+        for texts, labels in ((csv, None), (TEXTS, LABELS), (TEXTS, [1, 0, 1]))
+    ]
+    assert (
+        accuracies[0] == accuracies[1] == accuracies[2] != attnviz.compare_corpus(model, other, TEXTS, **given).accuracy
+    )
+    for call in (attnviz.ablate, lambda texts, *models, **more: attnviz.compare_corpus(*models, other, texts, **more)):
+        with pytest.raises(UsageError):
+            call(TEXTS, model, labels=["yes", "no", "perhaps"], tokenizer=bert_tokenizer())
+        with pytest.raises(UsageError):
+            call(TEXTS, model, labels=LABELS[:2], tokenizer=bert_tokenizer())
+    with pytest.raises(UsageError):  # a model without classes
+        attnviz.ablate(TEXTS, sharp_bert(), labels=LABELS, tokenizer=bert_tokenizer())

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
