@@ -6,7 +6,6 @@ pipeline.
 
 import hashlib
 import importlib.util
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -268,8 +267,7 @@ def _in_memory(rows: Rows, columns: Columns, refused: Sequence[str]) -> Corpus:
         kind = "chats"
     _refuse(kind, rows.path, refused)
     table = open_table(rows, columns) if kind == "table" else None
-    digest = hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
-    return Corpus(rows.path, kind, digest, len(content), table, content)
+    return Corpus(rows.path, kind, rows.sha256, len(content), table, content)
 
 
 def _kind_in_memory(item: object) -> str:

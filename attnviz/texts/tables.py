@@ -4,6 +4,7 @@ Which columns have the texts, their pairs, labels and ids is found by their name
 """
 
 import csv
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,12 @@ class Rows:
                 raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
             else:
                 yield place, dict(zip(names, cells, strict=True))
+
+    @property
+    def sha256(self) -> str:
+        if self.content is None:
+            return hashlib.sha256(b"".join(file.read_bytes() for file in table_files(self.path))).hexdigest()
+        return hashlib.sha256(json.dumps(self.content, default=str).encode()).hexdigest()
 
     def columns(self) -> list[str]:
         """The names of the columns of the first row, of objects those of all rows."""

@@ -187,3 +187,33 @@ def test_labels_of_a_classifier(csv: Path):
             call(TEXTS, model, labels=LABELS[:2], tokenizer=bert_tokenizer())
     with pytest.raises(UsageError):  # a model without classes
         attnviz.ablate(TEXTS, sharp_bert(), labels=LABELS, tokenizer=bert_tokenizer())
+
+
+def test_pairs_in_memory_are_those_of_a_table(tmp_path: Path):
+    clean, corrupt = ["the cat ran", "the dog saw"], ["the house was", "the cat was"]
+    model = sharp_gpt2(model_class=transformers.GPT2LMHeadModel)
+    given: dict[str, Any] = {"tokenizer": gpt2_tokenizer(), "metric": "logit_difference"}
+    path = tmp_path / "pairs.csv"
+    rows = [f"{one},{other}, cat, dog" for one, other in zip(clean, corrupt, strict=True)]
+    path.write_text("\n".join(["clean,corrupt,answer,foil", *rows]), encoding="utf-8")
+    table = {"clean": clean, "corrupt": corrupt, "answer": [" cat"] * 2, "foil": [" dog"] * 2}
+
+    def of(result: Any) -> Any:
+        document = result.document()
+        return [document[name] for name in document if name not in ("file", "options", "answer", "foil", "pairs")]
+
+    expected = of(attnviz.patch(path, model, **given))
+    assert of(attnviz.patch(table, model, **given)) == expected
+    assert of(attnviz.patch(Frame(**table), model, **given)) == expected
+    assert of(attnviz.patch(clean, model, corrupt=corrupt, answer=" cat", foil=" dog", **given)) == expected
+    for wrong in ({"corrupt": corrupt[:1]}, {}, {"corrupt": corrupt, "labels": ["a"]}, {"corrupt": [1.5, " "]}):
+        with pytest.raises(AttnvizError) as raised:
+            attnviz.patch(clean, model, **given, answer=" cat", foil=" dog", **wrong)
+        assert "\n" not in str(raised.value)
+    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}, "num_labels": 2}
+    classifier = sharp_bert(0, transformers.BertForSequenceClassification, **names)
+    with torch.no_grad():
+        classifier.classifier.weight.mul_(50)
+    given = {"tokenizer": bert_tokenizer()}
+    by_table = attnviz.patch({"clean": clean, "corrupt": corrupt, "label": ["yes", "yes"]}, classifier, **given)
+    assert of(attnviz.patch(clean, classifier, corrupt=corrupt, labels=["yes", "yes"], **given)) == of(by_table)

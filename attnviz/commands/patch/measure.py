@@ -15,7 +15,6 @@ divergence of the clean run's prediction from another one, so that m clean is 0.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -150,13 +149,14 @@ class Patching(Result):
 
 @checked
 def patch(
-    clean: str | Path,
+    clean: Any,
     model: Model | None = None,
     *,
-    corrupt: str | None = None,
+    corrupt: Any = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
     label: str | int | None = None,
+    labels: Any = None,
     direction: str = DENOISE,
     at: str | int | Sequence[str | int] = (),
     spans: str | Sequence[str] = (),
@@ -176,7 +176,8 @@ def patch(
 
     >>> attnviz.patch("one two one", "tiny-gpt2", corrupt="one two two", answer=" two").heads[0]  # doctest: +SKIP
 
-    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs. ``at`` names
+    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs
+    (a file, or in memory), or a list beside ``corrupt=[...]`` and perhaps ``labels=[...]``. ``at`` names
     tokens of the clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both
     prompts, ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of
     the corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or
@@ -205,7 +206,9 @@ def patch(
         "networks": networks,
         "self_repair": self_repair,
     }
-    pairs, file = read_pairs(clean, corrupt, answer, foil, label, limit)
+    if label is not None and labels is not None:
+        raise UsageError("expected label=... for all pairs or labels=[...], one for each, found both.")
+    pairs, file = read_pairs(clean, corrupt, answer, foil, label if labels is None else labels, limit)
     options["metric"] = metric_named(metric, pairs[0])
     _check_together(options, file)
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)

@@ -1,12 +1,12 @@
 """Pairs of prompts that a model reads token by token alike, and where and by what its predictions are compared."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from attnviz.arguments import as_list, is_whole
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
@@ -19,7 +19,7 @@ from attnviz.run.passes import ModelInput
 from attnviz.texts.batches import EncodedText, encode
 from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text, source_kind, unread_columns
-from attnviz.texts.tables import TABLES, PromptPair, Rows, is_table_folder, open_pairs, table_files
+from attnviz.texts.tables import TABLES, PromptPair, Rows, columns_of, is_table_folder, open_pairs
 from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -45,19 +45,29 @@ class PairFile(NamedTuple):
 
 
 def read_pairs(
-    clean: str | Path,
-    corrupt: str | None,
-    answer: str | int | None,
-    foil: str | int | None,
-    label: str | int | None,
-    limit: int | None,
+    clean: Any, corrupt: Any, answer: Any, foil: Any, label: Any, limit: int | None
 ) -> tuple[list[PromptPair], PairFile | None]:
     """One pair, or the pairs of a table with the columns clean, corrupt, answer and foil, or label.
+
+    In memory a table is as for :func:`attnviz.texts.tables.columns_of`, or its columns are lists of one length; of
+    these answer, foil and label may be one for all pairs.
 
     UsageError where a prompt, or what is compared, is missing or given twice; TextError for a blank prompt; CorpusError
     where the table, or a row of it, cannot be read.
     """
-    if source_kind(clean) == "text":
+    rows = columns_of(clean)
+    if rows is None and not isinstance(clean, str | Path):
+        clean = as_list(clean, "a prompt, a list of them, or a table of pairs")
+        given = {"clean": clean, "corrupt": corrupt, "answer": answer, "foil": foil, "label": label}
+        corrupt = answer = foil = label = None
+        rows = columns_of(
+            {
+                name: [value] * len(clean) if isinstance(value, str) or is_whole(value) else value
+                for name, value in given.items()
+                if value is not None
+            }
+        )
+    if rows is None and source_kind(clean) == "text":
         if corrupt is None:
             raise UsageError(
                 "expected a second prompt as --corrupt (corrupt=...), or a table of pairs, found one text."
@@ -69,17 +79,17 @@ def read_pairs(
                 raise TextError(f"the {name} prompt is empty or blank; expected a text.")
         wanted = label if answer is None else answer
         return [PromptPair(str(clean), corrupt, wanted, foil, label is not None)], None
-    path = Path(clean)
+    rows = rows or Rows(Path(clean))
+    path = rows.path
     if any(value is not None for value in (corrupt, answer, foil, label)):
         raise UsageError(
             f"{path} is a table, whose columns are clean, corrupt, answer and foil (or label); expected no --corrupt, "
             "--answer, --foil or --label beside it."
         )
-    if path.suffix.lower() not in TABLES and not is_table_folder(path):
+    if rows.content is None and path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
-    table = open_pairs(Rows(path))
-    sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in table_files(path))).hexdigest()
-    return list(islice(table.pairs(), limit)), PairFile(path, sha256, tuple(unread_columns([table])))
+    table = open_pairs(rows)
+    return list(islice(table.pairs(), limit)), PairFile(path, rows.sha256, tuple(unread_columns([table])))
 
 
 def metric_named(metric: str | None, pair: PromptPair) -> str:
