@@ -1,6 +1,7 @@
 """JSON, CSV, tensors, and the terminal's walk through the steps of a layer."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from attnviz.commands.explain.measure import MOST_KEYS, Explanation
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import NORM_ORDERS, steps_of
 from attnviz.present.documents import text_entry
-from attnviz.present.fields import Field, NamedTable, plain
+from attnviz.present.fields import Field, NamedTable, by_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable
 from attnviz.present.view import ViewOptions
@@ -67,33 +68,19 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _stages(result: Explanation, _: ViewOptions) -> NamedTable[Stage]:
+def _stages(result: Explanation, _: ViewOptions) -> NamedTable[dict[str, Any]]:
     """A row a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
-    steps = steps_of(result)
-
-    def norm(stage: Stage) -> float | None:
-        return None if stage.name == "mask" else float(torch.linalg.vector_norm(stage.wide, dim=-1).mean())
-
-    def of_check(name: str) -> Field[Stage]:
-        return Field(value=lambda stage: getattr(stage.check, name, None), name=name)
-
-    fields: tuple[Field[Stage], ...] = (
-        *plain("name"),
-        Field(value=lambda stage: steps[stage.name].title, name="title"),
-        Field(value=lambda stage: steps[stage.name].formula, name="formula"),
-        Field(
-            value=lambda stage: list(stage.shape),
-            name="shape",
-            csv={"shape": (lambda shape: "x".join(map(str, shape)),)},
-        ),
-        Field(value=lambda stage: float(stage.wide.min()), name="min"),
-        Field(value=lambda stage: float(stage.wide.max()), name="max"),
-        Field(value=lambda stage: float(stage.wide.mean()), name="mean"),
-        Field(value=norm, name="norm"),
-        Field(value=lambda stage: stage.check is not None, name="compared"),
-        *map(of_check, ("place", "error", "scale", "tolerance")),
-    )
-    return NamedTable("stages", fields, list(result.stages.values()))
+    steps, rows = steps_of(result), list[dict[str, Any]]()
+    for name, stage in result.stages.items():
+        wide, check = stage.wide, stage.check
+        row = {"name": name, "title": steps[name].title, "formula": steps[name].formula, "shape": list(stage.shape)}
+        row |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
+        row["norm"] = None if name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean())
+        row["compared"] = check is not None
+        rows.append(row | {key: getattr(check, key, None) for key in ("place", "error", "scale", "tolerance")})
+    fields = {field.name: field for field in by_name(*rows[0])}
+    fields["shape"] = replace(fields["shape"], csv={"shape": (lambda shape: "x".join(map(str, shape)),)})
+    return NamedTable("stages", list(fields.values()), rows)
 
 
 def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableType]:
