@@ -22,9 +22,8 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
-from attnviz.run.corpus import SampledAttention
-from attnviz.run.passes import InputBatch, input_batches
-from attnviz.run.sites import recording, sites_of
+from attnviz.run.passes import InputBatch, recorded_passes
+from attnviz.run.sites import sites_of
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
@@ -82,11 +81,9 @@ class IndirectObjects:
         # attention to the indirect object, to both mentions of the subject, and to the second
         self.attention = {end: torch.zeros(shape, dtype=torch.float64) for end in ("IO", "S", "S2")}
         self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
-        reader = SampledAttention(checkpoint)
         streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
-        for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
-            with recording(streams) as seen:
-                reader.run(batch.batch, partial(self._add_attention, batch))
+        batch_size = run.options["batch_size"]
+        for batch, seen in recorded_passes(checkpoint, inputs.clean, batch_size, streams, self._add_attention):
             (stream,) = seen.values()
             for row, prompt in enumerate(batch.inputs):
                 self._names[prompt.text] = stream[row, prompt.item.ids.index(prompt.labels[0])].detach()
