@@ -7,6 +7,7 @@ text gives as many inputs as it has tokens to mask. Of a text that is classified
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from attnviz.run import edit
 from attnviz.run.checks import Verification
 from attnviz.run.corpus import EVERY, SampledAttention
 from attnviz.run.logits import check_logits
+from attnviz.run.sites import Site, recording
 from attnviz.run.verify import VerifiedRows
 from attnviz.texts.batches import Batch, EncodedText, collate
 
@@ -195,6 +197,24 @@ def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_si
     random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
     for group in groups:
         yield InputBatch(group, collate(checkpoint, [model_input.item for model_input in group]))
+
+
+def recorded_passes(
+    checkpoint: Checkpoint,
+    inputs: Sequence[ModelInput],
+    batch_size: int,
+    sites: Mapping[tuple[int, str], Site],
+    on_pattern: Callable[[InputBatch, int, Tensor], None],
+) -> Iterator[tuple[InputBatch, dict[tuple[int, str], Any]]]:
+    """Each batch of inputs, with the tensors of its sites; a sample is verified.
+
+    ``on_pattern`` gets the batch with each layer's patterns, [batch, n_heads, n, n].
+    """
+    attention = SampledAttention(checkpoint)
+    for batch in input_batches(checkpoint, inputs, batch_size):
+        with recording(sites) as seen:
+            attention.run(batch.batch, partial(on_pattern, batch))
+        yield batch, seen
 
 
 def resumed_passes(

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.steps import steps_of
+from attnviz.commands.explain.report import steps_of
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
 from tests.conftest import SENTENCE, needs_minilm

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.check.head_lists import read_head_list
+from attnviz.commands.check.claims import read_head_list
 from attnviz.commands.check.measure import RETRIEVED
 from attnviz.commands.profile.distribution import DECILES
 from attnviz.commands.profile.measure import Profile

@@ -262,8 +262,7 @@ def test_what_is_of_words_is_refused(run, tmp_path):
 def test_the_input_of_the_first_layer_follows_from_the_tables(kind, changes, pair):
     checkpoint = checkpoint_of(kind, torch.float64, **changes)
     tokens = checkpoint.tokenize(f"{TEXT}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
-    kept: list[Any] = []
-    verify_stages(checkpoint, tokens, [0, 2], kept.append)
+    kept = list(verify_stages(checkpoint, tokens, [0, 2]))
     assert kept[0].checks["input"].error < SUMS_64
     assert kept[1].checks["output"].error < SHARP_64
 

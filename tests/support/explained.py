@@ -43,6 +43,4 @@ def gpt2(**changes: Any) -> Checkpoint:
 def steps_of(
     checkpoint: Checkpoint, layers: Sequence[int] = (0, 1, 2), text: str = SENTENCE, pair: str | None = None
 ) -> list[VerifiedStages]:
-    steps: list[VerifiedStages] = []
-    verify_stages(checkpoint, checkpoint.tokenize(text, pair), layers, steps.append)
-    return steps
+    return list(verify_stages(checkpoint, checkpoint.tokenize(text, pair), layers))

@@ -38,8 +38,6 @@ NEAREST = 3  # heads with similar patterns that a card names
 
 _TELLING = 6  # words from which on a sentence makes a telling picture
 
-_Nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Card(TextResult):
@@ -198,7 +196,7 @@ def cards(
     patched = {} if patch is None else _patched(checkpoint, Path(patch))
     text = None if corpus is not None or source is None else str(source)
     stored = profile_of(checkpoint, opened_from, warn)
-    nearest = _Nearest()
+    nearest = dict[HeadId, tuple[tuple[HeadId, float], ...]]()
     if source is None:
         _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
@@ -229,15 +227,8 @@ def cards(
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
         return reader.read(text, None, target, inner), outputs
 
-    options = {
-        "repeats": repeats,
-        "limit": limit,
-        "truncate": truncate,
-        "circuits": circuits,
-        "ablate": ablate,
-        "patch": None if patch is None else str(patch),
-        "syntax": syntax,
-    }
+    options = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits, "ablate": ablate}
+    options |= {"patch": None if patch is None else str(patch), "syntax": syntax}
     of_heads = []
     given = tuple(words for words in (text, target) if words is not None)
     for number, head in enumerate(chosen):
@@ -298,15 +289,14 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
     return heads
 
 
-def _nearest(profile: Profile) -> _Nearest:
-    if profile.head_distances is None:
-        return {}
+def _nearest(profile: Profile) -> dict[HeadId, tuple[tuple[HeadId, float], ...]]:
     ids = list(profile.roles_by_head())
-    nearest = _Nearest()
-    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
-        ranked = sorted(zip(row, ids, strict=True))
-        nearest[head] = tuple((other, distance) for distance, other in ranked if other != head and isfinite(distance))
-    return nearest
+    distances = [] if profile.head_distances is None else profile.head_distances.tolist()
+    ranked = {head: sorted(zip(row, ids, strict=True)) for head, row in zip(ids, distances, strict=False)}
+    return {
+        head: tuple((other, distance) for distance, other in others if other != head and isfinite(distance))
+        for head, others in ranked.items()
+    }
 
 
 def _texts(

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
-from attnviz.commands.check.head_lists import read_head_list
-from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.exports import RETRIEVAL_HEADS
+from attnviz.commands.profile.measure import Profile, refuse_list
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
 from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
@@ -28,9 +28,12 @@ from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, 
 from attnviz.measures.predictions import METRICS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import read_json
 from attnviz.version import __version__
 from attnviz.wording import quoted, visible
 
@@ -314,3 +317,48 @@ def bounded(claim: Claim, value: float, n: int, **evidence: Any) -> CheckedClaim
         why = "the bound is within the interval"
     checked = CheckedClaim(claim, verdict, value, n, **evidence)
     return replace(checked, reason="; ".join(filter(None, [checked.reason, why])))
+
+
+class HeadList(NamedTuple):
+    """A number for each KV head, layer by layer, and what the config.json beside it says."""
+
+    file: Path
+    rows: list[list[float]]
+    threshold: float  # from which on a KV head retrieves
+    model: str | None
+    weights_sha256: Any  # None where it says none
+
+    def refuse(self, checkpoint: Checkpoint) -> None:
+        """Raise UsageError where it is of another model, or has other sizes."""
+        refuse_list(checkpoint)
+        n_layers, found = checkpoint.n_layers, sorted({len(row) for row in self.rows})
+        n_kv_heads = len(kv_groups(checkpoint)) // n_layers
+        if (len(self.rows), found) != (n_layers, [n_kv_heads]):
+            numbers = " or ".join(map(str, found))
+            raise UsageError(
+                f"{self.file}: expected {n_layers} lines of {n_kv_heads}, for the layers and KV heads of "
+                f"{checkpoint.name}, found {len(self.rows)} lines of {numbers} numbers."
+            )
+        if self.weights_sha256 not in (None, checkpoint.weights_sha256):
+            raise UsageError(f"{self.file}: expected a list of {checkpoint.name}, found other weights, {self.model}.")
+
+
+def read_head_list(path: Path) -> HeadList | None:
+    """The list in a folder, or in a .tsv file; None for any other file.
+
+    UsageError where it is damaged.
+    """
+    file = path / RETRIEVAL_HEADS if path.is_dir() else path
+    if file.suffix != ".tsv":
+        return None
+    try:
+        rows = [[float(cell) for cell in line.split("\t")] for line in file.read_text(encoding="utf-8").splitlines()]
+        if not rows or not all(math.isfinite(value) for row in rows for value in row):
+            raise ValueError("no numbers")
+        beside = file.with_name("config.json")
+        config = read_json(beside) if beside.exists() else {}
+        named = config.get("model_name")
+        model = named if isinstance(named, str) else None
+        return HeadList(file, rows, float(config.get("threshold", 0.5)), model, config.get("weights_sha256"))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"expected {file} as a list for DuoAttention, numbers with tabs between: {error}.") from error

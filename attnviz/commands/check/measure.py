@@ -16,12 +16,13 @@ from attnviz.commands.check.claims import (
     VERDICTS,
     CheckedClaim,
     Claim,
+    HeadList,
     bounded,
     placed,
     read_claims,
+    read_head_list,
     write_claims,
 )
-from attnviz.commands.check.head_lists import HeadList, read_head_list
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus

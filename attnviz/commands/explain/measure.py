@@ -194,10 +194,8 @@ def explain(
     last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
     # of a word of several pieces the last
     position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
-    kept: list[VerifiedStages] = []
-    verify_stages(checkpoint, tokens, [followed.layer], kept.append)
+    (stages,) = verify_stages(checkpoint, tokens, [followed.layer])
     tell(progress, "verifying", 1, 1)
-    (stages,) = kept
     return Explanation(
         text=text,
         pair=pair,

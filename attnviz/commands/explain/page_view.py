@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.explain.measure import Explanation, queries_and_keys
-from attnviz.commands.explain.report import check_line, verified_line
-from attnviz.commands.explain.steps import steps_of
+from attnviz.commands.explain.report import check_line, steps_of, verified_line
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import colours_entry, packed_numbers
 from attnviz.present.view import ViewOptions, page_drawing

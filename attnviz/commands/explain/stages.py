@@ -3,7 +3,7 @@
 One recorded pass gives the model's own steps.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,10 +160,8 @@ class VerifiedStages(dict[str, Stage]):
         return {name: stage.check for name, stage in self.items() if stage.check is not None}
 
 
-def verify_stages(
-    checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int], on_layer: Callable[[VerifiedStages], None]
-) -> None:
-    """Run the model once; recompute these layers, compare every step, and call ``on_layer`` with each layer.
+def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int]) -> Iterator[VerifiedStages]:
+    """Run the model once; recompute these layers, compare every step, and yield each layer.
 
     The first layer is recomputed from the embedding tables, others from the output of the layer before; within a
     layer every step follows from the recomputed step before, so that the last one checks them all. Of a mixture of
@@ -191,7 +189,7 @@ def verify_stages(
         shown = {key[1]: _shown(checkpoint, key, site, passed.pop(key)) for key, site in of_layer.items()}
         with without_gradients(checkpoint.device):
             stages = _verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer))
-        on_layer(stages)
+        yield stages
 
 
 def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:

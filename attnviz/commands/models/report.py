@@ -47,21 +47,17 @@ def verified_report(content: dict[str, Any]) -> RenderableType:
     models: Sequence[dict[str, Any]] = content["models"]
 
     def error(title: str) -> Field[dict[str, Any]]:
-        def value(model: dict[str, Any]) -> str | None:
-            number = model.get("errors", {}).get(f"{title.lower()}_error")
-            return None if number is None else f"{number:.1e}"
+        def value(model: dict[str, Any]) -> object:
+            return model.get("errors", {}).get(f"{title.lower()}_error")
 
-        return Field(f"{title} error", value)
-
-    def peak(model: dict[str, Any]) -> float | None:
-        return None if model.get("peak_bytes") is None else model["peak_bytes"] / 2**30
+        return Field(f"{title} error", value, write=lambda number: number if number is None else f"{number:.1e}")
 
     columns: list[Field[dict[str, Any]]] = [
         Field("Name", lambda model: visible(model["model"]["name"])),
         Field("Level", lambda model: model["level"]),
         *map(error, ("Pattern", "Output", "Layer")),
         Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", peak, "GiB"),
+        Field("Memory", lambda model: model.get("peak_bytes"), "GiB", write=lambda size: size and size / 2**30),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
     lines = [

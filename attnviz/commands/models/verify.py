@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-from attnviz.commands.explain.stages import VerifiedStages, verify_stages
+from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.models.measure import CONFIG, find_config
 from attnviz.errors import AttnvizError
 from attnviz.memory import out_of_memory_named, peak_memory
@@ -86,25 +86,21 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
         batch = replace(batch, inputs=inputs, valid=batch.valid.new_ones(len(items), n))
     attention.verify(batch, lambda _: None)
     entry = verification_entry(attention.verification)
-    layer_errors = list[float]()
-
-    def on_layer(stages: VerifiedStages) -> None:
-        layer_errors.append(max(check.error for check in stages.checks.values()))
-
+    layer_error: float | None = None
     reason = None
-    explained = checkpoint.architecture.explained
     try:
-        for item in items if explained else ():
-            verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers), on_layer)
+        for item in items if checkpoint.architecture.explained else ():
+            for stages in verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers)):
+                layer_error = max(layer_error or 0.0, *(check.error for check in stages.checks.values()))
     except AttnvizError as error:
-        reason = f"the heads are verified, not the rest of the layers: {error}"
+        layer_error, reason = None, f"the heads are verified, not the rest of the layers: {error}"
+    errors = {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
     return {
         "level": entry["level"],
         "reason": reason,
         "texts": [item.source.text for item in items],
         "tokens": [len(item) for item in items],
-        "errors": {key: max(layer[key] for layer in entry["layers"]) for key in ERRORS}
-        | {"layer_error": None if reason or not explained else max(layer_errors)},
+        "errors": errors | {"layer_error": layer_error},
         "peak_bytes": torch.cuda.max_memory_allocated() if checkpoint.device.type == "cuda" else peak_memory(),
         "verification": entry,
     }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence, too_few
+from attnviz.commands.check.papers.table import PaperRun, over_texts_evidence, paper_table, too_few
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES
 from attnviz.measures.patterns import allowed_units
@@ -100,15 +100,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             yield run.claimed(what, samples[0], n_texts, at_least=least, published=published, **evidence)
 
 
-CLARK_2019 = PaperTable(
-    name="clark-2019",
-    cited="Clark et al. 2019, What Does BERT Look At? An Analysis of BERT's Attention",
-    data="texts as the model reads them (paper: 1,000 pairs of paragraphs of Wikipedia, of at most 128 tokens)",
-    metric="mean attention of all tokens, special ones too; entropy as a share of that of uniform attention, since "
-    "texts have other lengths than the paper's",
-    threshold=f"a neighbour over {MAJORITY} (paper); entropy over {BROAD_SHARE:.2f}, [CLS], [SEP], period or comma "
-    f"over {SINK_SHARE} (their plotting code, 3.8 nats of about 4.5); the paper's layers 6 to 10 of 12 by their share "
-    "of the depth, from 0 here",
+CLARK_2019 = paper_table(
+    "clark-2019",
+    {"MAJORITY": MAJORITY, "BROAD_SHARE": BROAD_SHARE, "SINK_SHARE": SINK_SHARE},
     least=ENOUGH_TEXTS,
     measure=_measure,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.commands.check.papers.table import PaperRun, paper_table
 from attnviz.commands.circuits.measure import successors
 from attnviz.commands.circuits.successors import MAJORITY, SHUFFLES
 from attnviz.errors import UsageError
@@ -28,15 +28,10 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.reported("successor heads", n_heads, trained.scores.numel(), untrained=control)
 
 
-GOULD_2023 = PaperTable(
-    name="gould-2023",
-    cited="Gould et al. 2023, Successor Heads: Recurring, Interpretable Attention Heads in the Wild",
-    data="numbers to 200, number words, ordinal words, days and months, also short, and letters, as far as each is a "
-    "token of its own, with a space before it where most are",
-    metric="share of tokens at which W_U W_O W_V MLP_0(W_E), with norms, has its largest logit among the sequence's "
-    f"tokens at the successor; baseline: the head's best of {SHUFFLES} random orders",
-    threshold=f"{MAJORITY}, and above both controls (our own; the paper compares heads by their scores)",
-    needs_corpus=False,
+GOULD_2023 = paper_table(
+    "gould-2023",
+    {"SHUFFLES": SHUFFLES, "MAJORITY": MAJORITY},
     takes=(),
+    needs_corpus=False,
     measure=_measure,
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
+from attnviz.commands.check.papers.table import PaperRun, over_texts_evidence, paper_table
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
@@ -49,14 +49,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.claimed("sink rate", rates[0], trained.n_texts, published=published, **evidence)
 
 
-GU_2024 = PaperTable(
-    name="gu-2024",
-    cited="Gu et al. 2024, When Attention Sink Emerges in Language Models",
-    data=f"the first {LENGTH} tokens of each text, as the model reads them (paper: 100 texts of the Pile); shorter "
-    "texts are left out",
-    metric="share of texts, layers and heads whose mean attention to the first token is above the threshold; the mean "
-    "is over all queries, the first included",
-    threshold=f"{EPSILON} (paper); the rate is to be above that of the untrained copy (our own)",
+GU_2024 = paper_table(
+    "gu-2024",
+    {"LENGTH": LENGTH, "EPSILON": EPSILON},
     least=MIN_TEXTS_SHARES,
     measure=_measure,
 )

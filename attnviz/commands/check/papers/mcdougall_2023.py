@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, interval_evidence, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, interval_evidence, paper_table, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import Simultaneous, TextSamples
@@ -169,17 +169,11 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)
 
 
-MCDOUGALL_2023 = PaperTable(
-    name="mcdougall-2023",
-    cited="McDougall et al. 2023, Copy Suppression: Comprehensively Understanding an Attention Head",
-    data=f"{MOST_TEXTS} texts at most, {MOST_TOKENS} tokens of each (paper: OpenWebText); the paper's heads in GPT-2 "
-    f"small, in other models the {HEADS} clearest of the role copy-suppression",
-    metric="1 - KL(model, copy suppression alone) / KL(model, head replaced by its mean): kept is what the output of a "
-    "source token has along its own unembedding, if negative, where that token is among the 5 % that the query "
-    "predicts before the head's layer; direct effects alone, value biases stay",
-    threshold="0.5, and above the same head of the untrained copy (our own; the paper has 0.769)",
-    least=ENOUGH_TEXTS,
+MCDOUGALL_2023 = paper_table(
+    "mcdougall-2023",
+    {"MOST_TEXTS": MOST_TEXTS, "MOST_TOKENS": MOST_TOKENS, "HEADS": HEADS},
     takes=(*OF_TEXTS, "frequencies"),
+    least=ENOUGH_TEXTS,
     refuse=_refuse,
     measure=_measure,
 )

@@ -27,9 +27,7 @@ from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
-PROMPTS: dict[str, Any] = tomllib.loads(  # texts of our own, by paper
-    (Path(__file__).parents[3] / "data" / "paper_prompts.toml").read_text(encoding="utf-8")
-)
+PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "data" / "papers.toml").read_text(encoding="utf-8"))
 
 OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
@@ -49,6 +47,12 @@ class PaperTable:
     takes: tuple[str, ...] = OF_TEXTS  # options over texts that change what is measured
     roles: tuple[str, ...] = ()  # of heads that the paper names: measured here, so that they are no claims beside it
     measure: "Callable[[PaperRun], Iterable[CheckedClaim]]"  # gives the rows
+
+
+def paper_table(name: str, numbers: Mapping[str, object], **options: Any) -> PaperTable:
+    """The table of a paper with its words in data/papers.toml, in which ``numbers`` stand for names in braces."""
+    words = {key: PAPERS[name][key].format_map(numbers) for key in ("cited", "data", "metric", "threshold")}
+    return PaperTable(name=name, **words, **options)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, paper_table, too_few
 from attnviz.judge.roles import rare_candidates
 from attnviz.judge.rules import MAJORITY, MARGIN
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -17,6 +17,7 @@ from attnviz.models.head_ids import HeadId
 
 POSITIONAL = 0.9  # share of tokens whose largest attention is on one neighbour, of a positional head (the paper)
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # the paper's relations, in both directions
+_RELATIONS = ", ".join(RELATIONS)
 
 
 class _HeadRoles:
@@ -46,8 +47,8 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             for heads in (getattr(trained, kind), getattr(untrained, kind))
         )
         if share is None:
-            no_trees = f"no trees with {', '.join(RELATIONS)} in {ENOUGH_TEXTS} sentences"
-            yield run.undecided(f"{kind} heads", f"{no_trees}: expected a treebank (.conllu)")
+            no_trees = f"no trees with {_RELATIONS} in {ENOUGH_TEXTS} sentences: expected a treebank (.conllu)"
+            yield run.undecided(f"{kind} heads", no_trees)
         else:
             yield run.claimed(f"{kind} heads", share, n_heads, untrained=control, few=few)
     candidate = next(rare_candidates(trained.pointing), None)
@@ -65,16 +66,10 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.reported("rare-word heads", share, n_heads, untrained=control)
 
 
-VOITA_2019 = PaperTable(
-    name="voita-2019",
-    cited="Voita et al. 2019, Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting",
-    data="texts, for syntactic heads a treebank with gold trees (paper: WMT and OpenSubtitles, parsed, encoders of "
-    "translation models); frequencies are those of these texts, or of --frequencies",
-    metric="where the largest attention on content points: at one neighbour; at the other end of "
-    f"{', '.join(RELATIONS)}; at the rarest token of a text, if it is not one of the {COMMON} most frequent ones",
-    threshold=f"at a neighbour {POSITIONAL} of the time, {MARGIN} above the best fixed offset for a relation in one "
-    f"direction (paper); {MAJORITY} on the rarest token (our own), and above the untrained copy",
-    least=ENOUGH_TEXTS,
+VOITA_2019 = paper_table(
+    "voita-2019",
+    {"RELATIONS": _RELATIONS, "COMMON": COMMON, "POSITIONAL": POSITIONAL, "MARGIN": MARGIN, "MAJORITY": MAJORITY},
     takes=(*OF_TEXTS, "frequencies"),
+    least=ENOUGH_TEXTS,
     measure=_measure,
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.claims import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PROMPTS, PaperRun, PaperTable, interval_evidence
+from attnviz.commands.check.papers.table import PAPERS, PaperRun, interval_evidence, paper_table
 from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
 from attnviz.errors import CheckpointError
@@ -22,16 +22,15 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
-from attnviz.run.corpus import SampledAttention
-from attnviz.run.passes import InputBatch, input_batches
-from attnviz.run.sites import recording, sites_of
+from attnviz.run.passes import InputBatch, recorded_passes
+from attnviz.run.sites import sites_of
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
 PAPER = "wang-2022"
 
-NAMES, PLACES, THINGS = (PROMPTS[PAPER][words].split() for words in ("names", "places", "things"))
-TEMPLATES: list[str] = PROMPTS[PAPER]["templates"]
+NAMES, PLACES, THINGS = (PAPERS[PAPER][words].split() for words in ("names", "places", "things"))
+TEMPLATES: list[str] = PAPERS[PAPER]["templates"]
 
 MOST_PROMPTS = 128  # that are made (the paper: 100,000)
 LEAST_NAMES = 10  # names of one token that it takes
@@ -59,7 +58,7 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
         drawn = [names[index] for index in torch.randperm(len(names), generator=generator)[:5].tolist()]
         template, place, thing = (
             words[int(torch.randint(len(words), (), generator=generator))]
-            for words in (PROMPTS[PAPER]["templates"], PLACES, THINGS)
+            for words in (PAPERS[PAPER]["templates"], PLACES, THINGS)
         )
         answer, subject, *others = drawn
         first, second = drawn[:2] if number % 2 == 0 else (subject, answer)
@@ -82,11 +81,9 @@ class IndirectObjects:
         # attention to the indirect object, to both mentions of the subject, and to the second
         self.attention = {end: torch.zeros(shape, dtype=torch.float64) for end in ("IO", "S", "S2")}
         self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
-        reader = SampledAttention(checkpoint)
         streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
-        for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
-            with recording(streams) as seen:
-                reader.run(batch.batch, partial(self._add_attention, batch))
+        batch_size = run.options["batch_size"]
+        for batch, seen in recorded_passes(checkpoint, inputs.clean, batch_size, streams, self._add_attention):
             (stream,) = seen.values()
             for row, prompt in enumerate(batch.inputs):
                 self._names[prompt.text] = stream[row, prompt.item.ids.index(prompt.labels[0])].detach()
@@ -227,22 +224,13 @@ def _refuse(checkpoint: Checkpoint) -> None:
         )
 
 
-WANG_2022 = PaperTable(
-    name=PAPER,
-    cited="Wang et al. 2022, Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 small",
-    data=f"{MOST_PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', "
-    "in both orders of the names; corrupt prompts have three other names",
-    metric="share of logit(IO) - logit(S) that is lost if the path from the head's output at the end, to the logits or "
-    "to the queries of each name mover found (a mean over these; paper: to all together), is patched from the corrupt "
-    "prompt, all other heads frozen and networks running; its attention from the end, beside that to S (of "
-    "S-inhibition: to IO); the share of names that are among its 5 largest logits, by values and outputs of the head "
-    "on the residual stream after the first layer",
-    threshold=f"effects above 0 and above all heads of the untrained copy, intervals corrected for all heads; copy "
-    f"score {COPIED} (our own; the paper's heads have over 0.95, an average one 0.2)",
-    needs_corpus=False,
+WANG_2022 = paper_table(
+    PAPER,
+    {"MOST_PROMPTS": MOST_PROMPTS, "COPIED": COPIED},
+    roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
     takes=("limit",),
+    needs_corpus=False,
     least=ENOUGH_TEXTS,
     refuse=_refuse,
-    roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
     measure=_measure,
 )

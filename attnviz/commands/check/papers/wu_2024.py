@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PROMPTS, PaperRun, PaperTable
+from attnviz.commands.check.papers.table import PAPERS, PaperRun, paper_table
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
 from attnviz.measures.intervals import of_share
@@ -20,7 +20,7 @@ from attnviz.run.generate import drafted_greedily
 from attnviz.texts.batches import batch_of_ids, running_tokens
 from attnviz.wording import counted
 
-NEEDLES: list[dict[str, str]] = PROMPTS["wu-2024"]
+NEEDLES: list[dict[str, str]] = PAPERS["wu-2024"]["needles"]
 LENGTHS = (256, 512, 1024)  # tokens of a prompt with its answer (the paper: 1,000 to 50,000)
 DEPTHS = [(tenth + 0.5) / 10 for tenth in range(10)]  # where the needle stands in the text (the paper: 0 to 1)
 THRESHOLD = 0.1  # score of a retrieval head (the paper)
@@ -136,17 +136,9 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         yield run.claimed("retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, **evidence)
 
 
-WU_2024 = PaperTable(
-    name="wu-2024",
-    cited="Wu et al. 2024, Retrieval Head Mechanistically Explains Long-Context Factuality",
-    data=f"{len(NEEDLES)} needles of our own at {len(DEPTHS)} depths of {LENGTHS[0]} to {LENGTHS[-1]} tokens of the "
-    "texts, as the model can read (paper: 1,000 to 50,000 tokens); the question is followed by the answer's beginning, "
-    "so that a model that is not tuned answers, too",
-    metric="share of the answer's tokens (the paper's text: of the whole needle's) at which the model writes greedily "
-    "the token of the needle that gets the head's largest attention, mean over prompts that it answers, for which it "
-    "writes as many tokens as the answer has, over half of the answer's distinct ones among them (paper: up to 50 "
-    "tokens, ROUGE-1 recall over 50); the untrained copy's over all",
-    threshold=f"{THRESHOLD} (paper); above every head of the untrained copy (our own)",
+WU_2024 = paper_table(
+    "wu-2024",
+    {"NEEDLES": len(NEEDLES), "DEPTHS": len(DEPTHS), "LENGTHS": LENGTHS, "THRESHOLD": THRESHOLD},
     refuse=_refuse,
     measure=_measure,
 )
