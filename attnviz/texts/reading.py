@@ -178,7 +178,7 @@ def open_corpora(
 
     UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
     """
-    sources = list(_sources(given))
+    sources = list(sources_of(given))
     corpora = [
         open_corpus(rows.path, columns, refused) if rows.content is None else _in_memory(rows, columns, refused)
         for rows in sources
@@ -205,7 +205,8 @@ def open_one(
     return corpora[0]
 
 
-def _sources(given: Any) -> Iterator[Rows]:
+def sources_of(given: Any) -> Iterator[Rows]:
+    """What :func:`open_corpora` opens: the files, and between them what is in memory."""
     columns = columns_of(given)
     if columns is not None:
         yield columns

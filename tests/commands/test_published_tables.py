@@ -201,7 +201,7 @@ def test_a_claim_holds_where_all_of_its_interval_is_above_the_bound_and_both_con
     numbers: dict[str, Any], verdict: str
 ) -> None:
     model = from_loaded(sharp_gpt2(), gpt2_tokenizer())
-    run = PaperRun(GU_2024, model, (), {}, lambda: pytest.fail("nothing is profiled"))
+    run = PaperRun(GU_2024, model, (), (), {}, lambda: pytest.fail("nothing is profiled"))
     assert run.claimed("sink rate", 0.5, 200, interval=(0.4, 0.6), **numbers).verdict == verdict
 
 

@@ -217,3 +217,18 @@ def test_pairs_in_memory_are_those_of_a_table(tmp_path: Path):
     given = {"tokenizer": bert_tokenizer()}
     by_table = attnviz.patch({"clean": clean, "corrupt": corrupt, "label": ["yes", "yes"]}, classifier, **given)
     assert of(attnviz.patch(clean, classifier, corrupt=corrupt, labels=["yes", "yes"], **given)) == of(by_table)
+
+
+def test_a_paper_is_checked_on_texts_in_memory(tmp_path: Path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS * 10), encoding="utf-8")
+    given: dict[str, Any] = {"tokenizer": bert_tokenizer(), "published": "clark-2019"}
+    rows = [
+        [
+            (row.claim.what, row.verdict, row.measured, row.n)
+            for row in attnviz.check(texts, sharp_bert(), **given).claims
+        ]
+        for texts in (path, TEXTS * 10, {"text": TEXTS * 10})
+    ]
+    assert rows[0] == rows[1] == rows[2]
+    assert any(measured is not None for _, _, measured, _ in rows[0])

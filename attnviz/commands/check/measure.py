@@ -54,9 +54,9 @@ from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.run.processes import this_process
 from attnviz.texts.frequencies import read_frequencies
-from attnviz.texts.reading import open_corpus, read_texts
+from attnviz.texts.reading import open_corpus, read_texts, sources_of
 from attnviz.texts.sources import read_sources
-from attnviz.texts.tables import Columns
+from attnviz.texts.tables import IN_MEMORY, Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, rounded
 
@@ -96,7 +96,7 @@ class Check(Result):
 
 @checked
 def check(
-    files: str | Path | Sequence[str | Path] = (),
+    files: Any = (),
     model: Model | None = None,
     *,
     published: str | None = None,
@@ -121,8 +121,8 @@ def check(
     """Hold the claims of a TOML file, or a list of heads for DuoAttention, against measurements of a model.
 
     With ``published``, a paper such as ``clark-2019``, the claims are on the heads that it names, or the rows of its
-    table, and ``files`` are corpora. With ``init``, corpora, the file is first written: what the clearest heads do over
-    them now. ``truncate`` cuts texts that are longer than the model; ``label_column`` is as for
+    table, and ``files`` are corpora, also in memory. With ``init``, corpora, the file is first written: what the
+    clearest heads do over them now. ``truncate`` cuts texts that are longer than the model; ``label_column`` is as for
     :func:`attnviz.ablate`. All other arguments are as for :func:`attnviz.profile_heads`.
 
     Raises:
@@ -132,9 +132,10 @@ def check(
     """
     if this_process().count > 1:
         raise ProcessError("check runs in one process; start it without torchrun.")
-    paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)]
     if published is None:
-        paths = paths or [Path(CLAIMS_FILE)]
+        paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)] or [Path(CLAIMS_FILE)]
+    else:
+        paths = [rows.path for rows in sources_of(files)]
     _check_options(paths, published, init, limit)
     of_tables: Any = {"text_column": text_column, "pair_column": pair_column}
     of_ablation: Any = {"label_column": label_column, "truncate": truncate}
@@ -192,11 +193,12 @@ def check(
     if table is not None:
         if table.refuse is not None:
             table.refuse(checkpoint)
-        roles_once = cache(lambda: _profile(checkpoint, paths, False, of_profile))
-        paper = PaperRun(table, checkpoint.encoder, tuple(paths), of_profile, roles_once)
+        roles_once = cache(lambda: _profile(checkpoint, files, False, of_profile))
+        paper = PaperRun(table, checkpoint.encoder, tuple(paths), files, of_profile, roles_once)
         if table.needs_corpus:
             paper.opened()
-    rows = [*_held(of_heads, checkpoint, stored, profiles, opened, of_ablation, of_profile)]
+    texts = {} if published is None else {tuple(paths): files}
+    rows = [*_held(of_heads, checkpoint, stored, profiles, texts, opened, of_ablation, of_profile)]
     if listed is not None:
         rows += _listed(listed, _profile(checkpoint, (), True, of_profile))
     if paper is not None:
@@ -266,9 +268,7 @@ def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
             raise UsageError(f"{flags[name]} ({name}=...) changes nothing of what is checked here: leave it out.")
 
 
-def _profile(
-    checkpoint: Checkpoint, corpus: Sequence[str | Path], repeats: bool, options: Mapping[str, Any]
-) -> Profile:
+def _profile(checkpoint: Checkpoint, corpus: Any, repeats: bool, options: Mapping[str, Any]) -> Profile:
     profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **options)
     assert profile is not None  # there is one process
     return profile
@@ -279,17 +279,21 @@ def _held(
     checkpoint: Checkpoint,
     stored: StoredProfile | None,
     profiles: Mapping[tuple[Path, ...], Profile],
+    given: Mapping[tuple[Path, ...], Any],
     opened: Any,
     of_ablation: Mapping[str, Any],
     of_profile: Mapping[str, Any],
 ) -> Iterator[CheckedClaim]:
-    """Each claim, with its head's id, against the measurement that it is about; ``profiles`` are made already."""
+    """Each claim, with its head's id, against the measurement that it is about; ``profiles`` are made already.
+
+    ``given`` are the texts of corpora, where not in their files alone.
+    """
     over_texts: Any = {name: value for name, value in of_profile.items() if name != "frequencies"}
 
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
         repeats = not corpus or any(claim.what in ROLES_ON_REPEATS for claim, _ in claims if claim.corpus == corpus)
-        return profiles.get(corpus) or _profile(checkpoint, corpus, repeats, of_profile)
+        return profiles.get(corpus) or _profile(checkpoint, given.get(corpus, corpus), repeats, of_profile)
 
     @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
@@ -357,7 +361,7 @@ def _check_measurable(
         metrics = [metric.name for metric in metrics_of(prediction_kind(checkpoint, texts, wanted=label is not None))]
         if claim.what not in metrics:
             raise UsageError(f"this model is measured by {' and '.join(metrics)}, not by {claim.what}.")
-    for corpus in claim.corpus:
+    for corpus in set(claim.corpus) - {IN_MEMORY}:
         open_corpus(corpus, columns)
 
 

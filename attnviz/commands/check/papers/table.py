@@ -62,6 +62,7 @@ class PaperRun:
     table: PaperTable
     checkpoint: Checkpoint  # of an encoder-decoder the encoder
     corpora: tuple[Path, ...]
+    texts: Any  # what the corpora are of
     options: Mapping[str, Any]  # those of attnviz.check that a run over texts takes
     profile: Callable[[], Profile]  # measures the roles over the corpora, once
 
@@ -86,7 +87,7 @@ class PaperRun:
     def opened(self, *refused: str) -> tuple[Corpus, ...]:
         """The corpora; ``refused`` are kinds that they may not be of."""
         columns = Columns(self.options["text_column"], self.options["pair_column"])
-        return open_corpora(self.corpora, columns, refused)
+        return open_corpora(self.texts, columns, refused)
 
     def over_texts(
         self, checkpoint: Checkpoint, *tallies: Tally, prepared: Callable[[Text], Text | None] | None = None
