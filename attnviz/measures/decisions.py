@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -24,6 +24,11 @@ class Decision(NamedTuple):
     probability: float
     logits: tuple[float, ...]  # of all classes
     right: bool | None = None  # whether it is the text's label; None without one
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """How documents name it."""
+        return self._asdict() | {"logits": list(self.logits)}
 
 
 def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()) -> list[Decision]:

@@ -108,7 +108,7 @@ class Removals:
         self.passes = Passes(checkpoint, has_logits=metrics[0].of_predictions)
         self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums]
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
-        self.clean: dict[str, float] = {}  # scores of the unchanged model by metric, means over positions
+        self.clean: dict[str, float] = {}  # loss or scores of the unchanged model, means over positions
         self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
 
     def run(self, sets: Sequence[HeadSet], tell: Tell, *on_batch: Callable[[Pass, BatchMetrics], None]) -> None:
@@ -136,6 +136,8 @@ class Removals:
                     decided = decisions(self._checkpoint.classifier, final[range(len(read)), read], right)
                     self.decisions |= dict(zip(inputs.texts, decided, strict=True))
         self.clean = {name: score / float(self.counts[:, 0].sum()) for name, score in clean.items()}
+        if "loss" in self.clean:
+            self.clean["loss"] *= -1
         self.sums |= dict(zip(sets, sums, strict=True))
 
     def ranked_heads(

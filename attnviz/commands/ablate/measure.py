@@ -1,7 +1,7 @@
 """Remove heads of a running model and measure the change, one at a time and in sets."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
@@ -18,10 +18,8 @@ from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import (
     CLASSES,
-    DIFFERENCE,
     LABELLED,
     MARGIN,
-    OF_FUNCTION,
     STATES,
     Metric,
     Scoring,
@@ -38,7 +36,7 @@ from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.run.edit import Replacement
 from attnviz.run.passes import SampleVerification, mean_values
-from attnviz.texts.reading import unread_columns
+from attnviz.texts.reading import Text, unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
@@ -60,14 +58,12 @@ class Ablation(Result):
     options: dict[str, Any]  # arguments of :func:`ablate` by name
     kind: str  # next-token, masked-token, states, labelled-class, class, answer or function
     metrics: tuple[Metric, ...]  # that which heads are ordered by first
-    n_texts: int  # that were measured
+    texts: tuple[Text, ...]  # that were measured
     n_cut: int  # of these, longer than the model and cut
     n_positions: int  # measured tokens in them; a text that is classified counts once
-    clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
-    clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
-    saturated: float | None  # of a classifier, share of texts whose loss, unchanged, is below SATURATED; else None
-    clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
-    clean_metric: float | None  # what the function of the user's own gives of it, mean over texts; None without
+    # of the unchanged model, means over them, by name as in documents: loss in nats, logit_difference, metric; of a
+    # classifier also accuracy, where it has labels, and share_saturated, of texts whose loss is below SATURATED
+    clean: dict[str, float]
     decisions: tuple[Decision, ...]  # of a classifier as it is, for each text; empty where it has no classes
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
@@ -80,6 +76,10 @@ class Ablation(Result):
     def method(self) -> str:
         """What takes the place of a removed head: ``zero``, ``mean`` or ``uniform``."""
         return str(self.options["method"])
+
+    @property
+    def n_texts(self) -> int:
+        return len(self.texts)
 
     @property
     def texts_measured(self) -> str:
@@ -230,11 +230,13 @@ def ablate(
         sets = [*(frozenset([head]) for head in heads), *groups]
         removals.run(sets, partial(tell, "removing"), *([tally.add] if gradient else []))
         decided = [removals.decisions[text] for text in sorted(removals.decisions)]
-        saturated = None
+        clean = dict(removals.clean)
+        if kind == LABELLED:
+            clean["accuracy"] = sum(bool(each.right) for each in decided) / len(decided)
         if kind in CLASSES:
             sure = [each for each in decided if each.right is not False and each.probability > math.exp(-SATURATED)]
-            saturated = len(sure) / len(decided)
-        options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics[0].name)
+            clean["share_saturated"] = len(sure) / len(decided)
+        options["order_by"] = order_by or (MARGIN if is_sure(clean) else metrics[0].name)
         ranked = removals.ranked_heads(options["order_by"], roles, tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
@@ -243,21 +245,16 @@ def ablate(
     encoded = {text.text: text.item for text in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     effects = tuple(removals.of_sets(groups))
-    clean = removals.clean
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
         options=options,
         kind=kind,
         metrics=tuple(sorted(metrics, key=lambda metric: metric.name != options["order_by"])),
-        n_texts=len(measured),
+        texts=tuple(measured),
         n_cut=len({text.text for text in inputs if text.item.cut}),
         n_positions=int(removals.counts[:, 0].sum()),
-        clean_loss=-clean["loss"] if "loss" in clean else None,
-        clean_accuracy=sum(bool(each.right) for each in decided) / len(decided) if kind == LABELLED else None,
-        saturated=saturated,
-        clean_difference=clean.get(DIFFERENCE),
-        clean_metric=clean.get(OF_FUNCTION.name),
+        clean=clean,
         decisions=tuple(decided),
         verified=removals.passes.verified,
         heads=ranked,
@@ -268,9 +265,9 @@ def ablate(
     )
 
 
-def is_sure(saturated: float | None) -> bool:
+def is_sure(clean: Mapping[str, float]) -> bool:
     """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
-    return saturated is not None and saturated > 0.5
+    return clean.get("share_saturated", 0.0) > 0.5
 
 
 def _check(checkpoint: Checkpoint, metrics: Sequence[Metric], heads: Sequence[HeadId], options: dict[str, Any]) -> None:
