@@ -22,6 +22,7 @@ from tests.support.tolerances import SHARP_32, SHARP_64, SUMS_32
 
 GIVEN = ["good", "bad", "so-so", "bad"]
 FEW = {"curve": False, "gradient": False}
+CLOSE = {"rtol": SUMS_32, "atol": SUMS_32}
 
 
 def some_for_everyone(*some: str) -> list[Any]:
@@ -103,6 +104,12 @@ def test_every_head_is_removed_as_by_transformers(kind, method, tmp_path):
     assert labelled.clean["loss"] == pytest.approx(loss(whole), abs=SUMS_32)
     assert labelled.clean["accuracy"] == (decided == classes).double().mean()
     assert set(free.clean) == {"margin", "share_saturated"}
+    for result, right in ((labelled, (decided == classes).tolist()), (free, [None] * len(TEXTS))):
+        said = result.document()["decisions"]
+        assert [entry["label"] for entry in said] == [list(LABELS.values())[number] for number in decided]
+        assert [entry["right"] for entry in said] == right
+        expected = torch.stack([own_logits(model, tokenizer, text) for text in TEXTS])
+        torch.testing.assert_close(torch.tensor([entry["logits"] for entry in said]).double(), expected, **CLOSE)
     for head in free.heads:
         less = predicted(without(model, tokenizer, [head.id], method))
         divergence = float((whole.exp() * (whole - less)).sum(-1).mean())
