@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax, normalize
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.measures.decisions import class_number, naming_row
+from attnviz.measures.decisions import class_number
 from attnviz.measures.direct_effects import named_ids
 from attnviz.memory import is_out_of_memory
 from attnviz.models.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from attnviz.reference.attention import upcast
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.passes import InputBatch, ModelInput
 from attnviz.texts.batches import EncodedText, encode
+from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -80,7 +81,7 @@ def model_inputs(
     """Model inputs of texts, and the texts that give any; ``warn`` tells those left out, TextError a given one."""
 
     def leave_out(text: Text, why: str) -> None:
-        if text.place is None:
+        if text.given_alone:
             raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
         warn(f"{text.place}: left out: {why}.")
 

@@ -58,7 +58,7 @@ def with_targets(
             tokens = checkpoint.tokenize(text.text, truncate=truncate)
             read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
         except TextError as error:
-            if text.place is None or checkpoint.language_head is None:
+            if text.given_alone or checkpoint.language_head is None:
                 raise
             warn(f"{text.place}: left out: {error}")
         else:

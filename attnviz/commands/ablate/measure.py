@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
-from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -36,7 +35,7 @@ from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.run.edit import Replacement
 from attnviz.run.passes import SampleVerification, mean_values
-from attnviz.texts.reading import Text, unread_columns
+from attnviz.texts.reading import Text, rendered, unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
@@ -127,7 +126,7 @@ class Ablation(Result):
 
 @checked
 def ablate(
-    texts: str | Path | Sequence[str | Path] = (),
+    texts: Any = (),
     model: Model | None = None,
     *,
     method: str = "mean",
@@ -143,6 +142,7 @@ def ablate(
     order_by: str | None = None,
     metric: Scoring | None = None,
     label: str | int | None = None,
+    labels: Any = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
     label_column: str | None = None,
@@ -159,9 +159,10 @@ def ablate(
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
 
     Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
-    :func:`attnviz.profile_heads`; existing files are corpora. ``method`` says what takes the place of a removed head
-    (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
-    default the first metric that the model has, but the margin of a classifier whose loss is below 0.05 on most texts.
+    :func:`attnviz.profile_heads`, those in memory perhaps with ``labels``, a class each. ``method`` says what takes the
+    place of a removed head (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve.
+    ``order_by`` is by default the first metric that the model has, but the margin of a classifier whose loss is below
+    0.05 on most texts.
 
     ``metric`` is a function of your own, ``metric(logits, row)``: of logits [batch, n_vocab] (or of classes) at the
     last token of one text, or its mask, and of a dict of the ``text``, ``pair``, ``id``, ``label``, ``answer`` and
@@ -176,7 +177,6 @@ def ablate(
             not reproduce the model.
     """
     given = locals()
-    items = [texts] if isinstance(texts, str | Path) else texts
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "select": selection_texts(select),
@@ -186,18 +186,20 @@ def ablate(
     roles = role_tokens(options["role"], repeats)
     contrast = contrast_named(answer, foil, options["label"])
     columns, opening = Columns.taken(reading, label_column)
-    beside = (label, limit, contrast)
-    if repeats and (items or truncate or any(value is not None for value in beside) or columns != Columns()):
+    beside = (label, labels, limit, contrast)
+    has_texts = not isinstance(texts, list | tuple) or len(texts) > 0
+    if repeats and (has_texts or truncate or any(value is not None for value in beside) or columns != Columns()):
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
             "answer or column."
         )
     sources = TextSources((), (), ())
     if not repeats:
-        sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
+        sources = read_sources(texts, limit, None if contrast else options["label"], contrast, columns, labels)
     checkpoint, _ = open_checkpoint(model, **opening)
+    sources = replace(sources, texts=tuple(rendered(text, checkpoint) for text in sources.texts))
     refuse_target(checkpoint, target, max_new_tokens)
-    wanted = label is not None or label_column is not None
+    wanted = any(value is not None for value in (label, labels, label_column))
     kind = prediction_kind(checkpoint, sources.texts, wanted, metric)
     metrics = metrics_of(kind, metric)
     heads = select_heads(options["select"], checkpoint.kinds)

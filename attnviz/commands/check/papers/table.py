@@ -113,7 +113,7 @@ class PaperRun:
             with counting(tallies, batch, batch_weights(seed, batch, number)) as add:
                 loop.attention.run(batch, add)
 
-        loop.measure({}, count, prepared or (lambda text: ready(rendered(text, checkpoint.tokenizer), None)))
+        loop.measure({}, count, prepared or (lambda text: ready(rendered(text, checkpoint), None)))
         n_texts = sum(corpus.texts for corpus in loop.measured)
         if not n_texts:
             names = ", ".join(map(str, self.corpora))
