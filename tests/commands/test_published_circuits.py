@@ -19,8 +19,8 @@ from attnviz.measures.paths import receiver_named
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.generate import drafted_greedily
-from attnviz.texts.batches import SampledAttention
 from tests.reference import test_paths
 from tests.support import corpora
 from tests.support.circuits import SHARP, Head, before, circuit_gpt2, codes

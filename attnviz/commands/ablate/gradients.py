@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.ablate.effects import BatchMetrics
-from attnviz.commands.ablate.inputs import STATES, InputBatch
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
+from attnviz.measures.predictions import STATES, BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run import edit
 from attnviz.run.finite import refuse_not_finite
+from attnviz.run.passes import Pass
 
 PROJECTIONS = 4  # random projections of final states, where there is no loss
 
@@ -34,9 +34,10 @@ class GradientTally:
         self._n_heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._n_heads), dtype=torch.float64)
 
-    def add(self, inputs: InputBatch, kept: edit.KeptPass, metrics: BatchMetrics) -> None:
+    def add(self, unchanged: Pass, metrics: BatchMetrics) -> None:
         """Measure a batch."""
-        texts = torch.tensor([text.text for text in inputs.inputs])
+        inputs, kept, _ = unchanged
+        texts = torch.tensor(inputs.texts)
         if self._kind != STATES:
             gradient = metrics.loss_gradient(kept.final, 1 / self._counts[texts])
             self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient))

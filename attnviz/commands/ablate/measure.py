@@ -1,5 +1,6 @@
 """Remove heads of a running model and measure the change, one at a time and in sets."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,40 +11,22 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.ablate.effects import (
-    Bootstrap,
-    Curve,
-    CurvePoint,
-    HeadEffect,
-    HeadSet,
-    Passes,
-    SampleVerification,
-    SetEffect,
-    mean_values,
-)
+from attnviz.commands.ablate.effects import Ablations, Bootstrap, Curve, CurvePoint, HeadEffect, SetEffect
 from attnviz.commands.ablate.gradients import GradientTally
-from attnviz.commands.ablate.inputs import (
-    ANSWER,
-    CLASS,
+from attnviz.commands.ablate.inputs import role_names, role_tokens, texts_with_roles, token_weights, with_targets
+from attnviz.errors import UsageError
+from attnviz.measures.decisions import Decision
+from attnviz.measures.predictions import (
     CLASSES,
+    DIFFERENCE,
     LABELLED,
     MARGIN,
     STATES,
     Metric,
-    Tell,
-    TextSources,
-    contrast_named,
     metrics_of,
     model_inputs,
     prediction_kind,
-    read_sources,
-    role_names,
-    role_tokens,
-    texts_with_roles,
-    token_weights,
-    with_targets,
 )
-from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
@@ -52,7 +35,9 @@ from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
 from attnviz.run.edit import Replacement
+from attnviz.run.passes import HeadSet, SampleVerification, Tell, mean_values
 from attnviz.texts.reading import unread_columns
+from attnviz.texts.sources import TextSources, contrast_named, read_sources
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
@@ -77,6 +62,7 @@ class Ablation(Result):
     clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
     saturated: float | None  # of a classifier, share of texts whose loss, unchanged, is below SATURATED; else None
     clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
+    decisions: tuple[Decision, ...]  # of a classifier as it is, for each text; empty where it has no classes
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
     layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
@@ -231,14 +217,16 @@ def ablate(
         if len(inputs) > MANY:
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
-        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles), kind)
+        passes = Ablations(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles), kind)
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
         sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
+        decided = [passes.decisions[text] for text in sorted(passes.decisions)]
         saturated = None
-        if kind in CLASSES and passes.clean is not None:
-            saturated = float((passes.clean[0] < SATURATED).double().mean())
+        if kind in CLASSES:
+            sure = [each for each in decided if each.right is not False and each.probability > math.exp(-SATURATED)]
+            saturated = len(sure) / len(decided)
         options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics_of(kind)[0].name)
         bootstrap = Bootstrap(
             seed=seed,
@@ -258,7 +246,7 @@ def ablate(
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets = tuple(bootstrap.of_sets(groups))
     n_positions = int(passes.counts[:, 0].sum())
-    clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
+    clean = {name: float(scores.sum()) / n_positions for name, scores in passes.clean.items()}
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
@@ -267,11 +255,12 @@ def ablate(
         n_texts=len(measured),
         n_cut=len({text.text for text in inputs if text.item.cut}),
         n_positions=n_positions,
-        clean_loss=None if kind in (ANSWER, CLASS) else clean_loss,  # without labels it is of the predicted class
-        clean_accuracy=float(passes.clean[1].mean()) if kind == LABELLED and passes.clean is not None else None,
+        clean_loss=-clean["loss"] if "loss" in clean else None,
+        clean_accuracy=sum(bool(each.right) for each in decided) / len(decided) if kind == LABELLED else None,
         saturated=saturated,
-        clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
-        verified=passes.verifier.verified,
+        clean_difference=clean.get(DIFFERENCE),
+        decisions=tuple(decided),
+        verified=passes.verified,
         heads=ranked,
         layers=() if together else sets,
         together=sets[0] if together else None,
@@ -299,7 +288,7 @@ def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: 
 
 
 def _removal_curve(
-    passes: Passes, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
+    passes: Ablations, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
 ) -> Curve:
     """Sets of the curve: a few heads, then eighths of all, in this order and in random order."""
     shuffled = sorted(order)

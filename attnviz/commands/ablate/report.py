@@ -4,32 +4,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from attnviz.commands.ablate.effects import (
-    Curve,
-    CurvePoint,
-    Estimate,
-    HeadEffect,
-    RoleEffect,
-    SampleVerification,
-    SetEffect,
-)
+from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
-from attnviz.commands.ablate.inputs import ANSWER, CLASS, DIFFERENCE, LABELLED, MARGIN, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, texts_needed
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.measures.predictions import ANSWER, CLASS, DIFFERENCE, LABELLED, MARGIN, MASKED, METRICS, STATES
 from attnviz.models.head_ids import HeadId
-from attnviz.present.documents import layer_entry, model_entry, verification_entry
+from attnviz.present.documents import layer_entry, model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, first_rows, notes, verification_line
+from attnviz.present.samples import first_lines, sample_entry
+from attnviz.present.tables import RowTable, first_rows, notes
 from attnviz.present.view import ViewOptions
-from attnviz.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
+from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 # Replacement of a removed head in words, by method.
 REPLACEMENT_TEXT = {
@@ -47,23 +38,6 @@ def source_line(result: Ablation) -> str:
     files = [f"{visible(corpus.path.name)} ({counted(read, 'sentence')})" for corpus, read in sources.corpora]
     texts = [quoted(text) for text in sources.given] if len(sources.given) < 3 else [f"{len(sources.given)} texts"]
     return ", ".join([*files, *texts])
-
-
-def sample_entry(sample: SampleVerification) -> dict[str, Any]:
-    """What was verified, for a JSON document."""
-    errors = {"values_error": sample.values_error, "resumed_error": sample.resumed_error}
-    return verification_entry(sample.attention) | {"rows_verified": sample.n_inputs} | errors
-
-
-def first_lines(source: str, what: str, sample: SampleVerification, model: Checkpoint, noun: str | None) -> Text:
-    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
-    more = ""
-    if noun:
-        more = (
-            f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
-            f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
-        )
-    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
 
 
 def what_is_measured(result: Ablation) -> tuple[str, str]:

@@ -21,8 +21,6 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.effects import BatchMetrics, PassVerifier, SampleVerification, resumed_passes
-from attnviz.commands.ablate.inputs import InputBatch, ModelInput, Tell, input_batches
 from attnviz.commands.patch.pairs import (
     DIFFERENCE,
     KL,
@@ -40,13 +38,24 @@ from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import excludes_zero
 from attnviz.measures.paths import FROZEN, Receiver, along_paths, receiver_named
+from attnviz.measures.predictions import METRICS, BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import KeptPass, Replacement, run_and_keep, run_model, running
+from attnviz.run.edit import KeptPass, Replacement, run_model, running
+from attnviz.run.passes import (
+    InputBatch,
+    ModelInput,
+    Pass,
+    Passes,
+    SampleVerification,
+    Tell,
+    input_batches,
+    resumed_passes,
+)
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import amount, counted
@@ -245,7 +254,7 @@ def patch(
         corrupt=corrupt_metric,
         worse=worse,
         n_unrelated=int(passes.has_partner.sum()),
-        verified=passes.verifier.verified,
+        verified=passes.unchanged.verified,
         heads=passes.ranked(heads, samples, is_worse=worse is not None and worse[0] > 0),
     )
 
@@ -297,7 +306,7 @@ class PatchedPasses:
     ) -> None:
         self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
         self._path, self._repairs, self._networks = path, repairs, networks
-        self.verifier = PassVerifier(checkpoint)  # of a sample of both prompts' passes
+        self.unchanged = Passes(checkpoint)  # verified is a sample of both prompts'
         self._metric = metric
         self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
         self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
@@ -314,32 +323,24 @@ class PatchedPasses:
         ``changes`` are then those of the metric from the clean run's, by patching from the own pair, and another,
         [2, n_heads, n_pairs]; their sign cancels in effects.
         """
-        n_pairs = len(self._into)
-        done = 0
-        self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)
-        tell(done, n_pairs)
+        self.changes = torch.zeros(2, len(heads), len(self._into), dtype=torch.float64)
         with running(self._checkpoint):
-            for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
-                pairs = [text.text for text in into.inputs]
-                source = self._batch([self._from[pair] for pair in pairs])
-                sampled = self.verifier.is_sampled(number)
-                kept_into, kept_source = self._run(into, sampled, resumed=True), self._run(source, sampled)
-                clean, corrupt = (kept_source, kept_into) if self._denoises else (kept_into, kept_source)
-                inputs = source if self._denoises else into
-                metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
-                donors = [kept_source]
+            for into in self.unchanged.each(self._into, batch_size, tell):
+                pairs = into.inputs.texts
+                source = self.unchanged.beside(into, [self._from[pair] for pair in pairs])
+                clean, corrupt = (source, into) if self._denoises else (into, source)
+                metrics = self._metrics(clean.inputs, clean.kept.final)
+                donors = [source]
                 if self.has_partner[pairs].any():
                     others = [self._from[self._partners[pair]] for pair in pairs]
-                    donors.append(self._run(self._batch(others), sampled=False))
-                mask = self._mask(pairs, into)
+                    donors.append(self.unchanged.beside(into, others, verify=False))
+                mask = self._mask(pairs, into.inputs)
                 for at, donor in enumerate(donors):
-                    for some, final in self._patched(heads, into, kept_into, donor, mask):
+                    for some, final in self._patched(heads, into, donor.kept, mask):
                         rows = torch.tensor(some)[:, None]
-                        self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into)[:, :, 0, 0]
+                        self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into.inputs)[:, :, 0, 0]
                 if self._repairs is not None:
-                    self._repairs.add(inputs, clean, corrupt, heads, mask)
-                done += len(pairs)
-                tell(done, n_pairs)
+                    self._repairs.add(clean.inputs, clean.kept, corrupt.kept, heads, mask)
 
     def measure_prompts(self, batch_size: int) -> None:
         """The metric after both prompts of all pairs."""
@@ -349,34 +350,32 @@ class PatchedPasses:
                 clean = self._batch([self._inputs.clean[pair] for pair in pairs])
                 corrupt = self._batch([self._inputs.corrupt[pair] for pair in pairs])
                 final = run_model(self._checkpoint, clean.batch.inputs)
-                metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
-                if self._metric != KL and metrics.clean is not None:
-                    self.clean[pairs] = metrics.clean[0]
+                metrics = self._metrics(clean, final)
+                if self._metric != KL:
+                    self.clean[pairs] = -metrics.clean[self._metric]
                 final = run_model(self._checkpoint, corrupt.batch.inputs)
                 self._corrupt_change[pairs] = metrics.changes(final, corrupt)[0, :, 0, 0]
 
     def _patched(
-        self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
+        self, heads: Sequence[HeadId], into: Pass, donor: KeptPass, mask: Tensor | None
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield numbers of heads and final states with each patched, [n_heads * rows, n, d_model]."""
+        kept = into.kept
         if self._path is not None:
             return along_paths(self._checkpoint, kept, donor, self._path, heads, mask, self._networks)
         values = donor.o_proj
         if self._inputs.positions:  # what the donor's heads give, at the tokens of the other run where it is patched
             values = {layer: torch.zeros_like(of_layer) for layer, of_layer in kept.o_proj.items()}
-            for row, text in enumerate(into.inputs):
+            for row, text in enumerate(into.inputs.inputs):
                 clean, corrupt = map(list, self._inputs.positions[text.text])
                 to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
                 for layer, of_layer in values.items():
                     of_layer[row, to] = donor.o_proj[layer][row, source]
         replacement = Replacement("patch", values=values, positions=mask)
-        return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
+        return resumed_passes(self._checkpoint, into, replacement, [frozenset([head]) for head in heads])
 
-    def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = False) -> KeptPass:
-        kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
-        if sampled:
-            self.verifier.verify(inputs, kept, resumed)
-        return kept
+    def _metrics(self, inputs: InputBatch, final: Tensor) -> BatchMetrics:
+        return BatchMetrics(self._checkpoint, inputs, final, self._weights, [METRICS[self._metric]])
 
     def _batch(self, inputs: Sequence[ModelInput]) -> InputBatch:
         return InputBatch(inputs, collate(self._checkpoint, [text.item for text in inputs]))

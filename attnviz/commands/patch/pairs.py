@@ -10,25 +10,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import (
-    METRICS,
-    STATES,
-    ModelInput,
-    answer_position,
-    naming_row,
-    prediction_kind,
-    source_kind,
-)
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.decisions import naming_row
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
+from attnviz.measures.predictions import METRICS, STATES, answer_position, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.options import PATCH_METRICS
+from attnviz.run.passes import ModelInput
 from attnviz.texts.batches import EncodedText, encode
 from attnviz.texts.reading import Text, unread_columns
+from attnviz.texts.sources import source_kind
 from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
 from attnviz.wording import counted, quoted, visible
 

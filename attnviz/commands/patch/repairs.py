@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import InputBatch
 from attnviz.commands.patch.pairs import PairSamples
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
@@ -14,6 +13,7 @@ from attnviz.measures.self_repair import self_repairs, why_no_repair
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.edit import KeptPass
+from attnviz.run.passes import InputBatch
 from attnviz.run.stream import Source, source_name
 from attnviz.wording import rounded, signed
 

@@ -21,8 +21,9 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import why_not_linear, without_gradients
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.sites import at_site, sites_of, taps
-from attnviz.texts.batches import SampledAttention, batch_of_ids
+from attnviz.texts.batches import batch_of_ids
 from attnviz.texts.reading import read_texts
 
 PREDICTED = 0.05  # a source token is kept where it is among this share of those that the query predicts (the paper)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import InputBatch, input_batches
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, interval_evidence
 from attnviz.commands.patch.measure import PatchedPasses
@@ -24,8 +23,9 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.passes import InputBatch, input_batches
 from attnviz.run.sites import sites_of, taps
-from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
