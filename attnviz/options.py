@@ -30,7 +30,7 @@ VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty  # the default of what has none
 PLUGIN = "plugin"  # the option that names files to run first
 
-# what can take the place of a removed head; see :class:`attnviz.run.edit.Replacement`
+# what can take the place of a removed head; see :class:`attnviz.run.edit.Removal`
 METHODS = ("zero", "mean", "uniform")
 
 # from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`

@@ -78,10 +78,32 @@ class Edit:
         return torch.where(where, instead.to(value), value)
 
 
-def of_heads(heads: Collection[HeadId], instead: Callable[[int], Instead]) -> list[Edit]:
-    """Edits of the weighted values of heads: what comes instead, by layer, of those of all its heads."""
-    by_layer = groupby(sorted(heads), key=lambda head: head.layer)
-    return [Edit(layer, instead(layer), heads=[head.head for head in some]) for layer, some in by_layer]
+@dataclass(frozen=True)
+class Removal:
+    """What takes the place of removed heads' weighted values, by one of :data:`attnviz.options.METHODS`.
+
+    ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
+    head's mean weighted value, the same for every token, of ``means``. ``uniform``: see :class:`Uniform`.
+    """
+
+    checkpoint: Checkpoint
+    method: str
+    means: Sequence[Tensor] | None = None  # a layer each, [n_heads, d_head]
+
+    def edits(self, heads: Collection[HeadId], inputs: dict[str, Tensor]) -> list[Edit]:
+        """Edits that remove heads from a pass over the model's inputs."""
+        masks = inputs["attention_mask"], inputs.get("decoder_attention_mask")
+        uniform = Uniform(self.checkpoint, *masks) if self.method == "uniform" else None
+        edits = []
+        for layer, of_layer in groupby(sorted(heads), key=lambda head: head.layer):
+            instead = uniform or (torch.zeros(()) if self.means is None else self.means[layer])
+            edits.append(Edit(layer, instead, heads=[head.head for head in of_layer]))
+        return edits
+
+
+def gated(layer: int, gate: Tensor) -> Edit:
+    """The heads of a layer times a gate, [rows, n_heads], which gradients can be taken by."""
+    return Edit(layer, lambda z: z * gate[:, None, :, None])
 
 
 @contextmanager

@@ -32,7 +32,6 @@ _FULL, _SLACK = 0.97, 1
 
 _LOGITS = 2**26  # predictions times vocabulary of a batch: 256 MiB of probabilities in float32
 _VERIFIED = 8  # least number of verified inputs; after these one batch in EVERY is verified
-_AT_ONCE = 2048  # least tokens of a resumed pass, which runs several copies of a small batch
 _LOGITS_COMPARED = 8  # positions of the first input of a verified batch whose logits are the whole model's
 
 Tell = Callable[[int, int], None]  # progress callback: texts or inputs done, and their total
@@ -147,7 +146,7 @@ class Passes:
             expected = attention.gated(weighted, x[:, chunk], parameters).transpose(1, 2)[valid[:, chunk]]
             if not len(expected):  # padding alone
                 return
-            removed = kept.o_proj[layer]
+            removed = kept.values[layer, "z"]
             difference = removed[:, chunk][valid[:, chunk]].reshape(expected.shape) - expected
             by_head = difference.abs().amax((0, 2))
             head = HeadId(layer, int(by_head.nan_to_num(nan=torch.inf).argmax()))
@@ -197,28 +196,6 @@ def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_si
         yield InputBatch(group, collate(checkpoint, [model_input.item for model_input in group]))
 
 
-def resumed_passes(
-    checkpoint: Checkpoint, unchanged: Pass, replacement: edit.Replacement, wanted: Sequence[HeadSet]
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield numbers of sets of heads, and the final states of the batch without each, [n_sets * rows, n, d_model].
-
-    Sets of one first layer share passes.
-    """
-    by_layer: dict[int, list[int]] = {}
-    for number, heads in enumerate(wanted):
-        by_layer.setdefault(min(heads).layer, []).append(number)
-    tensors = unchanged.inputs.batch.inputs
-    masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
-    copies = max(1, _AT_ONCE // masks[0].numel())
-    for layer, numbers in by_layer.items():
-        for first in range(0, len(numbers), copies):
-            some = numbers[first : first + copies]
-            variants = [wanted[number] for number in some]
-            with edit.removed_heads(checkpoint, variants, replacement, *masks):
-                final = edit.resume(checkpoint, unchanged.kept, layer, len(some))
-            yield some, final
-
-
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
     """Mean weighted values of all heads over all tokens, special ones too, a layer each [n_heads, d_head], float64."""
     sums: list[Tensor | float] = [0.0] * checkpoint.n_layers
@@ -227,7 +204,6 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
         for inputs_of_batch, kept, _ in Passes(checkpoint).each(inputs, batch_size, tell, verify=False):
             for layer in checkpoint.layers:
                 valid = inputs_of_batch.batch.queries(layer)
-                sums[layer] = sums[layer] + kept.o_proj[layer][valid].double().sum(0).cpu()
+                sums[layer] = sums[layer] + kept.values[layer, "z"][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
-    means = [torch.as_tensor(of_layer) / n for of_layer, n in zip(sums, tokens, strict=True)]
-    return [mean.reshape(checkpoint.n_heads_of(layer), -1) for layer, mean in enumerate(means)]
+    return [torch.as_tensor(of_layer) / n for of_layer, n in zip(sums, tokens, strict=True)]

@@ -18,7 +18,7 @@ from attnviz.measures.predictions import DIFFERENCE, LABELLED, STATES, BatchMetr
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run import edit
-from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, SampleVerification, Tell, resumed_passes
+from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, SampleVerification, Tell
 from attnviz.texts.reading import Text
 from attnviz.wording import amount
 
@@ -236,7 +236,7 @@ class Ablations:
 
     def run(
         self,
-        replacement: edit.Replacement,
+        removal: edit.Removal,
         wanted: Sequence[HeadSet],
         tell: Tell,
         on_batch: Callable[[Pass, BatchMetrics], None] = lambda *_: None,
@@ -252,7 +252,8 @@ class Ablations:
                 inputs = unchanged.inputs
                 texts = torch.tensor(inputs.texts)
                 metrics = BatchMetrics(self._checkpoint, inputs, unchanged.kept.final, self._weights, self._metrics)
-                for numbers, final in resumed_passes(self._checkpoint, unchanged, replacement, wanted):
+                variants = [removal.edits(heads, inputs.batch.inputs) for heads in wanted]
+                for numbers, final in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(final))
                 on_batch(unchanged, metrics)
                 if first_run and self._classifier is not None:

@@ -34,7 +34,7 @@ from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import Replacement
+from attnviz.run.edit import Removal
 from attnviz.run.passes import HeadSet, SampleVerification, Tell, mean_values
 from attnviz.texts.reading import unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
@@ -157,7 +157,7 @@ def ablate(
 
     Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
     :func:`attnviz.profile_heads`; existing files are corpora. ``method`` says what takes the place of a removed head
-    (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
+    (:class:`attnviz.run.edit.Removal`). ``together`` leaves out layers and the curve. ``order_by`` is by
     default the first metric that the model has, but the margin of a classifier whose loss is below 0.05 on most texts.
     ``progress`` is called for each stage with how much of it is done, and of how much; ``warn`` for each sentence that
     is left out because the model cannot read it.
@@ -213,7 +213,7 @@ def ablate(
         if method == "mean":
             whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
             means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
-        replacement = Replacement(method, means)
+        removing = Removal(checkpoint, method, means)
         if len(inputs) > MANY:
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
@@ -221,7 +221,7 @@ def ablate(
         singles: list[HeadSet] = [frozenset([head]) for head in heads]
         tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
         on_batch = [tally.add] if gradient else []
-        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
+        sums = passes.run(removing, [*singles, *groups], partial(tell, "removing"), *on_batch)
         decided = [passes.decisions[text] for text in sorted(passes.decisions)]
         saturated = None
         if kind in CLASSES:
@@ -241,7 +241,7 @@ def ablate(
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
-            removal = _removal_curve(passes, replacement, order, bootstrap, seed, partial(tell, "curve"))
+            removal = _removal_curve(passes, removing, order, bootstrap, seed, partial(tell, "curve"))
     encoded = {text.text: text.item for text in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     sets = tuple(bootstrap.of_sets(groups))
@@ -288,7 +288,7 @@ def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: 
 
 
 def _removal_curve(
-    passes: Ablations, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
+    passes: Ablations, removing: Removal, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
 ) -> Curve:
     """Sets of the curve: a few heads, then eighths of all, in this order and in random order."""
     shuffled = sorted(order)
@@ -299,7 +299,7 @@ def _removal_curve(
     pairs: list[tuple[HeadSet, HeadSet]] = [(frozenset(order[:k]), frozenset(shuffled[:k])) for k in counts]
     new = list(dict.fromkeys(heads for pair in pairs for heads in pair if heads not in bootstrap.sums))
     if new:
-        bootstrap.sums.update(passes.run(replacement, new, tell))
+        bootstrap.sums.update(passes.run(removing, new, tell))
     ordered, drawn = (bootstrap.of_sets(sets) for sets in zip(*pairs, strict=True))
     points = [CurvePoint(len(least.heads), least, other) for least, other in zip(ordered, drawn, strict=True)]
     return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))

@@ -45,7 +45,7 @@ from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import KeptPass, Replacement, run_model, running
+from attnviz.run.edit import Edit, KeptPass, edited_passes, run_model, running
 from attnviz.run.passes import (
     InputBatch,
     ModelInput,
@@ -54,7 +54,6 @@ from attnviz.run.passes import (
     SampleVerification,
     Tell,
     input_batches,
-    resumed_passes,
 )
 from attnviz.texts.batches import collate
 from attnviz.texts.tables import PromptPair
@@ -363,16 +362,16 @@ class PatchedPasses:
         kept = into.kept
         if self._path is not None:
             return along_paths(self._checkpoint, kept, donor, self._path, heads, mask, self._networks)
-        values = donor.o_proj
+        values = donor.values
         if self._inputs.positions:  # what the donor's heads give, at the tokens of the other run where it is patched
-            values = {layer: torch.zeros_like(of_layer) for layer, of_layer in kept.o_proj.items()}
+            values = {key: torch.zeros_like(value) for key, value in kept.values.items()}
             for row, text in enumerate(into.inputs.inputs):
                 clean, corrupt = map(list, self._inputs.positions[text.text])
                 to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
-                for layer, of_layer in values.items():
-                    of_layer[row, to] = donor.o_proj[layer][row, source]
-        replacement = Replacement("patch", values=values, positions=mask)
-        return resumed_passes(self._checkpoint, into, replacement, [frozenset([head]) for head in heads])
+                for key, value in values.items():
+                    value[row, to] = donor.values[key][row, source]
+        edits = [[Edit(head.layer, values[head.layer, "z"], heads=[head.head], at=mask)] for head in heads]
+        return edited_passes(self._checkpoint, kept, edits)
 
     def _metrics(self, inputs: InputBatch, final: Tensor) -> BatchMetrics:
         return BatchMetrics(self._checkpoint, inputs, final, self._weights, [METRICS[self._metric]])
