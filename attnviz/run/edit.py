@@ -121,13 +121,13 @@ def edited(checkpoint: Checkpoint, variants: Sequence[Sequence[Edit]]) -> Iterat
 
     def visit(key: tuple[int, str], value: Tensor) -> Tensor:
         runs[key] += 1
-        copies = list(value.unflatten(0, (len(variants), -1)))
+        copies = list(value.reshape(len(variants), -1, *value.shape[1:]))
         uniform = list[Tensor]()
         for copy, edit in here[key]:
             if isinstance(edit.instead, Uniform):
                 if not uniform:
                     of_all = edit.instead.values(edit.layer, sources[edit.layer, "source"])
-                    uniform = list(of_all.unflatten(0, (len(variants), -1)))
+                    uniform = list(of_all.reshape(len(variants), -1, *of_all.shape[1:]))
                 instead = uniform[copy]
             else:
                 instead = edit.instead(copies[copy]) if callable(edit.instead) else edit.instead
@@ -221,12 +221,12 @@ def edited_passes(
 
     Variants that begin at one layer share passes.
     """
-    order, modules = {layer: number for number, layer in enumerate(checkpoint.every_layer)}, checkpoint.modules
+    order = {layer: number for number, layer in enumerate(checkpoint.every_layer)}
     starts = defaultdict[tuple[int, bool], list[int]](list)
     for number, edits in enumerate(variants):
         first = min((edit.layer for edit in edits), key=order.__getitem__)
         before = any(edit.layer == first and edit.site in BEFORE_Z for edit in edits)
-        starts[first, before or not modules[first].attends].append(number)
+        starts[first, before].append(number)
     n_copies = max(1, AT_ONCE // kept.final[..., 0].numel())
     for (layer, anew), numbers in starts.items():
         for first in range(0, len(numbers), n_copies):
@@ -251,7 +251,7 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, 
     layers = checkpoint.modules
     hidden = _repeated(kept.calls[layer][0][0], copies)
     with ExitStack() as known:
-        if not attending:
+        if layers[layer].attends and not attending:
             values = _repeated(kept.values[layer, "z"].flatten(-2), copies)
             known.enter_context(attention_known(checkpoint, layer, values))
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)

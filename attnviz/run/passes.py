@@ -5,7 +5,7 @@ text gives as many inputs as it has tokens to mask. Of a text that is classified
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -88,9 +88,14 @@ class Passes:
     All is called inside :func:`attnviz.run.edit.running`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, has_logits: bool = True) -> None:
-        """``has_logits``: whether positions of inputs predict tokens or classes; those of the sample are compared."""
-        self._checkpoint, self._has_logits = checkpoint, has_logits
+    def __init__(
+        self, checkpoint: Checkpoint, has_logits: bool = True, sites: Collection[tuple[int, str]] = ()
+    ) -> None:
+        """``has_logits``: whether positions of inputs predict tokens or classes; those of the sample are compared.
+
+        ``sites`` are kept, and passes are resumed so that they can be edited.
+        """
+        self._checkpoint, self._has_logits, self._sites = checkpoint, has_logits, sites
         self._attention = SampledAttention(checkpoint)
         self._tolerance = checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
@@ -120,7 +125,7 @@ class Passes:
         return self._run(batch, verify and other.sampled, resumed=False)
 
     def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = True) -> Pass:
-        kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
+        kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, self._sites, inside=sampled)
         if sampled:
             self.verify(inputs, kept, resumed)
         return Pass(inputs, kept, sampled)
@@ -159,8 +164,10 @@ class Passes:
             at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
             first = {name: tensor[:1] for name, tensor in batch.inputs.items()}
             check_logits(checkpoint, first, kept.final[0, at], at)
-        for layer in checkpoint.layers if resumed else ():
-            again = edit.resume(checkpoint, kept, layer)[batch.predicting]
+        attending = any(name in edit.BEFORE_Z for _, name in self._sites)
+        layers = dict.fromkeys([*checkpoint.layers, *(layer for layer, _ in self._sites)])
+        for layer in layers if resumed else ():
+            again = edit.resume(checkpoint, kept, layer, attending=attending)[batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
                 "they differ"
