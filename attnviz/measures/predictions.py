@@ -1,18 +1,22 @@
 """What a model predicts of texts, and metrics of how much worse it gets when something in it is changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
+from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.measures.decisions import class_number, naming_row
 from attnviz.measures.direct_effects import named_ids
+from attnviz.memory import is_out_of_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import mask_token
+from attnviz.models.libraries import first_line
 from attnviz.reference.attention import upcast
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.passes import InputBatch, ModelInput
@@ -22,11 +26,17 @@ from attnviz.texts.reading import Text
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"
 # Kinds of measurement: how well the next token is predicted, or a masked one, or how far the final states move; of a
-# classifier how well the labelled class is predicted, or how far the probabilities of its classes move; how far the
-# logit of an answer is above that of a foil, at one position of each text.
-ANSWER = "answer"
+# classifier how well the labelled class is predicted, or how far the probabilities of its classes move; at one
+# position of each text how far the logit of an answer is above that of a foil, or what a function gives of the logits.
+ANSWER, FUNCTION = "answer", "function"
+AT_ONE_PLACE = (*CLASSES, ANSWER, FUNCTION)  # kinds that are measured once a text
 
 _CHUNK = 2**24  # logits that are computed at a time: 64 MiB in float32
+
+# A function of logits [batch, n_vocab], or of classes, of variants of the model at one position of a text, and of what
+# is known of the text by name (text, pair, id, label, answer, foil): a number for each variant, [batch], higher where
+# the prediction is better.
+Scoring = Callable[[Tensor, Mapping[str, Any]], Tensor]
 
 
 def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> bool:
@@ -38,20 +48,22 @@ def _all_have(what: str, values: Sequence[object], texts: Sequence[Text]) -> boo
     return len(bare) < len(texts)
 
 
-def prediction_kind(checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False) -> str:
+def prediction_kind(
+    checkpoint: Checkpoint, texts: Sequence[Text] = (), wanted: bool = False, function: Scoring | None = None
+) -> str:
     """Kind of measurement: predictions, if the model has a head for classes or tokens, else final states.
 
-    UsageError where labels are ``wanted`` of a model without classes, and for answers of a model that predicts none;
-    CorpusError where some texts alone have a label, or an answer.
+    UsageError where labels are ``wanted`` of a model without classes, and for answers, or a ``function`` of logits, of
+    a model that predicts none; CorpusError where some texts alone have a label, or an answer.
     """
-    if _all_have("an answer", [text.contrast for text in texts], texts):
+    if function is not None or _all_have("an answer", [text.contrast for text in texts], texts):
         if checkpoint.stacks or prediction_kind(checkpoint) == STATES:
+            what = "an answer and a foil are" if function is None else "a metric of your own (metric=...) is"
             model = "an encoder-decoder" if checkpoint.stacks else "a model without logits"
             raise UsageError(
-                "an answer and a foil are for a decoder, a BERT with its masked-LM head, or a classifier, found "
-                f"{model}; leave them out."
+                f"{what} for a decoder, a BERT with its masked-LM head, or a classifier, found {model}; leave it out."
             )
-        return ANSWER
+        return ANSWER if function is None else FUNCTION
     why = checkpoint.why_no_classes
     if not why:
         return LABELLED if _all_have("a label", [text.label for text in texts], texts) else CLASS
@@ -100,6 +112,12 @@ def inputs_of(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))))]
+    if kind == FUNCTION:
+        with naming_row(source.place):
+            position = answer_position(checkpoint, item)
+        answer, foil = source.contrast or (None, None)
+        row = {name: getattr(source, name) for name in ("text", "pair", "id", "label")}
+        return [ModelInput(item, text, (position,), row=row | {"answer": answer, "foil": foil})]
     if kind == ANSWER:
         assert source.contrast is not None
         with naming_row(source.place):
@@ -148,6 +166,7 @@ class Prediction:
     head: nn.Module | None  # makes logits of them; None for a model that predicts nothing
     labels: Tensor  # what is right, or what the unchanged model decides for, [positions]
     foils: Tensor  # what that is compared with, [positions]; empty without
+    rows: Sequence[Mapping[str, Any]] = ()  # what a function is told of the text, by position
 
     @property
     def logits(self) -> Tensor:
@@ -200,7 +219,8 @@ def _distance(before: Prediction, after: Prediction) -> Tensor:
 
 def _decided_otherwise(before: Prediction, after: Prediction) -> Tensor:
     """1 where the most probable class is another one."""
-    return after.log_probabilities.argmax(-1) != before.labels
+    decided = after.log_probabilities.argmax(-1)
+    return decided.ne(before.labels)
 
 
 @dataclass(frozen=True)
@@ -220,6 +240,11 @@ class Metric:
     def signed(self) -> bool:
         """Whether it can be negative, since a change may help."""
         return self.score is not None
+
+    @property
+    def of_predictions(self) -> bool:
+        """Whether it is of what is predicted, not of the final states."""
+        return self.name not in OF_STATES
 
     def damage(self, before: Prediction, after: Prediction) -> Tensor:
         """At each position, [.., positions]."""
@@ -252,17 +277,52 @@ METRICS = {
 
 
 OF_STATES = "cosine", "l2"  # metrics
+OF_FUNCTION = Metric("metric", "metric lost", "")
 
 
-def metrics_of(kind: str) -> tuple[Metric, ...]:
+def metric_of(function: Scoring) -> Metric:
+    """The metric that a function of the user's own gives; it is called with the logits of one text at a time.
+
+    Its score raises UsageError where the function raises, or does not give one finite number for each row of logits.
+    """
+    name = str(getattr(function, "__name__", type(function).__name__))
+
+    def of_text(logits: Tensor, row: Mapping[str, Any]) -> Tensor:
+        try:
+            scores = function(logits, row)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise UsageError(f"the metric {name} raised {type(error).__name__}: {first_line(error)}") from error
+        expected = f"expected of the metric {name} a tensor [{len(logits)}], a number for each row of logits"
+        if not isinstance(scores, Tensor):
+            raise UsageError(f"{expected}, found {as_found(scores)}.")
+        if scores.shape != logits.shape[:1]:
+            raise UsageError(f"{expected}, found one of the shape {list(scores.shape)}.")
+        if not scores.isfinite().all():
+            raise UsageError(f"{expected}, found {scores.tolist()} for the text {as_found(row.get('text'))}.")
+        return scores
+
+    def score(predicted: Prediction) -> Tensor:
+        logits = predicted.logits
+        variants = logits.reshape(-1, *logits.shape[-2:]).unbind(1)
+        scores = [of_text(of_position, row) for of_position, row in zip(variants, predicted.rows, strict=True)]
+        return torch.stack(scores, -1).reshape(logits.shape[:-1])
+
+    return replace(OF_FUNCTION, unit=name, score=score)
+
+
+def metrics_of(kind: str, function: Scoring | None = None) -> tuple[Metric, ...]:
     """The metrics: two, of classes three."""
+    if function is not None:
+        return metric_of(function), replace(METRICS["kl"], unit="nats/text")
     names = {
         STATES: OF_STATES,
         CLASS: ("kl", "changed", MARGIN),
         LABELLED: ("loss", "kl", MARGIN),
         ANSWER: (DIFFERENCE, "kl"),
     }.get(kind, ("loss", "kl"))
-    unit = "nats/text" if kind in (*CLASSES, ANSWER) else "nats/token"  # measured once a text
+    unit = "nats/text" if kind in AT_ONE_PLACE else "nats/token"
     return tuple(replace(METRICS[name], unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
 
 
@@ -290,13 +350,14 @@ class BatchMetrics:
         self._counts = torch.cat([weights[text.text][list(text.positions)] for text in inputs.inputs])  # [.., n_sums]
         labels = self._column([label for text in inputs.inputs for label in text.labels])
         foils = self._column([foil for text in inputs.inputs for foil in text.foils])
-        head = None if metrics[0].name in OF_STATES else checkpoint.prediction_head
+        rows = [text.row for text in inputs.inputs if text.row is not None]
+        head = checkpoint.prediction_head if metrics[0].of_predictions else None
         self._at_once = max(1, _CHUNK // int(checkpoint.config.vocab_size))  # positions
         self._parts: list[tuple[slice, Prediction]] = []  # positions, and what the unchanged model predicts there
         for first in range(0, len(self._row), self._at_once):
             part = slice(first, first + self._at_once)
             states = final[self._row[part], self._position[part]]
-            predicted = Prediction(states, head, labels[part], foils[part])
+            predicted = Prediction(states, head, labels[part], foils[part], rows[part])
             if head is not None and not len(labels):
                 predicted = replace(predicted, labels=predicted.log_probabilities.argmax(-1))
             self._parts.append((part, predicted))
@@ -335,6 +396,9 @@ class BatchMetrics:
             with torch.enable_grad():
                 states = predicted.states.detach().requires_grad_()
                 scores = score(replace(predicted, states=states))
+                if not scores.requires_grad:
+                    name = self._metrics[0].unit
+                    raise UsageError(f"the metric {name} has no gradient: expected --no-gradient (gradient=False).")
                 total = -(scores * weights.to(scores)[self._row[part]]).sum()
             (gradient[self._row[part], self._position[part]],) = torch.autograd.grad(total, states)
         return gradient

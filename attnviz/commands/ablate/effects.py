@@ -3,47 +3,24 @@
 A sample of the batches is compared with the reference attention, and with the model's own final states.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.ablate.inputs import RoleTokens
-from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.decisions import Decision, decisions
-from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import SAMPLES, of_ratios
-from attnviz.measures.predictions import DIFFERENCE, LABELLED, STATES, BatchMetrics, metrics_of
+from attnviz.measures.intervals import Estimate, TextSamples
+from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, Metric
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run import edit
-from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, SampleVerification, Tell
-from attnviz.texts.reading import Text
+from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
 
 MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its interval, at 0.05 over all rows of its table; None with too few texts that have an effect."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def __float__(self) -> float:
-        return self.value
-
-    @property
-    def interval(self) -> Interval | None:
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def side(self) -> int | None:
-        """Sign of the interval: 1 above zero, -1 below, 0 if it includes zero; None without an interval."""
-        return None if self.interval is None else (self.interval[0] > 0) - (self.interval[1] < 0)
 
 
 @dataclass(frozen=True)
@@ -80,10 +57,15 @@ class SetEffect:
     """Effect of removing several heads at once, beside their effects one at a time."""
 
     heads: tuple[HeadId, ...]
-    layer: int | None  # None for a set over layers
     damage: dict[str, Estimate]  # of the set, by metric, per token; positive as for a head
     singles: dict[str, Estimate]  # sum of what its heads do one at a time
     excess: dict[str, Estimate]  # effect of the set minus that sum
+
+    @property
+    def layer(self) -> int | None:
+        """The layer of all its heads; None for a set over layers."""
+        layers = {head.layer for head in self.heads}
+        return layers.pop() if len(layers) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -104,81 +86,68 @@ class Curve:
     points: tuple[CurvePoint, ...]
 
 
-class Bootstrap:
-    """Bootstrap over texts: from sums per text to means per token with intervals."""
+class Removals:
+    """Removes sets of heads on the inputs of texts, batch by batch, and measures what that changes."""
 
     def __init__(
         self,
-        seed: int,
-        texts: Sequence[Text],
-        counts: Tensor,
-        kind: str,
-        order_by: str,
-        sums: Mapping[HeadSet, Tensor],
-        roles: Sequence[RoleTokens],
+        checkpoint: Checkpoint,
+        inputs: Sequence[ModelInput],
+        metrics: Sequence[Metric],
+        weights: Sequence[Tensor],
+        removal: edit.Removal,
+        samples: TextSamples,
+        batch_size: int,
     ) -> None:
-        """``sums`` of heads and sets, [n_texts, n_sums, n_metrics], over measured positions, [n_texts, n_sums].
+        """``weights``: by text, how often each token counts in each sum, [n_tokens, n_sums].
 
         The first sum is of all positions, then come those of the queries and of the matches of each role.
-        ``order_by``: the name of the metric that ranks heads.
         """
-        self._weights = text_weights(seed, [text.number for text in texts], SAMPLES)
-        self._metrics, self._order_by, self._counts, self._roles = metrics_of(kind), order_by, counts, roles
-        self.sums = dict(sums)
+        self._checkpoint, self._inputs, self._metrics, self._weights = checkpoint, inputs, metrics, weights
+        self._removal, self._samples, self._batch_size = removal, samples, batch_size
+        self.passes = Passes(checkpoint, has_logits=metrics[0].of_predictions)
+        self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums]
+        self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
+        self.clean: dict[str, float] = {}  # scores of the unchanged model by metric, means over positions
+        self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
 
-    def _estimates(self, sums: Sequence[Tensor], counts: Tensor) -> list[dict[str, Estimate]]:
-        """Estimates by metric of the rows of a table, whose intervals hold together.
+    def run(self, sets: Sequence[HeadSet], tell: Tell, *on_batch: Callable[[Pass, BatchMetrics], None]) -> None:
+        """Remove each set of heads. All share the unchanged passes, which ``on_batch`` gets.
 
-        ``sums``: of each row, [n_texts, n_metrics]; ``counts``: of positions, [n_texts, n_rows], or [n_texts, 1].
+        The first run verifies a sample of the batches.
         """
-        rows = [dict[str, Estimate]() for _ in sums]
-        for at, metric in enumerate(self._metrics):
-            ratios = of_ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts, self._weights)
-            for number, row in enumerate(rows):
-                ends = ratios.interval(number) or (None, None)
-                row[metric.name] = Estimate(float(ratios.estimates[number]), *ends)
-        return rows
+        sums = torch.zeros(len(sets), *self.counts.shape, len(self._metrics), dtype=torch.float64)
+        clean = dict.fromkeys([metric.name for metric in self._metrics if metric.score], 0.0)
+        with edit.running(self._checkpoint):
+            for unchanged in self.passes.each(self._inputs, self._batch_size, tell, verify=not self.sums):
+                inputs, final = unchanged.inputs, unchanged.kept.final
+                texts = torch.tensor(inputs.texts)
+                metrics = BatchMetrics(self._checkpoint, inputs, final, self._weights, self._metrics)
+                variants = [self._removal.edits(heads, inputs.batch.inputs) for heads in sets]
+                for numbers, without in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
+                    sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
+                for call in on_batch:
+                    call(unchanged, metrics)
+                for name, scores in metrics.clean.items():
+                    clean[name] += float(scores.sum())
+                if self._checkpoint.classifier is not None and self._metrics[0].of_predictions:
+                    read = [model_input.positions[0] for model_input in inputs.inputs]
+                    labels = [label for model_input in inputs.inputs for label in model_input.labels]
+                    right = labels if self._metrics[0].name == "loss" else ()  # else they are answers
+                    decided = decisions(self._checkpoint.classifier, final[range(len(read)), read], right)
+                    self.decisions |= dict(zip(inputs.texts, decided, strict=True))
+        self.clean = {name: score / float(self.counts[:, 0].sum()) for name, score in clean.items()}
+        self.sums |= dict(zip(sets, sums, strict=True))
 
-    def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
-        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
-        return self._estimates([of_row[:, 0] for of_row in sums], self._counts[:, :1])
-
-    def _of_roles(self, heads: Sequence[HeadId]) -> dict[HeadId, list[RoleEffect]]:
-        """Of each head its effects on the tokens of roles; intervals hold together for all heads and roles."""
-        effects: dict[HeadId, list[RoleEffect]] = {head: [] for head in heads}
-        measured = [number for number in range(len(self._roles)) if self._counts[:, 1 + 2 * number].any()]
-        if not measured:
-            return effects
-        rows = [(head, number) for head in heads for number in measured]
-        of_queries = [1 + 2 * number for _, number in rows]  # as many matches, whose sums come next
-        queries = [self.sums[frozenset([head])][:, at] for (head, _), at in zip(rows, of_queries, strict=True)]
-        others = [self.sums[frozenset([head])][:, at + 1] for (head, _), at in zip(rows, of_queries, strict=True)]
-        differences = [query - other for query, other in zip(queries, others, strict=True)]
-        counts = self._counts[:, of_queries]
-        estimates = (self._estimates(sums, counts) for sums in (queries, others, differences))
-        for at, (head, number), *estimated in zip(of_queries, rows, *estimates, strict=True):
-            on_queries, on_others, difference = estimated
-            effects[head].append(
-                RoleEffect(
-                    role=self._roles[number].role,
-                    direction=self._roles[number].direction,
-                    n=int(self._counts[:, at].sum()),
-                    texts=int((self._counts[:, at] > 0).sum()),
-                    queries=on_queries,
-                    others=on_others,
-                    difference=difference,
-                    verdict={1: MORE, -1: LESS, 0: SAME, None: None}[difference[self._order_by].side],
-                )
-            )
-        return effects
-
-    def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
-        """Heads by their rank, the most important first; ``importance`` by gradients, [n_layers, n_heads]."""
+    def ranked_heads(
+        self, order_by: str, roles: Sequence[RoleTokens], importance: Tensor | None
+    ) -> tuple[HeadEffect, ...]:
+        """Heads by their rank by a metric, that which matters most first; ``importance`` by gradients."""
         heads = [head for of_set in self.sums if len(of_set) == 1 for head in of_set]
-        damage = dict(zip(heads, self._of_all([self.sums[frozenset([head])] for head in heads]), strict=True))
-        of_roles = self._of_roles(heads)
-        size = abs if self._order_by == DIFFERENCE else float
-        ranked = sorted(heads, key=lambda head: (-size(damage[head][self._order_by].value), head))
+        damage = dict(zip(heads, self._of_all([self._alone(head) for head in heads]), strict=True))
+        size = abs if order_by in (DIFFERENCE, OF_FUNCTION.name) else float
+        ranked = sorted(heads, key=lambda head: (-size(damage[head][order_by].value), head))
+        of_roles = self._of_roles(heads, roles, order_by)
         return tuple(
             HeadEffect(
                 id=head,
@@ -192,77 +161,73 @@ class Bootstrap:
 
     def of_sets(self, sets: Sequence[HeadSet]) -> list[SetEffect]:
         """Effects of sets beside their heads one at a time; intervals hold together for all sets."""
-        if not sets:
-            return []
         together = [self.sums[heads] for heads in sets]
-        singles = [torch.stack([self.sums[frozenset([head])] for head in heads]).sum(0) for heads in sets]
+        singles = [torch.stack([self._alone(head) for head in heads]).sum(0) for heads in sets]
         excess = [both - alone for both, alone in zip(together, singles, strict=True)]
-        return [
-            SetEffect(
-                heads=tuple(sorted(heads)),
-                layer=min(heads).layer if len({head.layer for head in heads}) == 1 else None,
-                damage=of_set,
-                singles=one_at_a_time,
-                excess=difference,
-            )
-            for heads, of_set, one_at_a_time, difference in zip(
-                sets, *map(self._of_all, (together, singles, excess)), strict=True
-            )
-        ]
+        effects = zip(*map(self._of_all, (together, singles, excess)), strict=True)
+        return [SetEffect(tuple(sorted(heads)), *of_set) for heads, of_set in zip(sets, effects, strict=True)]
 
+    def curve(self, order: Sequence[HeadId], seed: int, tell: Tell) -> Curve:
+        """Remove a few heads, then eighths of all, in this order and in random order."""
+        shuffled = sorted(order)
+        n = len(order)
+        random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
+        few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
+        counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
+        least, drawn = ([frozenset(heads[:count]) for count in counts] for heads in (order, shuffled))
+        new = [heads for heads in dict.fromkeys([*least, *drawn]) if heads not in self.sums]
+        if new:
+            self.run(new, tell)
+        points = map(CurvePoint, counts, self.of_sets(least), self.of_sets(drawn))
+        return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))
 
-class Ablations:
-    """Measures sets of heads on the inputs of texts, batch by batch."""
+    def _alone(self, head: HeadId) -> Tensor:
+        """Without one head, [n_texts, n_sums, n_metrics]."""
+        return self.sums[frozenset([head])]
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        inputs: Sequence[ModelInput],
-        batch_size: int,
-        weights: Sequence[Tensor],
-        kind: str,
-    ) -> None:
-        self._checkpoint, self._inputs, self._batch_size, self._weights = checkpoint, inputs, batch_size, weights
-        self._metrics = metrics_of(kind)
-        self._classifier, self._labelled = None if kind == STATES else checkpoint.classifier, kind == LABELLED
-        self._passes = Passes(checkpoint, has_logits=kind != STATES)
-        self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums], the first sum of all
-        self.clean: dict[str, Tensor] = {}  # scores of the unchanged model by metric, sums over each text, [n_texts]
-        self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
+    def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
+        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
+        return self._estimates([of_row[:, 0] for of_row in sums], self.counts[:, :1])
 
-    @property
-    def verified(self) -> SampleVerification:
-        return self._passes.verified
+    def _estimates(self, sums: Sequence[Tensor], counts: Tensor) -> list[dict[str, Estimate]]:
+        """Estimates by metric of the rows of a table, whose intervals hold together.
 
-    def run(
-        self,
-        removal: edit.Removal,
-        wanted: Sequence[HeadSet],
-        tell: Tell,
-        on_batch: Callable[[Pass, BatchMetrics], None] = lambda *_: None,
-    ) -> dict[HeadSet, Tensor]:
-        """The metrics without each set of heads, in sums: [n_texts, n_sums, n_metrics], float64.
-
-        All share the unchanged passes, which ``on_batch`` gets. The first run verifies a sample of the batches.
+        ``sums``: of each row, [n_texts, n_metrics]; ``counts``: of positions, [n_texts, n_rows], or [n_texts, 1].
         """
-        sums = torch.zeros(len(wanted), *self.counts.shape, len(self._metrics), dtype=torch.float64)
-        first_run = not self._passes.verified.n_inputs
-        with edit.running(self._checkpoint):
-            for unchanged in self._passes.each(self._inputs, self._batch_size, tell, verify=first_run):
-                inputs = unchanged.inputs
-                texts = torch.tensor(inputs.texts)
-                metrics = BatchMetrics(self._checkpoint, inputs, unchanged.kept.final, self._weights, self._metrics)
-                variants = [removal.edits(heads, inputs.batch.inputs) for heads in wanted]
-                for numbers, final in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
-                    sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(final))
-                on_batch(unchanged, metrics)
-                if first_run and self._classifier is not None:
-                    read = [model_input.positions[0] for model_input in inputs.inputs]
-                    labels = [model_input.labels[0] for model_input in inputs.inputs] if self._labelled else []
-                    decided = decisions(self._classifier, unchanged.kept.final[range(len(read)), read], labels)
-                    self.decisions |= dict(zip(inputs.texts, decided, strict=True))
-                if first_run:
-                    for name, scores in metrics.clean.items():
-                        of_texts = self.clean.setdefault(name, torch.zeros(len(self.counts), dtype=torch.float64))
-                        of_texts.index_add_(0, texts, scores)
-        return dict(zip(wanted, sums, strict=True))
+        rows = [dict[str, Estimate]() for _ in sums]
+        for at, metric in enumerate(self._metrics if sums else ()):
+            ratios = self._samples.ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts)
+            for row, estimate in zip(rows, ratios, strict=True):
+                row[metric.name] = estimate
+        return rows
+
+    def _of_roles(
+        self, heads: Sequence[HeadId], roles: Sequence[RoleTokens], order_by: str
+    ) -> dict[HeadId, list[RoleEffect]]:
+        """Of each head its effects on the tokens of roles; intervals hold together for all heads and roles."""
+        effects: dict[HeadId, list[RoleEffect]] = {head: [] for head in heads}
+        rows = [
+            (head, role, column)
+            for head in heads
+            for column, role in zip(range(1, self.counts.shape[1], 2), roles, strict=True)
+            if self.counts[:, column].any()
+        ]
+        columns = [column for _, _, column in rows]
+        counts = self.counts[:, columns]  # as many matches, whose sums come next
+        queries, others = ([self._alone(head)[:, at + side] for head, _, at in rows] for side in (0, 1))
+        differences = [query - other for query, other in zip(queries, others, strict=True)]
+        estimated = (self._estimates(sums, counts) for sums in (queries, others, differences))
+        for (head, role, column), on_queries, on_others, difference in zip(rows, *estimated, strict=True):
+            effects[head].append(
+                RoleEffect(
+                    role=role.role,
+                    direction=role.direction,
+                    n=int(self.counts[:, column].sum()),
+                    texts=int((self.counts[:, column] > 0).sum()),
+                    queries=on_queries,
+                    others=on_others,
+                    difference=difference,
+                    verdict={1: MORE, -1: LESS, 0: SAME, None: None}[difference[order_by].side],
+                )
+            )
+        return effects

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
-from attnviz.measures.predictions import STATES, BatchMetrics
+from attnviz.measures.predictions import BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run import edit
 from attnviz.run.finite import refuse_not_finite
@@ -28,9 +28,9 @@ class GradientTally:
     the root mean square of its derivatives is, to first order, how far the states move without the head.
     """
 
-    def __init__(self, checkpoint: Checkpoint, kind: str, counts: Tensor, seed: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, predicts: bool, counts: Tensor, seed: int) -> None:
         """``counts``: measured positions, [n_texts] float64; ``seed``: of the random directions."""
-        self._checkpoint, self._kind, self._counts, self._seed = checkpoint, kind, counts, seed
+        self._checkpoint, self._predicts, self._counts, self._seed = checkpoint, predicts, counts, seed
         self._n_heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._n_heads), dtype=torch.float64)
 
@@ -38,7 +38,7 @@ class GradientTally:
         """Measure a batch."""
         inputs, kept, _ = unchanged
         texts = torch.tensor(inputs.texts)
-        if self._kind != STATES:
+        if self._predicts:
             gradient = metrics.loss_gradient(kept.final, 1 / self._counts[texts])
             self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient))
             return
@@ -53,7 +53,7 @@ class GradientTally:
     @property
     def importance(self) -> Tensor:
         """Importance of every head, mean over texts, [n_layers, n_heads]."""
-        return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
+        return (self._sums.abs() if self._predicts else self._sums.sqrt()).mean(0)
 
     def _gate_gradients(self, kept: edit.KeptPass, gradient: Tensor) -> Tensor:
         """Derivatives by the gates, [rows, n_layers, n_heads], 0 where a layer has fewer heads.

@@ -18,7 +18,7 @@ from attnviz.errors import TextError, UsageError
 from attnviz.language.parsers import load_parser
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
-from attnviz.measures.predictions import ANSWER, CLASSES
+from attnviz.measures.predictions import ANSWER, CLASSES, FUNCTION
 from attnviz.measures.relations import RelatedWords
 from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
@@ -102,8 +102,9 @@ def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
 
 def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
     """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones."""
-    if kind == ANSWER:
-        raise UsageError("an answer is predicted at one token of a text; leave out --role (role=...) and --repeats.")
+    if kind in (ANSWER, FUNCTION):
+        what = "an answer is predicted" if kind == ANSWER else "a metric of your own is measured"
+        raise UsageError(f"{what} at one token of a text; leave out --role (role=...) and --repeats.")
     if checkpoint.stacks or kind in CLASSES:
         model = "an encoder-decoder" if checkpoint.stacks else "a classifier"
         raise UsageError(

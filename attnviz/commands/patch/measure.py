@@ -28,8 +28,8 @@ from attnviz.commands.patch.pairs import (
     UNITS,
     PairedInputs,
     PairFile,
-    PairSamples,
     metric_named,
+    pair_samples,
     paired_inputs,
     read_pairs,
 )
@@ -37,7 +37,7 @@ from attnviz.commands.patch.patched import HEAD, KV_HEAD, Part, PatchedPasses, k
 from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import excludes_zero
+from attnviz.measures.intervals import TextSamples, excludes_zero
 from attnviz.measures.paths import FROZEN, receiver_named
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, selection_texts
@@ -208,11 +208,12 @@ def patch(
 
     >>> attnviz.patch("one two one", "tiny-gpt2", corrupt="one two two", answer=" two").heads[0]  # doctest: +SKIP
 
-    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs. ``site`` is a name
-    of :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the clean
-    prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both prompts, ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of
-    the corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or
-    ``kl`` (without). ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
+    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs. ``site`` is a
+    name of :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the
+    clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both prompts,
+    ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the
+    corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or ``kl``
+    (without). ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
     ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called for the pairs done.
 
     Raises:
@@ -281,7 +282,7 @@ def patch(
             f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
             f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
         )
-    samples = PairSamples.of(inputs, seed)
+    samples = pair_samples(inputs, seed)
     worse = passes.worse(samples)
     return Patching(
         checkpoint=checkpoint,
@@ -311,7 +312,7 @@ def _ranked(
     passes: PatchedPasses,
     parts: Sequence[Part],
     places: Sequence[tuple[int, str | None]],
-    samples: PairSamples,
+    samples: TextSamples,
     is_worse: bool,
 ) -> tuple[PatchEffect, ...]:
     """The effects of all parts, that furthest from 0 first; with intervals where the metric ``is_worse``."""

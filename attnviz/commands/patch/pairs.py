@@ -7,14 +7,10 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
-from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.decisions import naming_row
 from attnviz.measures.direct_effects import named_ids
-from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
+from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import METRICS, STATES, answer_position, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
@@ -239,33 +235,11 @@ def partners(donors: Sequence[ModelInput]) -> list[int]:
     return others
 
 
-class PairSamples(NamedTuple):
+def pair_samples(inputs: PairedInputs, seed: int) -> TextSamples:
     """Bootstrap samples of pairs. Copies of a pair say nothing new: they are drawn together, and count once."""
-
-    weights: Tensor  # of different pairs, the first row as measured, [1 + n_samples, n_different]
-    different: Tensor  # for each pair its number among the different ones, [n_pairs]
-
-    @classmethod
-    def of(cls, inputs: PairedInputs, seed: int) -> "PairSamples":
-        """Draw samples."""
-        first: dict[object, int] = {}  # the number of the first pair of each kind
-        pairs = [
-            (clean.item.ids, corrupt.item.ids, clean.labels, clean.foils)
-            for clean, corrupt in zip(inputs.clean, inputs.corrupt, strict=True)
-        ]
-        for number, pair in enumerate(pairs):
-            first.setdefault(pair, number)
-        place = {pair: at for at, pair in enumerate(first)}
-        return cls(text_weights(seed, [*first.values()], SAMPLES), torch.tensor([place[pair] for pair in pairs]))
-
-    def ratios(self, numerators: Tensor, denominators: Tensor) -> Simultaneous:
-        """Ratios of sums over pairs, from numbers of each pair: [n_pairs, n_heads], and [n_pairs, 1] below."""
-        above, below = (
-            torch.zeros(self.weights.shape[1], side.shape[1], dtype=torch.float64).index_add_(0, self.different, side)
-            for side in (numerators, denominators)
-        )
-        return of_ratios(above, below, self.weights)
-
-    def means(self, values: Tensor) -> Simultaneous:
-        """Means over pairs, of [n_pairs, n_heads]."""
-        return self.ratios(values, torch.ones(len(values), 1, dtype=torch.float64))
+    first: dict[object, int] = {}  # the number of the first pair of each kind
+    numbers = [
+        first.setdefault((clean.item.ids, corrupt.item.ids, clean.labels, clean.foils), number)
+        for number, (clean, corrupt) in enumerate(zip(inputs.clean, inputs.corrupt, strict=True))
+    ]
+    return TextSamples(seed, numbers)

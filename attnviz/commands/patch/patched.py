@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.commands.patch.pairs import DIFFERENCE, KL, PairedInputs, PairSamples, partners
+from attnviz.commands.patch.pairs import DIFFERENCE, KL, PairedInputs, partners
 from attnviz.commands.patch.repairs import MeanRepairs
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import TextSamples
 from attnviz.measures.paths import FROZEN, Receiver, along_paths
 from attnviz.measures.predictions import METRICS, BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
@@ -173,7 +174,7 @@ class PatchedPasses:
         clean = 0.0 if self._metric == KL else float(self.clean.mean())
         return sign * clean, sign * (clean + float(self.corrupt_change.mean()))
 
-    def worse(self, samples: PairSamples) -> Interval | None:
+    def worse(self, samples: TextSamples) -> Interval | None:
         """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
         return samples.means(self.corrupt_change[:, None]).interval(0)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, interval_evidence
-from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
+from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
 from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
@@ -166,7 +166,7 @@ class _Rows:
         untrained = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
         self._run, self._n = run, len(inputs.clean)
         self._trained, self._untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, untrained))
-        self._samples = PairSamples.of(inputs, seed)
+        self._samples = pair_samples(inputs, seed)
         published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
         self._published = {(head.role, head.id) for head in published}
 
