@@ -56,7 +56,6 @@ NOT_YET = {
     "compare/decisions.py": {"collate"},
     "compare/differences.py": {"simultaneous"},
     "models/verify.py": {"collate"},
-    "patch/measure.py": {"collate", "input_batches"},
 }
 
 

@@ -17,7 +17,7 @@ from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run import edit
-from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell, resumed_passes
+from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
 
 MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
@@ -95,7 +95,7 @@ class Removals:
         inputs: Sequence[ModelInput],
         metrics: Sequence[Metric],
         weights: Sequence[Tensor],
-        replacement: edit.Replacement,
+        removal: edit.Removal,
         samples: TextSamples,
         batch_size: int,
     ) -> None:
@@ -104,7 +104,7 @@ class Removals:
         The first sum is of all positions, then come those of the queries and of the matches of each role.
         """
         self._checkpoint, self._inputs, self._metrics, self._weights = checkpoint, inputs, metrics, weights
-        self._replacement, self._samples, self._batch_size = replacement, samples, batch_size
+        self._removal, self._samples, self._batch_size = removal, samples, batch_size
         self.passes = Passes(checkpoint, has_logits=metrics[0].of_predictions)
         self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums]
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
@@ -123,7 +123,8 @@ class Removals:
                 inputs, final = unchanged.inputs, unchanged.kept.final
                 texts = torch.tensor(inputs.texts)
                 metrics = BatchMetrics(self._checkpoint, inputs, final, self._weights, self._metrics)
-                for numbers, without in resumed_passes(self._checkpoint, unchanged, self._replacement, sets):
+                variants = [self._removal.edits(heads, inputs.batch.inputs) for heads in sets]
+                for numbers, without in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
                 for call in on_batch:
                     call(unchanged, metrics)

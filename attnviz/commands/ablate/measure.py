@@ -33,7 +33,7 @@ from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import Replacement
+from attnviz.run.edit import Removal
 from attnviz.run.passes import SampleVerification, mean_values
 from attnviz.texts.reading import Text, rendered, unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
@@ -160,7 +160,7 @@ def ablate(
 
     Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
     :func:`attnviz.profile_heads`, those in memory perhaps with ``labels``, a class each. ``method`` says what takes the
-    place of a removed head (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve.
+    place of a removed head (:class:`attnviz.run.edit.Removal`). ``together`` leaves out layers and the curve.
     ``order_by`` is by default the first metric that the model has, but the margin of a classifier whose loss is below
     0.05 on most texts.
 
@@ -224,7 +224,7 @@ def ablate(
             inputs=inputs,
             metrics=metrics,
             weights=token_weights(checkpoint, inputs, roles),
-            replacement=Replacement(method, means),
+            removal=Removal(checkpoint, method, means),
             samples=TextSamples(seed, [text.number for text in measured]),
             batch_size=batch_size,
         )
