@@ -4,7 +4,7 @@ A sample of the batches is compared with the reference attention, and with the m
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -146,7 +146,8 @@ class Removals:
     ) -> tuple[HeadEffect, ...]:
         """Heads by their rank by a metric, that which matters most first; ``importance`` by gradients."""
         heads = [head for of_set in self.sums if len(of_set) == 1 for head in of_set]
-        damage = dict(zip(heads, self._of_all([self._alone(head) for head in heads]), strict=True))
+        estimates = self._estimates([self._alone(head)[:, 0] for head in heads], self.counts[:, :1])
+        damage = dict(zip(heads, estimates, strict=True))
         size = abs if order_by in (DIFFERENCE, OF_FUNCTION.name) else float
         ranked = sorted(heads, key=lambda head: (-size(damage[head][order_by].value), head))
         of_roles = self._of_roles(heads, roles, order_by)
@@ -163,10 +164,9 @@ class Removals:
 
     def of_sets(self, sets: Sequence[HeadSet]) -> list[SetEffect]:
         """Effects of sets beside their heads one at a time; intervals hold together for all sets."""
-        together = [self.sums[heads] for heads in sets]
-        singles = [torch.stack([self._alone(head) for head in heads]).sum(0) for heads in sets]
-        excess = [both - alone for both, alone in zip(together, singles, strict=True)]
-        effects = zip(*map(self._of_all, (together, singles, excess)), strict=True)
+        together = [self.sums[heads][:, 0] for heads in sets]
+        singles = [torch.stack([self._alone(head)[:, 0] for head in heads]).sum(0) for heads in sets]
+        effects = self._compared(together, singles, self.counts[:, :1])
         return [SetEffect(tuple(sorted(heads)), *of_set) for heads, of_set in zip(sets, effects, strict=True)]
 
     def curve(self, order: Sequence[HeadId], seed: int, tell: Tell) -> Curve:
@@ -187,10 +187,6 @@ class Removals:
         """Without one head, [n_texts, n_sums, n_metrics]."""
         return self.sums[frozenset([head])]
 
-    def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
-        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
-        return self._estimates([of_row[:, 0] for of_row in sums], self.counts[:, :1])
-
     def _estimates(self, sums: Sequence[Tensor], counts: Tensor) -> list[dict[str, Estimate]]:
         """Estimates by metric of the rows of a table, whose intervals hold together.
 
@@ -203,6 +199,13 @@ class Removals:
                 row[metric.name] = estimate
         return rows
 
+    def _compared(
+        self, sums: Sequence[Tensor], others: Sequence[Tensor], counts: Tensor
+    ) -> Iterator[tuple[dict[str, Estimate], ...]]:
+        """For each row the estimates of its sums, of the other ones, and of their difference."""
+        differences = [of_row - other for of_row, other in zip(sums, others, strict=True)]
+        return zip(*(self._estimates(each, counts) for each in (sums, others, differences)), strict=True)
+
     def _of_roles(
         self, heads: Sequence[HeadId], roles: Sequence[RoleTokens], order_by: str
     ) -> dict[HeadId, list[RoleEffect]]:
@@ -214,12 +217,10 @@ class Removals:
             for column, role in zip(range(1, self.counts.shape[1], 2), roles, strict=True)
             if self.counts[:, column].any()
         ]
-        columns = [column for _, _, column in rows]
-        counts = self.counts[:, columns]  # as many matches, whose sums come next
         queries, others = ([self._alone(head)[:, at + side] for head, _, at in rows] for side in (0, 1))
-        differences = [query - other for query, other in zip(queries, others, strict=True)]
-        estimated = (self._estimates(sums, counts) for sums in (queries, others, differences))
-        for (head, role, column), on_queries, on_others, difference in zip(rows, *estimated, strict=True):
+        counts = self.counts[:, [column for _, _, column in rows]]  # as many matches, whose sums come next
+        estimated = self._compared(queries, others, counts)
+        for (head, role, column), (on_queries, on_others, difference) in zip(rows, estimated, strict=True):
             effects[head].append(
                 RoleEffect(
                     role=role.role,

@@ -78,17 +78,12 @@ class RoleTokens(NamedTuple):
     direction: str | None
 
 
-def role_names(roles: object) -> list[str]:
-    """One relation or several, as a list; UsageError for anything else."""
+def role_tokens(roles: object, repeats: bool) -> list[RoleTokens]:
+    """What is measured apart: of one relation, or each of several, both directions. UsageError for anything else."""
     names = [roles] if isinstance(roles, str) else roles
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {as_found(roles)}.")
-    return [relation_named(name) for name in names]
-
-
-def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
-    """What is measured apart, of each relation both directions; UsageError for unknown relations."""
-    names = [role.removeprefix(SYNTACTIC) for role in roles]
+    names = list(dict.fromkeys(relation_named(name).removeprefix(SYNTACTIC) for name in names))
     for name in names:
         if name.partition(":")[0] not in RELATIONS:
             known = f"expected a relation, one of {', '.join(RELATIONS)}.{did_you_mean(name, RELATIONS)}"
@@ -97,19 +92,20 @@ def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
         raise UsageError("random tokens have no relations: expected --role (role=...) with a corpus, or --repeats.")
     if repeats:
         return [RoleTokens(REPEATED, None)]
-    return [RoleTokens(f"{SYNTACTIC}{name}", direction) for name in dict.fromkeys(names) for direction in DIRECTIONS]
+    return [RoleTokens(f"{SYNTACTIC}{name}", direction) for name in names for direction in DIRECTIONS]
 
 
 def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
     """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones."""
-    if kind in (ANSWER, FUNCTION):
-        what = "an answer is predicted" if kind == ANSWER else "a metric of your own is measured"
-        raise UsageError(f"{what} at one token of a text; leave out --role (role=...) and --repeats.")
-    if checkpoint.stacks or kind in CLASSES:
-        model = "an encoder-decoder" if checkpoint.stacks else "a classifier"
+    why = {
+        ANSWER: "an answer is predicted at one token of a text",
+        FUNCTION: "a metric of your own is measured at one token of a text",
+        **dict.fromkeys(CLASSES, "this is a classifier"),
+    }.get(kind, "this is an encoder-decoder" if checkpoint.stacks else "")
+    if why:
         raise UsageError(
-            f"this is {model}: --role (role=...) and --repeats are for models that read one text and predict or encode "
-            "its tokens."
+            f"{why}: --role (role=...) and --repeats are for models that read one text and predict, or encode, its "
+            "tokens."
         )
     if repeats and not checkpoint.architecture.causal:
         raise UsageError(

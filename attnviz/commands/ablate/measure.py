@@ -11,7 +11,7 @@ import torch
 
 from attnviz.commands.ablate.effects import Curve, HeadEffect, Removals, SetEffect
 from attnviz.commands.ablate.gradients import GradientTally
-from attnviz.commands.ablate.inputs import role_names, role_tokens, texts_with_roles, token_weights, with_targets
+from attnviz.commands.ablate.inputs import role_tokens, texts_with_roles, token_weights, with_targets
 from attnviz.errors import UsageError
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
@@ -32,6 +32,7 @@ from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal
 from attnviz.run.passes import SampleVerification, mean_values
@@ -180,10 +181,10 @@ def ablate(
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "select": selection_texts(select),
-        "role": role_names(role),
         "label": None if label is None else str(label),
     }
-    roles = role_tokens(options["role"], repeats)
+    roles = role_tokens(role, repeats)
+    options["role"] = list(dict.fromkeys(each.role.removeprefix(SYNTACTIC) for each in roles if each.direction))
     contrast = contrast_named(answer, foil, options["label"])
     columns, opening = Columns.taken(reading, label_column)
     beside = (label, labels, limit, contrast)

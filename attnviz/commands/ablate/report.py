@@ -24,13 +24,12 @@ from attnviz.measures.predictions import (
     STATES,
 )
 from attnviz.models.head_ids import HeadId
-from attnviz.present.documents import layer_entry, model_entry
+from attnviz.present.documents import layer_entry, model_entry, sample_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.samples import first_lines, sample_entry
-from attnviz.present.tables import RowTable, first_rows, notes
+from attnviz.present.tables import RowTable, first_lines, first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.texts.reading import Text as Passage
 from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
