@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attnviz import ablate, analyze, compare, head_outputs, rollout
-from attnviz.commands.ablate import inputs
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
+from attnviz.run import generate
 from attnviz.run.generate import TargetTokens, target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
@@ -214,7 +214,7 @@ def test_batches_with_padding_in_both_texts_change_nothing(models, family, monke
         target = targets[tuple(tokens.ids)]
         return TargetTokens(target, tokens, True, checkpoint.tokenize(target, target=True).ids)
 
-    monkeypatch.setattr(inputs, "target_tokens", given)
+    monkeypatch.setattr(generate, "target_tokens", given)
     options: dict[str, Any] = {"method": "uniform", "select": ["E0", "D1", "X"]}
     alone, together = (ablate([SHORT, SOURCE], models[family], batch_size=size, **options) for size in (1, 2))
     for one, other in zip(alone.heads, together.heads, strict=True):

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import RoleTokens
 from attnviz.measures.decisions import Decision, decisions
 from attnviz.measures.intervals import Estimate, TextSamples
 from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, Metric
+from attnviz.measures.role_tokens import RoleTokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.run import edit
 from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
@@ -223,7 +224,7 @@ class Removals:
         for (head, role, column), (on_queries, on_others, difference) in zip(rows, estimated, strict=True):
             effects[head].append(
                 RoleEffect(
-                    role=role.role,
+                    role=f"{SYNTACTIC}{role.name}" if role.direction else role.name,
                     direction=role.direction,
                     n=int(self.counts[:, column].sum()),
                     texts=int((self.counts[:, column] > 0).sum()),

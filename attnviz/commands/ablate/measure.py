@@ -11,7 +11,6 @@ import torch
 
 from attnviz.commands.ablate.effects import Curve, HeadEffect, Removals, SetEffect
 from attnviz.commands.ablate.gradients import GradientTally
-from attnviz.commands.ablate.inputs import role_tokens, texts_with_roles, token_weights, with_targets
 from attnviz.errors import UsageError
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
@@ -26,15 +25,16 @@ from attnviz.measures.predictions import (
     model_inputs,
     prediction_kind,
 )
+from attnviz.measures.role_tokens import role_tokens, texts_with_roles, token_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
-from attnviz.profiles.parts import SYNTACTIC
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal
+from attnviz.run.generate import with_targets
 from attnviz.run.passes import SampleVerification, mean_values
 from attnviz.texts.reading import Text, rendered, unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
@@ -184,7 +184,7 @@ def ablate(
         "label": None if label is None else str(label),
     }
     roles = role_tokens(role, repeats)
-    options["role"] = list(dict.fromkeys(each.role.removeprefix(SYNTACTIC) for each in roles if each.direction))
+    options["role"] = list(dict.fromkeys(each.name for each in roles if each.direction))
     contrast = contrast_named(answer, foil, options["label"])
     columns, opening = Columns.taken(reading, label_column)
     beside = (label, labels, limit, contrast)
@@ -198,21 +198,21 @@ def ablate(
     if not repeats:
         sources = read_sources(texts, limit, None if contrast else options["label"], contrast, columns, labels)
     checkpoint, _ = open_checkpoint(model, **opening)
-    sources = replace(sources, texts=tuple(rendered(text, checkpoint) for text in sources.texts))
+    read: Sequence[Text] = [rendered(text, checkpoint) for text in sources.texts]
     refuse_target(checkpoint, target, max_new_tokens)
     wanted = any(value is not None for value in (label, labels, label_column))
-    kind = prediction_kind(checkpoint, sources.texts, wanted, metric)
+    kind = prediction_kind(checkpoint, read, wanted, metric)
     metrics = metrics_of(kind, metric)
     heads = select_heads(options["select"], checkpoint.kinds)
     options["metric"] = None if metric is None else metrics[0].unit
     _check(checkpoint, metrics, heads, options)
     if roles:
-        sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
+        read = texts_with_roles(checkpoint, read, kind, repeats, seed)
     layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [of_layer for of_layer in layers if len(of_layer) > 1]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
-        inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
+        read = with_targets(checkpoint, read, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
+        inputs, measured = model_inputs(checkpoint, read, kind, truncate, warn)
         means = None
         if method == "mean":
             whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
@@ -250,7 +250,7 @@ def ablate(
     effects = tuple(removals.of_sets(groups))
     return Ablation(
         checkpoint=checkpoint,
-        sources=sources,
+        sources=replace(sources, texts=tuple(read)),
         options=options,
         kind=kind,
         metrics=tuple(sorted(metrics, key=lambda metric: metric.name != options["order_by"])),
