@@ -256,7 +256,6 @@ class LayerComparison:
         """Compare the steps after the patterns, see :func:`steps_of`."""
         for name, step in steps.items():
             self._keep(name, step.error, step.scale)
-        self._keep("stream", steps["sum"].model)
         self.n_summed = steps["sum"].model.shape[1:].numel()
 
     @property
@@ -276,11 +275,11 @@ class LayerComparison:
         dtype = self.checkpoint.dtype
         in_words = str(dtype).removeprefix("torch.")
         squared = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)  # what norms compute in
-        if not math.isfinite(numbers["stream"]):
+        if not math.isfinite(numbers["scale of sum"]):
             raise not_finite(f"attention in layer {self.layer}", in_words)
-        if numbers["stream"] ** 2 > squared.max / self.n_summed:
+        if numbers["scale of sum"] ** 2 > squared.max / self.n_summed:
             raise VerificationError(
-                f"layer {self.layer} of the model has values up to {numbers['stream']:.1e}, whose squares overflow in "
+                f"layer {self.layer} of the model has values up to {numbers['scale of sum']:.1e}, whose squares overflow in "
                 f"{in_words}; expected a model whose norms can be computed: --dtype float64 may help. Nothing was "
                 "written."
             )
@@ -291,7 +290,9 @@ class LayerComparison:
             pattern_error=numbers["pattern"],
             output_error=share(numbers["output"], scales["output"]),
             output_scale=scales["output"],
-            residual_error=greatest(numbers[name] / max(scales[name], tiny) for name in ("sum", "norm")),
+            residual_error=greatest(
+                numbers[name] / max(scales[of], tiny) for name, of in (("sum", "output"), ("norm", "norm"))
+            ),
             input_error=greatest(share(numbers[name], scales[name]) for name in INPUTS),
             head_output_error=share(numbers["head output"], scales["head output"]),
             row_error=numbers.get("row"),
@@ -315,7 +316,8 @@ class LayerComparison:
             )
         limit = self.tolerance.output
         for name, step in steps.items():
-            error = share(float(largest(step.error)), float(largest(step.scale)))
+            scale = steps["output"].scale if name == "sum" else step.scale
+            error = share(float(largest(step.error)), float(largest(scale)))
             if not error <= limit:
                 axes = ("query", "head", "dimension") if step.error.ndim == 4 else ("query", "dimension")
                 place = self._place(axes, worst_index(step.error.abs()), step.model, step.expected, step.positions)
@@ -333,7 +335,7 @@ class Step:
     model: Tensor
     expected: Tensor
     error: Tensor
-    scale: Tensor  # of whose largest absolute value errors are shares
+    scale: Tensor  # of whose largest absolute value errors are shares; those of the sum are shares of the output
     positions: Sequence[int]  # of the rows
 
 
@@ -379,7 +381,7 @@ def steps_of(
     n = range(record.output.shape[1])
     return {
         "output": Step(model_output, output, output - model_output, record.output, every),
-        "sum": Step(record.summed, summed, beyond, record.output, n),
+        "sum": Step(record.summed, summed, beyond, record.summed, n),
         "norm": Step(record.normed, normed, record.normed - normed, record.normed, n),
         "head output": Step(model_weighted, weighted, weighted - model_weighted, record.weighted, every),
     }

@@ -269,8 +269,9 @@ class _Layer:
     heads: LayerQK
     value: Tensor  # [batch, n_heads, n_keys, d_head]
     random: Tensor | None = None  # what the model's attention is called on once more, [n_keys, d_head]
+    both: Tensor | None = None  # values and random values side by side
     fingerprint: Tensor | None = None
-    weighted: list[Tensor] = field(default_factory=list)
+    weighted: list[Tensor] = field(default_factory=list)  # values, [batch, n_heads, rows, d_head]
     blind: list[Tensor] = field(default_factory=list)  # which queries of padding attend to nothing
 
     @property
@@ -291,22 +292,22 @@ class _Layer:
             rows = self._other_groups().rows(first, last, model_rows.shape[-1])
             if rows.shape == model_rows.shape and float(largest(rows - model_rows)) <= compared.tolerance.pattern:
                 compared.causes.append(_OTHER_GROUPS)
-        self.weighted.append(torch.matmul(pattern, self.value[..., : pattern.shape[-1], :]).transpose(1, 2))
+        self.weighted.append(torch.matmul(pattern, self.value[..., : pattern.shape[-1], :]))
         return pattern
 
     def compare_probe(self, first: int, model_outputs: Tensor) -> Tensor:
         """As :meth:`compare_weights`, compared with what the model's attention makes of random values."""
         assert self.random is not None
+        assert self.both is not None
         compared, dtype = self.compared, self.compared.checkpoint.dtype
         pattern = self.heads.rows(first, first + model_outputs.shape[2])
         n_keys = pattern.shape[-1]
-        both = torch.cat([self.value[..., :n_keys, :], self.random[:n_keys].expand_as(self.value[..., :n_keys, :])], -1)
-        weighted, expected = torch.matmul(pattern, both).chunk(2, -1)
+        weighted, expected = torch.matmul(pattern, self.both[..., :n_keys, :]).chunk(2, -1)
         model_outputs = self._but_blind(first, n_keys, expected, model_outputs)
         agree = compared.add_probe(first, pattern, self.random, expected, model_outputs)
         if not agree and not compared.causes:
             compared.causes += self._other_ways(first, model_outputs)
-        self.weighted.append(weighted.to(dtype).transpose(1, 2))
+        self.weighted.append(weighted.to(dtype))
         return pattern
 
     def _but_blind(self, first: int, n_keys: int, expected: Tensor, model_rows: Tensor) -> Tensor:
@@ -337,10 +338,10 @@ class _Layer:
 
     def steps(self, record: LayerRecord, queries: Sequence[int] | None) -> dict[str, Step]:
         """The steps after the patterns."""
-        weighted = self.weighted[0] if len(self.weighted) == 1 else torch.cat(self.weighted, 1)
+        by_head = self.weighted[0] if len(self.weighted) == 1 else torch.cat(self.weighted, 2)
         x = record.attention_input if queries is None else record.attention_input[:, queries]
-        gated = attention.gated(weighted.transpose(1, 2), x, self.parameters)
-        output = attention.joined_output(gated, self.parameters)
+        output = attention.joined_output(attention.gated(by_head, x, self.parameters), self.parameters)
+        weighted = by_head.transpose(1, 2)
         if self.blind:
             blind = torch.cat(self.blind, 2)[:, 0]
             weighted = torch.where(blind[..., None], record.weighted, weighted)
@@ -454,6 +455,7 @@ class Verifier(Observer):
         if self._attention != "eager":
             state.heads, state.value = heads.without_rounding(), attention.upcast(value)
             state.random = attention.upcast(random_values(state.value))
+            state.both = torch.cat([state.value, state.random.expand(state.value.shape)], -1)
         if self._keep:
             state.fingerprint = _fingerprint(state.heads, state.value)
         if compared.locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
@@ -465,12 +467,12 @@ class Verifier(Observer):
         """Recompute some rows of the patterns, compare them, and pass them on."""
         state, tolerance = self._layer, self._checkpoint.tolerance
         for start, stop in _stretches(self._queries, rows.first, rows.last):
-            here = slice(start - rows.first, stop - rows.first)
-            if rows.weights is not None:
-                pattern = state.compare_weights(start, rows.weights[:, :, here])
-            else:
-                assert rows.probe is not None  # the observer probes
-                pattern = state.compare_probe(start, rows.probe[:, here].transpose(1, 2))
+            shown = rows.weights if rows.probe is None else rows.probe.transpose(1, 2)
+            assert shown is not None  # the observer probes
+            if self._queries is not None:
+                shown = shown[:, :, start - rows.first : stop - rows.first]
+            compare = state.compare_weights if rows.probe is None else state.compare_probe
+            pattern = compare(start, shown)
             self._on_rows(_verified(PendingCheck(layer), tolerance, state.heads, pattern, start, self._queries))
 
     def end(self, record: LayerRecord) -> None:
