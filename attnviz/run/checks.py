@@ -279,9 +279,9 @@ class LayerComparison:
             raise not_finite(f"attention in layer {self.layer}", in_words)
         if numbers["scale of sum"] ** 2 > squared.max / self.n_summed:
             raise VerificationError(
-                f"layer {self.layer} of the model has values up to {numbers['scale of sum']:.1e}, whose squares overflow in "
-                f"{in_words}; expected a model whose norms can be computed: --dtype float64 may help. Nothing was "
-                "written."
+                f"layer {self.layer} of the model has values up to {numbers['scale of sum']:.1e}, whose squares "
+                f"overflow in {in_words}; expected a model whose norms can be computed: --dtype float64 may help. "
+                "Nothing was written."
             )
         tiny, scales = torch.finfo(dtype).tiny, {name: numbers.get(f"scale of {name}", 1.0) for name in numbers}
         check = LayerCheck(
