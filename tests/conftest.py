@@ -148,7 +148,7 @@ def signals_heard() -> Iterator[None]:
 @pytest.fixture
 def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long run keeps what it has measured after every batch."""
-    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.run.corpus._SAVED_EVERY", 0.0)
 
 
 # Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out.

@@ -1,8 +1,8 @@
-"""Texts as padded batches, run through the model; a sample of the batches is verified in full."""
+"""Texts as padded batches of what a model reads."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -15,13 +15,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
-from attnviz.run.checks import LayerCheck, Verification, worse_of
-from attnviz.run.patterns import PatternCallback
-from attnviz.run.record import record_attention
-from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
 from attnviz.texts.reading import Corpus, Span, Text, read_texts
-
-EVERY = 20  # one of so many batches is verified, of the first ones the very first
 
 # Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
 _MOST_WEIGHTS = 1 << 24
@@ -218,99 +212,3 @@ def running_tokens(checkpoint: Checkpoint, corpora: Iterable[Corpus], limit: int
 
 def _letter(layer: int) -> str:
     return layer.stack.letter if isinstance(layer, LayerId) else "E"
-
-
-class SampledAttention:
-    """Runs batches through a model and passes on the patterns of each layer.
-
-    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
-    and a random one of every twenty after it. In a verified batch every head of every text is recomputed
-    and compared, and the patterns are the reference's; in the others they are the model's.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
-        self._checkpoint = checkpoint
-        self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
-        self._batches = self._chosen = 0
-        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
-        self.texts_verified = 0
-
-    @property
-    def next_is_verified(self) -> bool:
-        return self._batches % EVERY == self._chosen
-
-    def run(
-        self,
-        batch: Batch,
-        on_pattern: Callable[[int, Tensor], None],
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
-    ) -> None:
-        """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
-
-        They are in float32 at least, so that sums over them are exact enough. After that ``on_weighted_values`` gets
-        the layer's weighted values A v, behind any gate, [batch, n, n_heads, d_head]. VerificationError where a head of
-        a verified batch does not reproduce the model.
-        """
-        verifying = self.next_is_verified
-        self._batches += 1
-        if self._batches % EVERY == 0:
-            self._chosen = self._random.randrange(EVERY)
-        if verifying:
-            self.verify(batch, lambda rows: on_pattern(rows.layer, rows.in_float32), torch.inf, on_weighted_values)
-        else:
-            patterns = PatternCallback(
-                self._checkpoint, on_pattern, on_weighted_values, lambda layer: batch.keys(layer).long()
-            )
-            record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
-            patterns.check()
-
-    def verify(
-        self,
-        batch: Batch,
-        on_rows: Callable[[VerifiedRows], None],
-        memory: float | None = None,
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
-    ) -> None:
-        """Run the model once on a batch and verify it; ``on_rows`` gets each layer in chunks of rows.
-
-        VerificationError where a head does not reproduce the model.
-        """
-
-        def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
-            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
-
-        verifier = Verifier(
-            self._checkpoint,
-            names,
-            on_rows,
-            lambda layer: batch.keys(layer).long(),
-            keep=False,
-            on_weighted_values=on_weighted_values,
-        )
-        verifier.run(batch.inputs, memory)
-        for layer, check in verifier.checks.items():
-            self._checks[layer] = worse_of(self._checks[layer], check)
-        self.texts_verified += len(batch.items)
-
-    def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
-        ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
-        if ids is None:  # of a sound
-            return lambda _: list(map(str, range(valid.shape[1])))
-        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
-
-    @property
-    def verification(self) -> Verification:
-        checks = tuple(check for check in self._checks if check is not None)
-        return Verification(self._checkpoint.tolerance, checks)
-
-    def state(self) -> dict[str, Any]:
-        """Number of verified texts and checks by layer, to save."""
-        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
-        return {"texts_verified": self.texts_verified, "checks": checks}
-
-    def merge(self, state: Mapping[str, Any]) -> None:
-        """Add the :meth:`state` of another process or an earlier run."""
-        self.texts_verified += state["texts_verified"]
-        for layer, check in enumerate(state["checks"]):
-            if check is not None:
-                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))

@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, SetEffect
-from attnviz.commands.ablate.inputs import CLASS, MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
+from attnviz.commands.ablate.effects import Curve, CurvePoint, SetEffect
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES, of_ratios
+from attnviz.measures.intervals import SAMPLES, Estimate, of_ratios
+from attnviz.measures.predictions import CLASS, MASKED, NEXT, STATES, model_inputs
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention
 from attnviz.run import edit
+from attnviz.run.passes import input_batches
+from attnviz.texts.sources import read_sources
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.classifiers import sharp_classifier
@@ -321,7 +323,7 @@ def test_what_cannot_be_measured(kind, options, error, word):
 
 def a_set(value: float, low: float, high: float) -> SetEffect:
     effect = dict.fromkeys(("loss", "kl"), Estimate(value, low, high))
-    return SetEffect((HeadId(0, 0),), None, effect, effect, effect)
+    return SetEffect((HeadId(0, 0),), effect, effect, effect)
 
 
 def test_how_many_heads_can_go_follows_from_the_curve():

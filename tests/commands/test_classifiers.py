@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import log_softmax
 
 import attnviz
-from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from attnviz.measures import direct_effects as decisions
 from attnviz.measures.direct_effects import NOT_LINEAR
+from attnviz.measures.predictions import CLASS, LABELLED, STATES
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
 from tests.support.ablations import TEXTS, output_map, without

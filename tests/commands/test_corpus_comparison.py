@@ -29,8 +29,8 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.present.published import score_and_baseline
 from attnviz.present.view import ViewOptions
-from attnviz.texts.batches import SampledAttention
-from attnviz.texts.long_runs import Process
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.processes import Process
 from tests.support import independent
 from tests.support.classifiers import hand_built_classifier, sharp_classifier
 from tests.support.corpora import examples, sentences, treebank

@@ -4,32 +4,33 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from attnviz.commands.ablate.effects import (
-    Curve,
-    CurvePoint,
-    Estimate,
-    HeadEffect,
-    RoleEffect,
-    SampleVerification,
-    SetEffect,
-)
+from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
-from attnviz.commands.ablate.inputs import ANSWER, CLASS, DIFFERENCE, LABELLED, MARGIN, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.intervals import ERROR_RATE, texts_needed
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.measures.intervals import ERROR_RATE, Estimate, texts_needed
+from attnviz.measures.predictions import (
+    ANSWER,
+    CLASS,
+    FUNCTION,
+    LABELLED,
+    MARGIN,
+    MASKED,
+    METRICS,
+    OF_FUNCTION,
+    STATES,
+)
 from attnviz.models.head_ids import HeadId
-from attnviz.present.documents import layer_entry, model_entry, verification_entry
+from attnviz.present.documents import layer_entry, model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, first_rows, notes, verification_line
+from attnviz.present.samples import first_lines, sample_entry
+from attnviz.present.tables import RowTable, first_rows, notes
 from attnviz.present.view import ViewOptions
-from attnviz.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
+from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 # Replacement of a removed head in words, by method.
 REPLACEMENT_TEXT = {
@@ -49,23 +50,6 @@ def source_line(result: Ablation) -> str:
     return ", ".join([*files, *texts])
 
 
-def sample_entry(sample: SampleVerification) -> dict[str, Any]:
-    """What was verified, for a JSON document."""
-    errors = {"values_error": sample.values_error, "resumed_error": sample.resumed_error}
-    return verification_entry(sample.attention) | {"rows_verified": sample.n_inputs} | errors
-
-
-def first_lines(source: str, what: str, sample: SampleVerification, model: Checkpoint, noun: str | None) -> Text:
-    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
-    more = ""
-    if noun:
-        more = (
-            f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
-            f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
-        )
-    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
-
-
 def what_is_measured(result: Ablation) -> tuple[str, str]:
     """On which texts and by what is measured; and what is known of the model as it is, or ''."""
     texts = result.texts_measured
@@ -81,6 +65,9 @@ def what_is_measured(result: Ablation) -> tuple[str, str]:
             answer, foil = (quoted(str(token)) for token in next(iter(contrasts)) or ())
         unchanged = f"{amount(result.clean_difference or 0.0)} logits in the model as it is"
         return f"logit of {answer} less that of {foil} in {texts}", unchanged
+    if result.kind == FUNCTION:
+        unchanged = f"{amount(result.clean_metric or 0.0)} in the model as it is"
+        return f"metric {visible(result.metrics[0].unit)} in {texts}", unchanged
     if result.kind == CLASS:
         return f"class probabilities of {texts} without labels", ""
     loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
@@ -100,6 +87,7 @@ _GRADIENT_OF = {
     STATES: f"{PROJECTIONS} random projections of the final states",
     CLASS: "loss of the class that the whole model decides for",
     ANSWER: "logit of the foil less that of the answer",
+    FUNCTION: "metric, with the other sign",
 }
 
 
@@ -121,9 +109,8 @@ def conclusion(result: Ablation) -> str:
         return f"Too few texts to name a head: {what}{about_needed(needed, 'text')}."
     if result.removable is None:
         return ""
-    worse = {MARGIN: "the margin is clearly smaller", DIFFERENCE: "the logit difference is clearly smaller"}.get(
-        first.name, "the loss is clearly higher"
-    )
+    worse = f"the {first.title.removesuffix(' lost')} is clearly smaller"
+    worse = "the loss is clearly higher" if first.name == "loss" else worse
     if result.removable == 0:
         return f"{capital(worse)} as soon as the least important head is removed."
     heads = counted(result.removable, "head")
@@ -149,6 +136,7 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
         "loss": result.clean_loss,
         "accuracy": result.clean_accuracy,
         "logit_difference": result.clean_difference,
+        "metric": result.clean_metric,
         "classes": list(classifier.labels) if classifier else None,
     }
     return content | {
@@ -204,9 +192,9 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
             value=lambda head, name=name: with_intervals(head.damage.get(name)),  # type: ignore[misc]
             name=name,
             csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
-            meaning=f"{metric.title} without the head ({metric.unit})",
+            meaning=f"{metric.title} without the head ({metric.unit or 'of the function'})",
         )
-        for name, metric in METRICS.items()
+        for name, metric in (METRICS | {OF_FUNCTION.name: OF_FUNCTION}).items()
     ),
     Field("Gradient", name="gradient", write=amount, meaning="how much the loss changes with the head's scale"),
 )
@@ -248,6 +236,8 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     lines = []
     if result.kind == ANSWER:
         lines.append("Negative: without the head the answer gains, so the head works against it.")
+    if result.kind == FUNCTION:
+        lines.append("Negative: the metric is higher without the head.")
     if result.metrics[0].name == MARGIN and is_sure(result.saturated):
         lines.append(
             f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "

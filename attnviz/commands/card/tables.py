@@ -5,11 +5,11 @@ from functools import partial
 from operator import itemgetter
 from statistics import NormalDist, median
 
-from attnviz.commands.ablate.effects import SAME, Estimate, RoleEffect
+from attnviz.commands.ablate.effects import SAME, RoleEffect
 from attnviz.commands.card.measure import NEAREST, Card, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
-from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
-from attnviz.commands.ablate.inputs import METRICS
 from attnviz.commands.check.head_lists import read_head_list
 from attnviz.commands.profile.measure import Profile
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
@@ -25,6 +24,7 @@ from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, WRITTEN
+from attnviz.measures.predictions import METRICS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.present.output_folder import OutputFile

@@ -7,7 +7,6 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
-from attnviz.commands.ablate.inputs import metrics_of, prediction_kind, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
 from attnviz.commands.check.claims import CLAIMS_FILE, Claim, placed, read_claims, write_claims
@@ -26,6 +25,7 @@ from attnviz.judge.roles import Role
 from attnviz.judge.rules import RETRIEVED
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS
+from attnviz.measures.predictions import metrics_of, prediction_kind
 from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
@@ -40,9 +40,10 @@ from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, pa
 from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
-from attnviz.texts.long_runs import this_process
+from attnviz.run.processes import this_process
+from attnviz.texts.frequencies import read_frequencies
 from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.texts.runs import read_frequencies
+from attnviz.texts.sources import read_sources
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, rounded

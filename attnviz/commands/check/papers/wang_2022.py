@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import InputBatch, input_batches
 from attnviz.commands.check.checked import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, interval_evidence
-from attnviz.commands.patch.measure import PatchedPasses
-from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
+from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
+from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.estimates import proportion_evidence
@@ -24,8 +23,9 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.passes import InputBatch, input_batches
 from attnviz.run.sites import sites_of, taps
-from attnviz.texts.batches import SampledAttention
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
@@ -111,8 +111,9 @@ class IndirectObjects:
         passes = PatchedPasses(
             self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
         )
-        passes.measure_prompts(batch_size)
-        passes.run(senders, batch_size, partial(tell, self._options["progress"], str(receiver)))
+        passes.run(
+            [Part(*head) for head in senders], batch_size, partial(tell, self._options["progress"], str(receiver))
+        )
         falls[: len(senders)] = passes.changes[0]
         self.differences = -passes.clean
         return falls
@@ -165,7 +166,7 @@ class _Rows:
         untrained = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
         self._run, self._n = run, len(inputs.clean)
         self._trained, self._untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, untrained))
-        self._samples = PairSamples.of(inputs, seed)
+        self._samples = pair_samples(inputs, seed)
         published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
         self._published = {(head.role, head.id) for head in published}
 

@@ -16,8 +16,9 @@ from attnviz.measures.estimates import share_evidence
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.progress import tell
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.generate import drafted_greedily
-from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
+from attnviz.texts.batches import batch_of_ids, running_tokens
 from attnviz.wording import counted
 
 # Questions, and the beginnings and ends of their answers; a needle is both together.

@@ -26,7 +26,7 @@ from attnviz.judge.roles import (
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
-from attnviz.measures.tallies import StatisticsTally, counting
+from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source, refuse_words
@@ -34,10 +34,10 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.run.checks import Verification
-from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate, encode, split_batch
-from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, Text, check_columns, find_parser, open_corpus, ready
-from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
+from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, open_for
+from attnviz.run.processes import Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.batches import Batch, EncodedText, collate, encode, split_batch
+from attnviz.texts.reading import Corpus, Parser, Text, check_columns, find_parser, open_corpus, ready
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -222,10 +222,9 @@ def compare_corpus(
         "corpus": file.identity,
         "parser": parse and parse.name,
     }
-    settings = RunSettings(
+    loop = CorpusLoop(
         checkpoint=a.encoder,
         corpora=(file,),
-        parse=parse,
         limit=limit,
         batch_size=batch_size,
         seed=seed,
@@ -235,16 +234,16 @@ def compare_corpus(
         warn=report_once(warn),
     )
     with joined_processes(process):
-        return _Run(settings, b.encoder, like=shape_of(a) == shape_of(b)).result()
+        return _Run(loop, parse, b.encoder, like=shape_of(a) == shape_of(b)).result()
 
 
 class _Run:
     """One pass over a corpus with both models, which may be ``like`` in shape; memory does not grow with it."""
 
-    def __init__(self, settings: RunSettings, b: Checkpoint, *, like: bool) -> None:
-        self.settings, self.like = settings, like
-        self.models = (settings.checkpoint, b)
-        self.attention = [SampledAttention(model, settings.seed) for model in self.models]
+    def __init__(self, loop: CorpusLoop, parse: Parser | None, b: Checkpoint, *, like: bool) -> None:
+        self.loop, self.parse, self.like = loop, parse, like
+        self.models = (loop.checkpoint, b)
+        self.attention = [loop.attention, SampledAttention(b, loop.seed)]
         self.roles = list[tuple[StatisticsTally, RelationTally]]()
         for model in self.models:
             shape = model.n_layers, model.n_heads, model.architecture.causal
@@ -253,21 +252,15 @@ class _Run:
             self.roles.append((statistics, RelationTally(*shape)))
         self.decisions = None if why_not_compared(*self.models) else DecisionTally()
         # of texts of which two classifiers have different classes, and of all others
-        self.flipped, self.others = (DifferenceTally(settings.checkpoint) for _ in range(2))
-        parts: dict[str, Additive] = {"differences": self.others}
-        if self.decisions is not None:
-            parts |= {"flipped": self.flipped, "decisions": self.decisions}
-        for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
-            parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
-        self.run = LongRun(settings, parts, self.count, self.prepared)
+        self.flipped, self.others = (DifferenceTally(loop.checkpoint) for _ in range(2))
 
     def prepared(self, text: Text) -> Text | None:
         """The text with its relations; None where it is too short or too long, also for a B of another shape."""
-        known = ready(text, self.settings.parse)
+        known = ready(text, self.parse)
         if known is None or self.like:
             return known
 
-        warn = self.settings.warn
+        warn = self.loop.warn
         items = encode(self.models[1], [known], lambda _, why: warn(f"{text.place}: left out: {why}."))
         return known if items and not all(items[0].sink) else None
 
@@ -300,7 +293,7 @@ class _Run:
     def _compare(self, part: Batch, tally: DifferenceTally) -> None:
         of_a = dict[int, Tensor]()
         numbers = [item.source.number for item in part.items]
-        tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
+        tally.begin(text_weights(self.loop.seed, numbers, SAMPLES), map(len, part.items))
 
         def compare(layer: int, pattern: Tensor) -> None:
             tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
@@ -310,8 +303,7 @@ class _Run:
 
     def _read(self, part: Batch, side: int, on_pattern: Callable[[int, Tensor], None]) -> None:
         """Run texts through A or B."""
-        weights = text_weights(self.settings.seed, [item.source.number for item in part.items])
-        with counting(self.roles[side], part, weights) as count:
+        with counting(self.roles[side], part, batch_weights(self.loop.seed, part)) as count:
 
             def on_layer(layer: int, pattern: Tensor) -> None:
                 count(layer, pattern)
@@ -321,10 +313,15 @@ class _Run:
 
     def result(self) -> CorpusComparison | RoleComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
-        self.run.measure()
-        if not self.run.gather():
+        parts: dict[str, Additive] = {"differences": self.others}
+        if self.decisions is not None:
+            parts |= {"flipped": self.flipped, "decisions": self.decisions}
+        for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
+            parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
+        self.loop.measure(parts, self.count, self.prepared)
+        if not self.loop.gather():
             return None
-        settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
+        (done,), (first, second) = self.loop.measured, self.attention
         candidates = [
             [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
             for statistics, relations in self.roles
@@ -333,17 +330,17 @@ class _Run:
         common = RoleComparison(
             first=self.models[0],
             second=self.models[1],
-            corpus=settings.corpora[0],
+            corpus=done.corpus,
             texts=done.texts,
             tokens=done.tokens,
             left_out=done.left_out,
-            seed=settings.seed,
+            seed=self.loop.seed,
             verifications=(first.verification, second.verification),
             texts_verified=first.texts_verified,
-            parser=None if settings.parse is None else settings.parse.name,
+            parser=None if self.parse is None else self.parse.name,
             roles=tuple(replace(row, a=self._numbered(row.a, 0), b=self._numbered(row.b, 1)) for row in best),
             decisions=None if self.decisions is None else tuple(sorted(self.decisions.texts)),
-            text_notes=text_notes(settings, self.run.measured),
+            text_notes=tuple(self.loop.text_notes()),
         )
         if not self.like:
             return common

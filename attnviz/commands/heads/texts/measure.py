@@ -18,8 +18,7 @@ from attnviz.errors import UsageError
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
-from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES, of_ratios
+from attnviz.measures.intervals import TextSamples
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import SCALARS
@@ -189,7 +188,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         values = [[text[head][row] for head, row in rows] for text in of_texts]
         gains = torch.tensor([[value or 0.0 for value in text] for text in values], dtype=torch.float64)
         known = torch.tensor([[value is not None for value in text] for text in values]).double()
-        means = of_ratios(gains, known, text_weights(0, range(len(values)), SAMPLES))
+        means = TextSamples(0, range(len(values))).ratios(gains, known)
         gained = set()
         for column, (head, _) in enumerate(rows):
             low, _ = means.interval(column) or (0.0, 0.0)
