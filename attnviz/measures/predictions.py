@@ -238,11 +238,6 @@ class Metric:
     distance: Callable[[Prediction, Prediction], Tensor] | None = None
 
     @property
-    def signed(self) -> bool:
-        """Whether it can be negative, since a change may help."""
-        return self.score is not None
-
-    @property
     def of_predictions(self) -> bool:
         """Whether it is of what is predicted, not of the final states."""
         return self.name not in OF_STATES
