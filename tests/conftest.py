@@ -128,8 +128,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where numbers on repeated random tokens are not looked at: 4 sequences in place of 32."""
-    for module in ("commands.profile.corpus_run", "measures.repeats"):
-        monkeypatch.setattr(f"attnviz.{module}.SEQUENCES", 4)
+    monkeypatch.setattr("attnviz.measures.repeats.SEQUENCES", 4)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell without job control

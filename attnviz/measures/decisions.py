@@ -1,19 +1,18 @@
 """What a classifier decides for a text."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.errors import CorpusError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import run_model, running
 from attnviz.run.logits import check_logits
-from attnviz.texts.lines import Place
+from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
 
 
@@ -24,6 +23,11 @@ class Decision(NamedTuple):
     probability: float
     logits: tuple[float, ...]  # of all classes
     right: bool | None = None  # whether it is the text's label; None without one
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """How documents name it."""
+        return self._asdict() | {"logits": list(self.logits)}
 
 
 def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()) -> list[Decision]:
@@ -64,14 +68,3 @@ def class_number(classifier: Classifier, text: Text) -> int:
             return classifier.number(text.label or "")
     except CorpusError as error:
         raise CorpusError(f"{error} A header of columns is text and label.") from error
-
-
-@contextmanager
-def naming_row(place: Place | None) -> Iterator[None]:
-    """Name the line of a file, or the row of a table, in what is raised inside the block."""
-    try:
-        yield
-    except (TextError, UsageError) as error:
-        if place is None:
-            raise
-        raise CorpusError(f"{place}: {error}") from error

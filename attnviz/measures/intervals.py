@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.measures.estimates import Interval
+from attnviz.measures.estimates import Interval, proportion_evidence, share_evidence
 
 # Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
 # model (Benjamini-Yekutieli 2001).
@@ -109,6 +109,17 @@ def texts_needed(estimates: Iterable[tuple[float, Interval | None]], n: int) -> 
 def excludes_zero(interval: Interval | None) -> bool:
     """Whether there is an interval, and 0 is not in it."""
     return interval is not None and (interval[0] > 0 or interval[1] < 0)
+
+
+def of_share(share: float, error: float, n: int, n_tests: int = 1) -> Interval:
+    """Interval of one share of ``n_tests``, over n texts or prompts, from its standard error."""
+    return share_evidence(share, 0.0, (error, error), n, ERROR_RATE / n_tests).interval
+
+
+def of_proportion(share: float, n: int, n_tests: int = 1) -> Interval:
+    """Interval of one share of ``n_tests`` that is a part of n prompts."""
+    error = (share * (1 - share) / n) ** 0.5
+    return proportion_evidence(share, 0.0, (error, error), (n, n), ERROR_RATE / n_tests).interval
 
 
 def of_ratios(numerators: Tensor, denominators: Tensor, weights: Tensor) -> Simultaneous:

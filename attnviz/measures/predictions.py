@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax, normalize
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.measures.decisions import class_number, naming_row
+from attnviz.measures.decisions import class_number
 from attnviz.measures.direct_effects import named_ids
 from attnviz.memory import is_out_of_memory
 from attnviz.models.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from attnviz.reference.attention import upcast
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.passes import InputBatch, ModelInput
 from attnviz.texts.batches import EncodedText, encode
+from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -80,7 +81,7 @@ def model_inputs(
     """Model inputs of texts, and the texts that give any; ``warn`` tells those left out, TextError a given one."""
 
     def leave_out(text: Text, why: str) -> None:
-        if text.place is None:
+        if text.given_alone:
             raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
         warn(f"{text.place}: left out: {why}.")
 
@@ -112,25 +113,17 @@ def inputs_of(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))))]
-    if kind == FUNCTION:
-        with naming_row(source.place):
-            position = answer_position(checkpoint, item)
+    if kind in AT_ONE_PLACE:
         answer, foil = source.contrast or (None, None)
         row = {name: getattr(source, name) for name in ("text", "pair", "id", "label")}
-        return [ModelInput(item, text, (position,), row=row | {"answer": answer, "foil": foil})]
-    if kind == ANSWER:
-        assert source.contrast is not None
+        labels = foils = tuple[int, ...]()
         with naming_row(source.place):
-            answer, foil = named_ids(checkpoint, *source.contrast)
-            position = answer_position(checkpoint, item)
-        assert answer is not None
-        assert foil is not None
-        return [ModelInput(item, text, (position,), (answer,), (foil,))]
-    if kind in CLASSES:
-        classifier = checkpoint.classifier
-        assert classifier is not None
-        labels = (class_number(classifier, source),) if kind == LABELLED else ()
-        return [ModelInput(item, text, (classifier.position(item.ids),), labels)]
+            place = answer_position(checkpoint, item)
+            if kind == ANSWER:
+                labels, foils = ((id,) for id in named_ids(checkpoint, answer, foil) if id is not None)
+        if kind == LABELLED and checkpoint.classifier is not None:
+            labels = (class_number(checkpoint.classifier, source),)
+        return [ModelInput(item, text, (place,), labels, foils, row | {"answer": answer, "foil": foil})]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
@@ -215,13 +208,13 @@ def _cosine_distance(before: Prediction, after: Prediction) -> Tensor:
 
 
 def _distance(before: Prediction, after: Prediction) -> Tensor:
-    return (upcast(after.states) - upcast(before.states)).norm(dim=-1)
+    moved: Tensor = (upcast(after.states) - upcast(before.states)).norm(dim=-1)
+    return moved
 
 
 def _decided_otherwise(before: Prediction, after: Prediction) -> Tensor:
     """1 where the most probable class is another one."""
-    decided = after.log_probabilities.argmax(-1)
-    return decided.ne(before.labels)
+    return after.log_probabilities.argmax(-1) != before.labels
 
 
 @dataclass(frozen=True)
@@ -236,11 +229,6 @@ class Metric:
     unit: str
     score: Callable[[Prediction], Tensor] | None = None
     distance: Callable[[Prediction, Prediction], Tensor] | None = None
-
-    @property
-    def signed(self) -> bool:
-        """Whether it can be negative, since a change may help."""
-        return self.score is not None
 
     @property
     def of_predictions(self) -> bool:
@@ -264,19 +252,12 @@ METRICS = {
         Metric("kl", "KL divergence", "nats/token", distance=_divergence),
         Metric("cosine", "cosine distance", "1 − cos", distance=_cosine_distance),  # of the final states
         Metric("l2", "L2 distance", "length", distance=_distance),  # of the final states
-        Metric(
-            "changed",
-            "other decision",
-            "share of texts",
-            distance=_decided_otherwise,
-        ),
+        Metric("changed", "other decision", "share of texts", distance=_decided_otherwise),
         Metric(DIFFERENCE, "logit difference lost", "logits", score=lambda predicted: predicted.difference),
         # unlike a probability it does not saturate
         Metric(MARGIN, "margin lost", "logits", score=lambda predicted: predicted.margin),
     )
 }
-
-
 OF_STATES = "cosine", "l2"  # metrics
 OF_FUNCTION = Metric("metric", "metric lost", "")
 

@@ -4,21 +4,22 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from heapq import nsmallest
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from attnviz.errors import CorpusError, OutputError, UsageError
+from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
 from attnviz.options import ModelOptions
-from attnviz.progress import Progress
+from attnviz.progress import Progress, tell
 from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered
@@ -30,6 +31,8 @@ from attnviz.wording import counted, visible
 
 EVERY = 20  # one of so many batches is verified, of the first ones the very first
 _SAVED_EVERY = 10.0  # seconds between two saves
+_Checked = TypeVar("_Checked")
+_Result = TypeVar("_Result")
 
 
 class SampledAttention:
@@ -313,6 +316,37 @@ class CorpusLoop:
             tally.merge(state["parts"][name])
         for measured, other in zip(self.measured, state["measured"], strict=True):
             measured.merge(other)
+
+
+def measure_each(
+    texts: Sequence[Text],
+    check: Callable[[Text], _Checked],
+    measure: Callable[[Text, _Checked], _Result],
+    progress: Progress | None,
+) -> Iterator[_Result]:
+    """Measure texts one by one, in order, each with what ``check`` gave; all are checked before the first is measured.
+
+    Errors of a text say which it is.
+    """
+    checked = list[_Checked]()
+    for text in texts:
+        with _located(text, " No text was analysed: all are checked first."):
+            checked.append(check(text))
+    for number, (text, ready) in enumerate(zip(texts, checked, strict=True)):
+        tell(progress, "texts", number, len(texts))
+        with _located(text):
+            result = measure(text, ready)
+        yield result
+    tell(progress, "texts", len(texts), len(texts))
+
+
+@contextmanager
+def _located(text: Text, more: str = "") -> Iterator[None]:
+    """Let errors of a text say which it is, and ``more``."""
+    try:
+        yield
+    except (TextError, VerificationError) as error:
+        raise type(error)(f"{text.place}: {error}{more}") from error
 
 
 def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Checkpoint:

@@ -273,6 +273,14 @@ def recording(sites: Mapping[Key, Site]) -> Iterator[dict[Key, Any]]:
         yield seen
 
 
+@contextmanager
+def recording_all(sites: Mapping[Key, Site]) -> Iterator[dict[Key, list[Any]]]:
+    """All tensors of each site, by key, in order: also of a module that runs several times in a pass."""
+    seen: dict[Key, list[Any]] = {key: [] for key in sites}
+    with taps(sites, lambda key, tensor: seen[key].append(tensor)):
+        yield seen
+
+
 def at_site(module: nn.Module, side: str, visit: Callable[[Any], Any]) -> RemovableHandle:
     """Call ``visit`` with the tensor at a site, whenever it is passed, until the handle is removed.
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -15,6 +15,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
+from attnviz.models.words import Encoding
+from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Corpus, Span, Text, read_texts
 
 # Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
@@ -87,11 +89,12 @@ def encode(
     without it that is a TextError. ``truncate`` cuts texts that are too long; of those of no file the reason ends with
     ``offer``, what can be done about them.
     """
-    items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
+    drawn = [text for text in texts if text.ids and not text.ids_given]
+    items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in drawn]
     limit = checkpoint.positions
     unknown = unknown_id(checkpoint.tokenizer)
-    for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids]):
-        cut = truncate and len(whole.ids) > limit
+    for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids or text.ids_given]):
+        cut = truncate and len(whole.ids) > limit and not text.ids
         pairs = None if text.pair is None else [text.pair]
         encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
         segments = encoding.sequence_ids
@@ -101,7 +104,7 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions{checkpoint.limit}"
-            if offer and text.place is None:
+            if offer and text.given_alone:
                 why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
@@ -132,7 +135,11 @@ def encode(
 
 
 def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
-    """Each text with its encoding; chats come after texts, and those with a pair come last."""
+    """Each text with its encoding; ids come first, chats after texts, and those with a pair last."""
+    for text in texts:
+        if text.ids:
+            yield _spelled(checkpoint, text)
+    texts = [text for text in texts if not text.ids]
     chats = [text for text in texts if text.chat is not None]
     paired = [text for text in texts if text.pair is not None]
     alone = [text for text in texts if text.chat is None and text.pair is None]
@@ -140,6 +147,23 @@ def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Te
         pairs = [str(text.pair) for text in group] if group is paired else None
         encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
         yield from zip(group, encodings, strict=True)
+
+
+def _spelled(checkpoint: Checkpoint, text: Text) -> tuple[Text, Encoding]:
+    """A text of given ids with what these spell, and its encoding; UsageError for ids that the model has not."""
+    if len(text.ids) > checkpoint.positions:
+        return text, Encoding(list(text.ids), [], [], [], [], [])
+    with naming_row(text.place):
+        [(words, pair, tokens)] = checkpoint.documents({"input_ids": text.ids})
+    encoding = Encoding(
+        ids=list(tokens.ids),
+        tokens=list(tokens.labels),
+        sequence_ids=list(tokens.segments),
+        word_ids=list(tokens.words),
+        offsets=list(tokens.offsets),
+        type_ids=list(tokens.type_ids or (0,) * len(tokens)),
+    )
+    return replace(text, text=words, pair=pair), encoding
 
 
 def batches(

@@ -67,7 +67,7 @@ def token_counts(
             continue
         texts = read_texts(corpus, limit)
         while stretch := list(islice(texts, _STRETCH)):
-            read = [rendered(text, checkpoint.tokenizer) for text in stretch]
+            read = [rendered(text, checkpoint) for text in stretch]
             for item in encode(checkpoint, read, lambda *_: None):
                 ids = torch.tensor([id for id, sink in zip(item.ids, item.sink, strict=True) if not sink])
                 counts += ids.long().bincount(minlength=size)

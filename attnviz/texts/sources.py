@@ -1,13 +1,11 @@
 """Texts given one by one, and corpora, as one list of texts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
-from attnviz.arguments import is_there
-from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.texts.reading import SUFFIXES, Corpus, Text, check_columns, open_corpus, read_texts
-from attnviz.texts.tables import Columns, is_table_folder
+from attnviz.errors import UsageError
+from attnviz.texts.reading import Corpus, Text, open_corpora, read_texts
+from attnviz.texts.tables import Columns
 
 
 @dataclass(frozen=True)
@@ -36,38 +34,26 @@ def contrast_named(answer: str | int | None, foil: str | int | None, label: str 
 
 
 def read_sources(
-    items: Sequence[str | Path],
+    given: Any,
     limit: int | None,
     label: str | None = None,
     contrast: Contrast | None = None,
     columns: Columns = Columns(),  # noqa: B008 - it is frozen
+    labels: Any = None,
 ) -> TextSources:
-    """Read texts and, up to ``limit`` sentences of each, corpora: existing files, and words that end as such.
+    """Read what :func:`attnviz.texts.reading.open_corpora` takes, up to ``limit`` texts of each corpus.
 
-    ``label`` is the class of all texts; a table may bring the class of each, in one of its ``columns``. Likewise
-    ``contrast``, answer and foil.
+    ``label`` is the class of all texts, ``labels`` those of texts in memory, one each; a table may bring the class of
+    each, in one of its ``columns``. Likewise ``contrast``, answer and foil.
 
     UsageError where nothing is given, or one corpus twice, or a text would have two labels or answers; TextError for a
     blank text; CorpusError for a corpus that cannot be read.
     """
-    if not items:
-        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
-    for item in items:
-        kind = source_kind(item)
-        if kind == "folder":
-            raise CorpusError(f"{item} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
-        if kind == "text":
-            if not str(item).strip():
-                raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .csv, .conllu).")
-            plain.append(str(item))
-            texts.append(Text(str(item), number=len(texts)))
-            continue
-        corpus = open_corpus(Path(item), columns, refused=("gap", "chats"))
-        if any(other.sha256 == corpus.sha256 for other, _ in corpora):
-            raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
+    for opened in open_corpora(given, columns, ("gap", "chats"), labels):
+        corpus = opened
         has = set() if corpus.table is None else {"label", "answer"}.intersection(corpus.table.columns)
-        if label is not None and has:
+        if label is not None and (has or corpus.labels):
             raise UsageError(f"{corpus.path} has labels or answers of its own; --label (label=) is for texts without.")
         if contrast is not None and "answer" in has:
             raise UsageError(f"{corpus.path} has answers of its own; --answer and --foil are for texts without.")
@@ -78,25 +64,16 @@ def read_sources(
                     "foils are measured; leave it out, or the answers."
                 )
             corpus = replace(corpus, table=corpus.table.without_labels)
-        before = len(texts)
-        texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
-        corpora.append((corpus, len(texts) - before))
-    check_columns([corpus for corpus, _ in corpora], columns)
+        read = [replace(text, number=len(texts) + text.number) for text in read_texts(corpus, limit)]
+        texts += read
+        if corpus.content is None:
+            corpora.append((corpus, len(read)))
+        else:
+            plain += [text.text or str(list(text.ids)) for text in read]
+    if not texts:
+        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
     if label is not None:
         texts = [replace(text, label=label) for text in texts]
     if contrast is not None:
         texts = [replace(text, contrast=contrast) for text in texts]
     return TextSources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
-
-
-def source_kind(item: str | Path) -> str:
-    """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
-    name = str(item)
-    is_path = isinstance(item, Path)
-    one_word = not any(map(str.isspace, name))
-    if is_there(name, is_table_folder):
-        return "corpus"
-    if is_there(name, Path.is_dir) and (is_path or name in {".", ".."} or ("/" in name and one_word)):
-        return "folder"
-    is_file = is_there(name, Path.is_file)
-    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(SUFFIXES)) else "text"

@@ -4,18 +4,19 @@ A sample of the batches is compared with the reference attention, and with the m
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import RoleTokens
 from attnviz.measures.decisions import Decision, decisions
 from attnviz.measures.intervals import Estimate, TextSamples
 from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, Metric
+from attnviz.measures.role_tokens import RoleTokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.run import edit
 from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
@@ -86,29 +87,25 @@ class Curve:
     points: tuple[CurvePoint, ...]
 
 
+@dataclass(kw_only=True)
 class Removals:
     """Removes sets of heads on the inputs of texts, batch by batch, and measures what that changes."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        inputs: Sequence[ModelInput],
-        metrics: Sequence[Metric],
-        weights: Sequence[Tensor],
-        removal: edit.Removal,
-        samples: TextSamples,
-        batch_size: int,
-    ) -> None:
-        """``weights``: by text, how often each token counts in each sum, [n_tokens, n_sums].
+    checkpoint: Checkpoint
+    inputs: Sequence[ModelInput]
+    metrics: Sequence[Metric]
+    # by text, how often each token counts in each sum, [n_tokens, n_sums]: the first is of all positions, then come
+    # those of the queries and of the matches of each role
+    weights: Sequence[Tensor]
+    removal: edit.Removal
+    samples: TextSamples
+    batch_size: int
 
-        The first sum is of all positions, then come those of the queries and of the matches of each role.
-        """
-        self._checkpoint, self._inputs, self._metrics, self._weights = checkpoint, inputs, metrics, weights
-        self._removal, self._samples, self._batch_size = removal, samples, batch_size
-        self.passes = Passes(checkpoint, has_logits=metrics[0].of_predictions)
-        self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums]
+    def __post_init__(self) -> None:
+        self.passes = Passes(self.checkpoint, has_logits=self.metrics[0].of_predictions)
+        self.counts = torch.stack([of_text.sum(0) for of_text in self.weights])  # [n_texts, n_sums]
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
-        self.clean: dict[str, float] = {}  # scores of the unchanged model by metric, means over positions
+        self.clean: dict[str, float] = {}  # loss or scores of the unchanged model, means over positions
         self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
 
     def run(self, sets: Sequence[HeadSet], tell: Tell, *on_batch: Callable[[Pass, BatchMetrics], None]) -> None:
@@ -116,27 +113,29 @@ class Removals:
 
         The first run verifies a sample of the batches.
         """
-        sums = torch.zeros(len(sets), *self.counts.shape, len(self._metrics), dtype=torch.float64)
-        clean = dict.fromkeys([metric.name for metric in self._metrics if metric.score], 0.0)
-        with edit.running(self._checkpoint):
-            for unchanged in self.passes.each(self._inputs, self._batch_size, tell, verify=not self.sums):
+        sums = torch.zeros(len(sets), *self.counts.shape, len(self.metrics), dtype=torch.float64)
+        clean = dict.fromkeys([metric.name for metric in self.metrics if metric.score], 0.0)
+        with edit.running(self.checkpoint):
+            for unchanged in self.passes.each(self.inputs, self.batch_size, tell, verify=not self.sums):
                 inputs, final = unchanged.inputs, unchanged.kept.final
                 texts = torch.tensor(inputs.texts)
-                metrics = BatchMetrics(self._checkpoint, inputs, final, self._weights, self._metrics)
-                variants = [self._removal.edits(heads, inputs.batch.inputs) for heads in sets]
-                for numbers, without in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
+                metrics = BatchMetrics(self.checkpoint, inputs, final, self.weights, self.metrics)
+                variants = [self.removal.edits(heads, inputs.batch.inputs) for heads in sets]
+                for numbers, without in edit.edited_passes(self.checkpoint, unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
                 for call in on_batch:
                     call(unchanged, metrics)
                 for name, scores in metrics.clean.items():
                     clean[name] += float(scores.sum())
-                if self._checkpoint.classifier is not None and self._metrics[0].of_predictions:
+                if self.checkpoint.classifier is not None and self.metrics[0].of_predictions:
                     read = [model_input.positions[0] for model_input in inputs.inputs]
                     labels = [label for model_input in inputs.inputs for label in model_input.labels]
-                    right = labels if self._metrics[0].name == "loss" else ()  # else they are answers
-                    decided = decisions(self._checkpoint.classifier, final[range(len(read)), read], right)
+                    right = labels if self.metrics[0].name == "loss" else ()  # else they are answers
+                    decided = decisions(self.checkpoint.classifier, final[range(len(read)), read], right)
                     self.decisions |= dict(zip(inputs.texts, decided, strict=True))
         self.clean = {name: score / float(self.counts[:, 0].sum()) for name, score in clean.items()}
+        if "loss" in self.clean:
+            self.clean["loss"] *= -1
         self.sums |= dict(zip(sets, sums, strict=True))
 
     def ranked_heads(
@@ -144,7 +143,8 @@ class Removals:
     ) -> tuple[HeadEffect, ...]:
         """Heads by their rank by a metric, that which matters most first; ``importance`` by gradients."""
         heads = [head for of_set in self.sums if len(of_set) == 1 for head in of_set]
-        damage = dict(zip(heads, self._of_all([self._alone(head) for head in heads]), strict=True))
+        estimates = self._estimates([self._alone(head)[:, 0] for head in heads], self.counts[:, :1])
+        damage = dict(zip(heads, estimates, strict=True))
         size = abs if order_by in (DIFFERENCE, OF_FUNCTION.name) else float
         ranked = sorted(heads, key=lambda head: (-size(damage[head][order_by].value), head))
         of_roles = self._of_roles(heads, roles, order_by)
@@ -161,10 +161,9 @@ class Removals:
 
     def of_sets(self, sets: Sequence[HeadSet]) -> list[SetEffect]:
         """Effects of sets beside their heads one at a time; intervals hold together for all sets."""
-        together = [self.sums[heads] for heads in sets]
-        singles = [torch.stack([self._alone(head) for head in heads]).sum(0) for heads in sets]
-        excess = [both - alone for both, alone in zip(together, singles, strict=True)]
-        effects = zip(*map(self._of_all, (together, singles, excess)), strict=True)
+        together = [self.sums[heads][:, 0] for heads in sets]
+        singles = [torch.stack([self._alone(head)[:, 0] for head in heads]).sum(0) for heads in sets]
+        effects = self._compared(together, singles, self.counts[:, :1])
         return [SetEffect(tuple(sorted(heads)), *of_set) for heads, of_set in zip(sets, effects, strict=True)]
 
     def curve(self, order: Sequence[HeadId], seed: int, tell: Tell) -> Curve:
@@ -185,21 +184,24 @@ class Removals:
         """Without one head, [n_texts, n_sums, n_metrics]."""
         return self.sums[frozenset([head])]
 
-    def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
-        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
-        return self._estimates([of_row[:, 0] for of_row in sums], self.counts[:, :1])
-
     def _estimates(self, sums: Sequence[Tensor], counts: Tensor) -> list[dict[str, Estimate]]:
         """Estimates by metric of the rows of a table, whose intervals hold together.
 
         ``sums``: of each row, [n_texts, n_metrics]; ``counts``: of positions, [n_texts, n_rows], or [n_texts, 1].
         """
         rows = [dict[str, Estimate]() for _ in sums]
-        for at, metric in enumerate(self._metrics if sums else ()):
-            ratios = self._samples.ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts)
+        for at, metric in enumerate(self.metrics if sums else ()):
+            ratios = self.samples.ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts)
             for row, estimate in zip(rows, ratios, strict=True):
                 row[metric.name] = estimate
         return rows
+
+    def _compared(
+        self, sums: Sequence[Tensor], others: Sequence[Tensor], counts: Tensor
+    ) -> Iterator[tuple[dict[str, Estimate], ...]]:
+        """For each row the estimates of its sums, of the other ones, and of their difference."""
+        differences = [of_row - other for of_row, other in zip(sums, others, strict=True)]
+        return zip(*(self._estimates(each, counts) for each in (sums, others, differences)), strict=True)
 
     def _of_roles(
         self, heads: Sequence[HeadId], roles: Sequence[RoleTokens], order_by: str
@@ -212,15 +214,13 @@ class Removals:
             for column, role in zip(range(1, self.counts.shape[1], 2), roles, strict=True)
             if self.counts[:, column].any()
         ]
-        columns = [column for _, _, column in rows]
-        counts = self.counts[:, columns]  # as many matches, whose sums come next
         queries, others = ([self._alone(head)[:, at + side] for head, _, at in rows] for side in (0, 1))
-        differences = [query - other for query, other in zip(queries, others, strict=True)]
-        estimated = (self._estimates(sums, counts) for sums in (queries, others, differences))
-        for (head, role, column), on_queries, on_others, difference in zip(rows, *estimated, strict=True):
+        counts = self.counts[:, [column for _, _, column in rows]]  # as many matches, whose sums come next
+        estimated = self._compared(queries, others, counts)
+        for (head, role, column), (on_queries, on_others, difference) in zip(rows, estimated, strict=True):
             effects[head].append(
                 RoleEffect(
-                    role=role.role,
+                    role=f"{SYNTACTIC}{role.name}" if role.direction else role.name,
                     direction=role.direction,
                     n=int(self.counts[:, column].sum()),
                     texts=int((self.counts[:, column] > 0).sum()),

@@ -30,8 +30,7 @@ from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 from attnviz.texts.batches import encode
-from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.texts.sources import source_kind
+from attnviz.texts.reading import open_corpus, read_texts, source_kind
 from attnviz.wording import counted
 
 SHOWN = 3  # hits, and failures, that a card shows

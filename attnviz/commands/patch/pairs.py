@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
-from attnviz.measures.decisions import naming_row
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import METRICS, STATES, answer_position, prediction_kind
@@ -18,9 +17,9 @@ from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.options import PATCH_METRICS
 from attnviz.run.passes import ModelInput
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.reading import Text, unread_columns
-from attnviz.texts.sources import source_kind
-from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
+from attnviz.texts.lines import naming_row
+from attnviz.texts.reading import Text, source_kind, unread_columns
+from attnviz.texts.tables import TABLES, PromptPair, Rows, is_table_folder, open_pairs, table_files
 from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -78,7 +77,7 @@ def read_pairs(
         )
     if path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
-    table = open_pairs(path)
+    table = open_pairs(Rows(path))
     sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in table_files(path))).hexdigest()
     return list(islice(table.pairs(), limit)), PairFile(path, sha256, tuple(unread_columns([table])))
 

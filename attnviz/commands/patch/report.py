@@ -16,13 +16,12 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, texts_needed
 from attnviz.measures.paths import READS, RUN
 from attnviz.models.head_ids import number_of
-from attnviz.present.documents import model_entry
+from attnviz.present.documents import model_entry, sample_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
-from attnviz.present.samples import first_lines, sample_entry
-from attnviz.present.tables import first_rows, notes
+from attnviz.present.tables import first_lines, first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
 

@@ -62,9 +62,9 @@ class CorpusRun:
         """Encode a sentence, or an example of GAP; None if a causal model's pronoun does not see both names."""
         checkpoint, parse = self.loop.checkpoint, self._parse
         if text.messages:
-            return rendered(text, checkpoint.tokenizer)
+            return rendered(text, checkpoint)
         if text.answer is None:
-            return ready(text, None if self.gold else parse)
+            return ready(rendered(text, checkpoint), None if self.gold else parse)
         pronoun, *names = text.spans
         ahead = any(name[1] > pronoun[0] for name in names)
         if ahead and checkpoint.architecture.causal:

@@ -91,7 +91,7 @@ class Profile(Result):
     @checked
     def source(self, role: str = "", *more: str) -> str:
         """One line: the model, the corpora (of one role, or of ``statistics``; default all), and ``more``."""
-        kinds = {"conllu", "txt", "table", "chats"}
+        kinds = {count.corpus.kind for count in self.corpora} - {"gap"}
         if not role:
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
@@ -99,7 +99,7 @@ class Profile(Result):
         elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
-            kinds = {"conllu"} if self.gold else {"txt", "table"}
+            kinds = {"conllu"} if self.gold else kinds - {"chats"}
         read = [
             f"{visible(count.corpus.path.name)} ({counted(count.texts, 'text')}, {counted(count.tokens, 'token')})"
             for count in self.corpora
@@ -123,7 +123,7 @@ def trees_in_words(gold: bool) -> str:
 @checked
 def profile_heads(
     model: Model | None,
-    paths: Sequence[str | Path],
+    texts: Any = (),
     *,
     repeats: bool = False,
     limit: int | None = None,
@@ -142,11 +142,12 @@ def profile_heads(
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
-    Arguments are the options of ``attnviz profile --help``. ``paths`` are texts (``.txt``, a text a line; a table
-    ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder of the library datasets), treebanks (``.conllu``,
-    gold trees), GAP ``.tsv`` (coreference), or chats (a table with ``messages``). Of encoder-decoders the encoder is
-    measured. With ``control`` a freshly initialised copy of the model is measured, too, on at most
-    :data:`CONTROL_TEXTS` texts of each corpus: a role that is evidence passes only above it.
+    Arguments are the options of ``attnviz profile --help``. ``texts`` are files or what is in memory, as of
+    :func:`attnviz.texts.reading.open_corpora`: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``,
+    ``.json``, ``.parquet``; a folder of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv``
+    (coreference), or chats (a table with ``messages``). Of encoder-decoders the encoder is measured. With ``control`` a
+    freshly initialised copy of the model is measured, too, on at most :data:`CONTROL_TEXTS` texts of each corpus: a
+    role that is evidence passes only above it.
 
     ``unfinished`` is a file in which to keep what was measured: the next call with the same settings goes on from
     there; delete it when you have saved the profile. ``progress`` is called for each corpus with how many of its texts
@@ -159,13 +160,13 @@ def profile_heads(
         CorpusError: a corpus cannot be read.
         VerificationError: the heads do not reproduce the model.
     """
-    if not paths and not repeats:
-        raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
-    if export and not {DUO_ATTENTION: repeats, HEADVIS: paths}[export]:
-        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     process = this_process()
     columns, opening = Columns.taken(reading)
-    corpora = open_corpora(paths, columns)
+    corpora = open_corpora(texts, columns)
+    if not corpora and not repeats:
+        raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
+    if export and not {DUO_ATTENTION: repeats, HEADVIS: corpora}[export]:
+        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     parse = find_parser(corpora, parser, syntax)
     checkpoint = open_for(process, model, opening).encoder
     of_words = [corpus.path for corpus in corpora if corpus.has_words_marked]
@@ -219,9 +220,9 @@ def profile_heads(
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
     if run is None:
         return None
-    texts = sampled_weights(run) if examples or export == HEADVIS else ()
+    sample = sampled_weights(run) if examples or export == HEADVIS else ()
     profile = _profile(run, fresh, weights, repeats, examples, listed and listed.name)
-    return replace(profile, texts=texts, export=export)
+    return replace(profile, texts=sample, export=export)
 
 
 def refuse_list(checkpoint: Checkpoint) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, interval_evidence, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -22,7 +22,7 @@ from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import why_not_linear, without_gradients
 from attnviz.run.corpus import SampledAttention
-from attnviz.run.sites import at_site, sites_of, taps
+from attnviz.run.sites import Site, recording, sites_of
 from attnviz.texts.batches import batch_of_ids
 from attnviz.texts.reading import read_texts
 
@@ -70,18 +70,18 @@ class KeptSuppression:
     def see(self, ids: Sequence[int]) -> Seen:
         """Run the model on one text, verified like all others."""
         batch = batch_of_ids(self._checkpoint, [ids])
-        inputs, patterns, final = dict[tuple[int, str], Tensor](), dict[int, Tensor](), list[Tensor]()
         layer, head = self._id
+        patterns = dict[int, Tensor]()
         sites = sites_of(self._checkpoint, ["residual", "source"], [layer])
-        with taps(sites, inputs.__setitem__), at_site(self._norm_module, "input", final.append):
+        with recording(sites | {(layer, "final"): Site(self._norm_module, "input")}) as seen:
             self._attention.run(batch, patterns.__setitem__)
-        values = attention.values(upcast(inputs[layer, "source"]), self._parameters)[0, head] - self._bias
+        values = attention.values(upcast(seen[layer, "source"]), self._parameters)[0, head] - self._bias
         return Seen(
             ids=batch.inputs["input_ids"][0],
-            entered=inputs[layer, "residual"][0],
+            entered=seen[layer, "residual"][0],
             pattern=patterns[layer][0, head],
             values=upcast(values),
-            final=final[-1][0],
+            final=seen[layer, "final"][0],
         )
 
     def count(self, seen: Seen) -> None:

@@ -1,5 +1,6 @@
 """What a paper's table is declared with, and what its measurement is given."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,14 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim
-from attnviz.commands.check.claims import Claim
+from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error
-from attnviz.measures.estimates import Interval, share_evidence
-from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import of_share
 from attnviz.measures.tallies import Tally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -26,6 +26,10 @@ from attnviz.texts.frequencies import read_frequencies, token_counts
 from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
+
+PROMPTS: dict[str, Any] = tomllib.loads(  # texts of our own, by paper
+    (Path(__file__).parents[3] / "data" / "paper_prompts.toml").read_text(encoding="utf-8")
+)
 
 OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
@@ -109,7 +113,7 @@ class PaperRun:
             with counting(tallies, batch, batch_weights(seed, batch, number)) as add:
                 loop.attention.run(batch, add)
 
-        loop.measure({}, count, prepared or (lambda text: ready(rendered(text, checkpoint.tokenizer), None)))
+        loop.measure({}, count, prepared or (lambda text: ready(rendered(text, checkpoint), None)))
         n_texts = sum(corpus.texts for corpus in loop.measured)
         if not n_texts:
             names = ", ".join(map(str, self.corpora))
@@ -191,4 +195,4 @@ def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
     if n_texts < MIN_TEXTS_SHARES:
         return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
     error = float(standard_error(samples[1:]))
-    return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
+    return {"interval": of_share(float(samples[0]), error, n_texts)}

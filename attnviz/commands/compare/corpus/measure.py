@@ -37,7 +37,7 @@ from attnviz.run.checks import Verification
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, open_for
 from attnviz.run.processes import Unfinished, joined_processes, own_file, this_process
 from attnviz.texts.batches import Batch, EncodedText, collate, encode, split_batch
-from attnviz.texts.reading import Corpus, Parser, Text, check_columns, find_parser, open_corpus, ready
+from attnviz.texts.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -148,8 +148,9 @@ class CorpusComparison(RoleComparison, OfHeads[HeadChange]):  # type: ignore[ove
 def compare_corpus(
     first: Model,
     second: Model,
-    corpus: str | Path,
+    corpus: Any,
     *,
+    labels: Any = None,
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
@@ -171,12 +172,13 @@ def compare_corpus(
 
     Models A and B of the same architecture, with as many layers and heads and the same tokenizer, are compared head by
     head, as before and after fine-tuning; any others role by role, with a :class:`RoleComparison` as the result. See
-    :data:`attnviz.models.opening.Model`. Of encoder-decoders the encoders alone are compared. Of two classifiers the
-    decisions are compared, too; ``label_column`` of a table has the right ones. ``tokenizer`` is for
-    models in memory; or, of two models by name, the name of the one that both lack. ``device``, ``device_map``,
-    ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all other arguments are as for
-    :func:`attnviz.profile_heads`. Under torchrun the texts are split over the processes; in all but the first the
-    result is None.
+    :data:`attnviz.models.opening.Model`. ``corpus`` is a file, or texts in memory
+    (:func:`attnviz.texts.reading.open_corpora`), perhaps with their right classes, ``labels``. Of encoder-decoders the
+    encoders alone are compared. Of two classifiers the decisions are compared, too; ``label_column`` of a table has the
+    right ones. ``tokenizer`` is for models in memory; or, of two models by name, the name of the one that both lack.
+    ``device``, ``device_map``, ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all
+    other arguments are as for :func:`attnviz.profile_heads`. Under torchrun the texts are split over the processes; in
+    all but the first the result is None.
 
     Raises:
         UsageError: options that the models cannot have, or a label column for models without classes.
@@ -186,8 +188,7 @@ def compare_corpus(
         VerificationError: the heads do not reproduce a model.
     """
     columns = Columns(text_column, pair_column, label_column)
-    file = open_corpus(Path(corpus), columns, refused=("gap", "chats"))
-    check_columns([file], columns)
+    file = open_one(corpus, columns, ("gap", "chats"), labels)
     parse = find_parser([file], parser, syntax)
     process = this_process()
     first, second = models = [
@@ -207,8 +208,13 @@ def compare_corpus(
         opened.append(checkpoint)
     a, b = opened
     why_not = why_not_compared(a, b)
-    if label_column is not None and why_not:
-        raise UsageError(f"--label-column (label_column=...) is for two models with the same classes: {why_not}.")
+    if why_not and (label_column is not None or labels is not None):
+        raise UsageError(
+            f"--label-column (label_column=..., labels=...) is for two models with the same classes: {why_not}."
+        )
+    like = shape_of(a) == shape_of(b)
+    if file.kind == "ids" and not like:
+        raise UsageError("token ids are of one tokenizer: expected texts to compare models of unlike shape.")
     parse = parse if a.architecture.has_words and b.architecture.has_words else None
     identity = {
         "attnviz": __version__,
@@ -234,7 +240,7 @@ def compare_corpus(
         warn=report_once(warn),
     )
     with joined_processes(process):
-        return _Run(loop, parse, b.encoder, like=shape_of(a) == shape_of(b)).result()
+        return _Run(loop, parse, b.encoder, like=like).result()
 
 
 class _Run:
@@ -256,7 +262,7 @@ class _Run:
 
     def prepared(self, text: Text) -> Text | None:
         """The text with its relations; None where it is too short or too long, also for a B of another shape."""
-        known = ready(text, self.parse)
+        known = ready(rendered(text, self.loop.checkpoint), self.parse)
         if known is None or self.like:
             return known
 
