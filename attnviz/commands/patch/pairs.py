@@ -150,10 +150,10 @@ def paired_inputs(
                 inputs.positions.append((positions, positions))
             if each and not at and not spans:
                 inputs.positions.append((tuple(range(len(clean))), tuple(range(len(clean)))))
-    places = sorted(set(inputs.positions), key=lambda both: len(both[0]))
-    if each and len(places) > 1:
+    unlike = sorted(set(inputs.positions), key=lambda both: len(both[0]))
+    if each and len(unlike) > 1:
         where = "prompts of as many tokens"
-        found = f"{len(places[0][0])} and {len(places[-1][0])}"
+        found = f"{len(unlike[0][0])} and {len(unlike[-1][0])}"
         if at:
             where, found = "the tokens of --at (at=...) at the same positions of all prompts", "others"
         raise UsageError(

@@ -59,8 +59,9 @@ def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> li
             continue
         n_heads, n_kv_heads = checkpoint.architecture.head_counts(checkpoint.config, layer)
         heads = [head.head for head in selected if head.layer == layer]
-        numbers = {LAYER: [None], HEAD: heads, KV_HEAD: [head * n_kv_heads // n_heads for head in heads]}[kind]
-        parts += [Part(layer, number) for number in dict.fromkeys(numbers)]
+        if kind == KV_HEAD:
+            heads = [head * n_kv_heads // n_heads for head in heads]
+        parts += [Part(layer)] if kind == LAYER else [Part(layer, head) for head in dict.fromkeys(heads)]
     if lacking and (selections or not parts):
         raise lacking[0]
     return parts
@@ -121,8 +122,8 @@ class PatchedPasses:
                         self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into.inputs)[:, :, 0, 0]
                 if self.repairs is not None:
                     _, place = self._places(into)
-                    at = None if place is None else place >= 0
-                    self.repairs.add(clean.inputs, clean.kept, corrupt.kept, _heads(parts), at)
+                    where = None if place is None else place >= 0
+                    self.repairs.add(clean.inputs, clean.kept, corrupt.kept, _heads(parts), where)
 
     def _passes(self, parts: Sequence[Part], into: Pass, donor: KeptPass) -> Iterator[tuple[list[int], Tensor]]:
         """Yield numbers of parts and final states with each patched, [n_parts * rows, n, d_model]."""
