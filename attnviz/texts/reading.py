@@ -415,16 +415,7 @@ def _sentence(words: Sequence[_TreeWord], number: int, id: str | None) -> Text:
 
 
 def _gap_examples(corpus: Corpus) -> Iterator[Text]:
-    for i, (place, line) in enumerate(filled_lines(corpus.path)):
-        row = line.split("\t")
-        if i == 0:
-            if row != _GAP_COLUMNS:
-                expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
-                raise broken(place, expected, as_found(" ".join(row)))
-            continue
-        if len(row) != len(_GAP_COLUMNS):
-            raise broken(place, f"{len(_GAP_COLUMNS)} columns with tabs between", str(len(row)))
-        cells = dict(zip(_GAP_COLUMNS, row, strict=True))
+    for place, cells in corpus.rows.read():
         spans = []
         for column in ("Pronoun", "A", "B"):  # where the pronoun or name of a column stands in the text
             mention, offset = cells[column], cells[f"{column}-offset"]
@@ -442,10 +433,13 @@ def _gap_examples(corpus: Corpus) -> Iterator[Text]:
             if value not in {"TRUE", "FALSE"}:
                 raise broken(place, f"TRUE or FALSE in {column}", as_found(cells[column]))
         if right.count("TRUE") == 1:
-            answer = right.index("TRUE")
-            number = place.line - 2
             yield Text(
-                text=cells["Text"], spans=tuple(spans), place=place, number=number, id=cells["ID"], answer=answer
+                text=cells["Text"],
+                spans=tuple(spans),
+                place=place,
+                number=place.line - 2,
+                id=cells["ID"],
+                answer=right.index("TRUE"),
             )
 
 

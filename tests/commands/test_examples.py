@@ -20,7 +20,7 @@ from attnviz.profiles.examples import (
     parts_of_text,
     stored_examples,
 )
-from attnviz.run.processes import Process, Unfinished
+from attnviz.run.processes import Process
 from attnviz.texts.reading import open_corpus
 from tests.support import corpora
 from tests.support.long_runs import gathered_here, interrupting, quiet_loop
@@ -50,11 +50,10 @@ def every(model, paths):
     roles = [replace(role, holds=True) for role in found.roles]
 
     def measure(process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
-        kept = Unfinished(unfinished, {})
-        options = {"process": process or Process(), "unfinished": kept, "progress": progress}
+        options = {"process": process or Process(), "unfinished": unfinished, "progress": progress}
         loop = quiet_loop(model, map(open_corpus, paths), batch_size=batch_size, **options)
-        run = CorpusRun(loop, None, None)
-        return find_examples(run, roles, 3) if run.measure(repeats=False) else None
+        run = CorpusRun(loop)
+        return find_examples(run, roles, 3) if run.measure() else None
 
     return measure
 
