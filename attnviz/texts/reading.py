@@ -178,10 +178,9 @@ def open_corpora(
 
     UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
     """
-    sources = list(sources_of(given))
     corpora = [
         open_corpus(rows.path, columns, refused) if rows.content is None else _in_memory(rows, columns, refused)
-        for rows in sources
+        for rows in sources_of(given)
     ]
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
@@ -192,12 +191,7 @@ def open_corpora(
     return tuple(corpora)
 
 
-def open_one(
-    given: Any,
-    columns: Columns,
-    refused: Sequence[str] = (),
-    labels: Any = None,
-) -> Corpus:
+def open_one(given: Any, columns: Columns, refused: Sequence[str] = (), labels: Any = None) -> Corpus:
     """The only corpus of :func:`open_corpora`; UsageError for none or several."""
     corpora = open_corpora(given, columns, refused, labels)
     if len(corpora) != 1:
