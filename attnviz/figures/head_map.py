@@ -11,7 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
+from attnviz.figures.matrix import (
+    Array,
+    Cells,
+    Labels,
+    cell_points,
+    draw_matrix,
+    label_pixels,
+    label_size,
+    name_axis,
+    write_numbers,
+    write_texts,
+)
 from attnviz.figures.page import (
     MARGIN,
     PIXEL,
@@ -33,6 +44,7 @@ _CELL = (0.42, 0.25)
 _AXES, _BAR, _NAME = 0.35, 0.55, 0.2
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
+_LEAST_ROW, _MOST_ROWS = 0.05, 8.0  # inches of a row with a name, and about of all
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,9 @@ class HeadMap(ColourScale):
     legend: tuple[Artist, ...] = ()  # legend of categorical colours
     # extra columns at the right, such as layer means: name and [n_layers] values
     beside: tuple[tuple[str, Array], ...] = ()
+    rows: tuple[str, ...] = ()  # names of rows, and of columns; empty for the numbers of layers and of heads
+    columns: tuple[str, ...] = ()
+    axes: tuple[str, str] = ("layer", "head")  # what rows and columns are
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,10 @@ def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Fi
             cell = _TEXT_HEIGHT if fits else _cell_width(head_map)
         bar = _BAR + (0.15 if head_map.reference else 0.0) if head_map.bar else 0.0
         legend = legend_height(head_map.legend, width) if head_map.legend else 0.0
-        heights.append(len(head_map.values) * cell + _AXES + _NAME * len(lines) + bar + legend)
+        if head_map.rows:  # many heads on one page
+            cell = min(cell, max(_LEAST_ROW, _MOST_ROWS / len(head_map.rows)))
+        below = label_pixels(head_map.columns, label_size(72 * across)) / DPI if head_map.columns else 0.0
+        heights.append(len(head_map.values) * cell + _AXES + below + _NAME * len(lines) + bar + legend)
     page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []
@@ -156,10 +174,14 @@ def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) ->
         fontsize=7,
         color=text_colour(style, "ytick.color"),
     )
+    for axis, names, cell in ((ax.yaxis, head_map.rows, height), (ax.xaxis, head_map.columns, width)):
+        if names:
+            name_axis(axis, Labels(names, (False,) * len(names)), len(names), cell, 1, style)
     ax.tick_params(length=0, pad=3)
     ink = text_colour(style, "axes.labelcolor")
-    ax.set_xlabel("head", fontsize=8, color=ink, labelpad=2)
-    ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
+    row, column = head_map.axes
+    ax.set_xlabel(column, fontsize=8, color=ink, labelpad=2)
+    ax.set_ylabel(row, fontsize=8, color=ink, labelpad=2)
     if name:
         ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
     return cells

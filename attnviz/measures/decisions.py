@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -23,6 +23,11 @@ class Decision(NamedTuple):
     probability: float
     logits: tuple[float, ...]  # of all classes
     right: bool | None = None  # whether it is the text's label; None without one
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """How documents name it."""
+        return self._asdict() | {"logits": list(self.logits)}
 
 
 def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()) -> list[Decision]:

@@ -215,13 +215,13 @@ def _cosine_distance(before: Prediction, after: Prediction) -> Tensor:
 
 
 def _distance(before: Prediction, after: Prediction) -> Tensor:
-    return (upcast(after.states) - upcast(before.states)).norm(dim=-1)
+    moved: Tensor = (upcast(after.states) - upcast(before.states)).norm(dim=-1)
+    return moved
 
 
 def _decided_otherwise(before: Prediction, after: Prediction) -> Tensor:
     """1 where the most probable class is another one."""
-    other: Tensor = after.log_probabilities.argmax(-1) != before.labels
-    return other
+    return after.log_probabilities.argmax(-1) != before.labels
 
 
 @dataclass(frozen=True)

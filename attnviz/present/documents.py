@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
     from attnviz.run.checks import LayerCheck, Verification
+    from attnviz.run.passes import SampleVerification
 
 
 CAPTIONS = "captions.md"
@@ -115,6 +116,12 @@ def verification_entry(
             for check in verification.layers
         ],
     }
+
+
+def sample_entry(sample: "SampleVerification") -> dict[str, Any]:
+    """What was verified of passes that are resumed."""
+    errors = {"values_error": sample.values_error, "resumed_error": sample.resumed_error}
+    return verification_entry(sample.attention) | {"rows_verified": sample.n_inputs} | errors
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:

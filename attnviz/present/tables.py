@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
     from attnviz.run.checks import Verification
+    from attnviz.run.passes import SampleVerification
 
 
 _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
@@ -171,6 +172,17 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
         f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
         f"{verification.level} of 4: {errors}{more}.{_how_checked(verification, model)}",
     )
+
+
+def first_lines(source: str, what: str, sample: "SampleVerification", model: "Checkpoint", noun: str | None) -> Text:
+    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
+    more = ""
+    if noun:
+        more = (
+            f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
+            f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
+        )
+    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
 
 
 def checked_line(verification: "Verification", model: "Checkpoint") -> Text:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnviz.errors import TextError
+from attnviz.errors import TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import language_prefix, tokens_of_ids
 from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.run.record import running_plainly
+from attnviz.texts.reading import DecoderTarget, Text
 from attnviz.wording import counted, visible
 
 MOST_NEW_TOKENS = 40  # the default limit of a generated target
@@ -42,6 +43,44 @@ def target_tokens(
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
     return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
+
+
+def with_targets(
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    target: str | None,
+    truncate: bool,
+    max_new_tokens: int | None,
+    tell: Callable[[int, int], None],
+    warn: Callable[[str], None],
+) -> Sequence[Text]:
+    """Texts with targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
+
+    ``warn`` is called for each text of a corpus that is left out. UsageError for one target of several texts, TextError
+    where a given text cannot be read, or the model cannot generate.
+    """
+    if not checkpoint.stacks:
+        return texts
+    n = len(texts)
+    targets = list[Text]()
+    if target is not None and n != 1:
+        raise UsageError(
+            f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
+            "target for each."
+        )
+    for number, text in enumerate(texts, 1):
+        try:
+            tokens = checkpoint.tokenize(text.text, truncate=truncate)
+            read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
+        except TextError as error:
+            if text.given_alone or checkpoint.language_head is None:
+                raise
+            warn(f"{text.place}: left out: {error}")
+        else:
+            cut = read.tokens.truncated > 0
+            targets.append(replace(text, target=DecoderTarget(read.text, read.predicted, cut)))
+        tell(number, n)
+    return targets
 
 
 def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:

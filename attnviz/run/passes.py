@@ -5,7 +5,7 @@ text gives as many inputs as it has tokens to mask. Of a text that is classified
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +34,6 @@ _FULL, _SLACK = 0.97, 1
 
 _LOGITS = 2**26  # predictions times vocabulary of a batch: 256 MiB of probabilities in float32
 _VERIFIED = 8  # least number of verified inputs; after these one batch in EVERY is verified
-_AT_ONCE = 2048  # least tokens of a resumed pass, which runs several copies of a small batch
 _LOGITS_COMPARED = 8  # positions of the first input of a verified batch whose logits are the whole model's
 
 Tell = Callable[[int, int], None]  # progress callback: texts or inputs done, and their total
@@ -91,9 +90,14 @@ class Passes:
     All is called inside :func:`attnviz.run.edit.running`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, has_logits: bool = True) -> None:
-        """``has_logits``: whether positions of inputs predict tokens or classes; those of the sample are compared."""
-        self._checkpoint, self._has_logits = checkpoint, has_logits
+    def __init__(
+        self, checkpoint: Checkpoint, has_logits: bool = True, sites: Collection[tuple[int, str]] = ()
+    ) -> None:
+        """``has_logits``: whether positions of inputs predict tokens or classes; those of the sample are compared.
+
+        ``sites`` are kept, and passes are resumed so that they can be edited.
+        """
+        self._checkpoint, self._has_logits, self._sites = checkpoint, has_logits, sites
         self._attention = SampledAttention(checkpoint)
         self._tolerance = checkpoint.tolerance.output
         self._errors = {"values_error": 0.0, "resumed_error": 0.0}
@@ -123,7 +127,7 @@ class Passes:
         return self._run(batch, verify and other.sampled, resumed=False)
 
     def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = True) -> Pass:
-        kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
+        kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, self._sites, inside=sampled)
         if sampled:
             self.verify(inputs, kept, resumed)
         return Pass(inputs, kept, sampled)
@@ -149,7 +153,7 @@ class Passes:
             expected = attention.gated(weighted, x[:, chunk], parameters).transpose(1, 2)[valid[:, chunk]]
             if not len(expected):  # padding alone
                 return
-            removed = kept.o_proj[layer]
+            removed = kept.values[layer, "z"]
             difference = removed[:, chunk][valid[:, chunk]].reshape(expected.shape) - expected
             by_head = difference.abs().amax((0, 2))
             head = HeadId(layer, int(by_head.nan_to_num(nan=torch.inf).argmax()))
@@ -162,8 +166,10 @@ class Passes:
             at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
             first = {name: tensor[:1] for name, tensor in batch.inputs.items()}
             check_logits(checkpoint, first, kept.final[0, at], at)
-        for layer in checkpoint.layers if resumed else ():
-            again = edit.resume(checkpoint, kept, layer)[batch.predicting]
+        attending = any(name in edit.BEFORE_Z for _, name in self._sites)
+        layers = dict.fromkeys([*checkpoint.layers, *(layer for layer, _ in self._sites)])
+        for layer in layers if resumed else ():
+            again = edit.resume(checkpoint, kept, layer, attending=attending)[batch.predicting]
             what = (
                 f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
                 "they differ"
@@ -217,28 +223,6 @@ def recorded_passes(
         yield batch, seen
 
 
-def resumed_passes(
-    checkpoint: Checkpoint, unchanged: Pass, replacement: edit.Replacement, wanted: Sequence[HeadSet]
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield numbers of sets of heads, and the final states of the batch without each, [n_sets * rows, n, d_model].
-
-    Sets of one first layer share passes.
-    """
-    by_layer: dict[int, list[int]] = {}
-    for number, heads in enumerate(wanted):
-        by_layer.setdefault(min(heads).layer, []).append(number)
-    tensors = unchanged.inputs.batch.inputs
-    masks = [tensors[name] for name in ("attention_mask", "decoder_attention_mask") if name in tensors]
-    copies = max(1, _AT_ONCE // masks[0].numel())
-    for layer, numbers in by_layer.items():
-        for first in range(0, len(numbers), copies):
-            some = numbers[first : first + copies]
-            variants = [wanted[number] for number in some]
-            with edit.removed_heads(checkpoint, variants, replacement, *masks):
-                final = edit.resume(checkpoint, unchanged.kept, layer, len(some))
-            yield some, final
-
-
 def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Tell) -> list[Tensor]:
     """Mean weighted values of all heads over all tokens, special ones too, a layer each [n_heads, d_head], float64."""
     sums: list[Tensor | float] = [0.0] * checkpoint.n_layers
@@ -247,7 +231,6 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
         for inputs_of_batch, kept, _ in Passes(checkpoint).each(inputs, batch_size, tell, verify=False):
             for layer in checkpoint.layers:
                 valid = inputs_of_batch.batch.queries(layer)
-                sums[layer] = sums[layer] + kept.o_proj[layer][valid].double().sum(0).cpu()
+                sums[layer] = sums[layer] + kept.values[layer, "z"][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
-    means = [torch.as_tensor(of_layer) / n for of_layer, n in zip(sums, tokens, strict=True)]
-    return [mean.reshape(checkpoint.n_heads_of(layer), -1) for layer, mean in enumerate(means)]
+    return [torch.as_tensor(of_layer) / n for of_layer, n in zip(sums, tokens, strict=True)]

@@ -66,7 +66,7 @@ def test_each_head_removed_does_what_edited_weights_do(kind, method):
     assert result.kind == kind
     if kind != STATES:
         losses = [cross_entropy(*predictions(model, tokenizer, text), reduction="none") for text in TEXTS]
-        assert result.clean_loss == pytest.approx(torch.cat(losses).mean().item(), abs=SUMS_32)
+        assert result.clean["loss"] == pytest.approx(torch.cat(losses).mean().item(), abs=SUMS_32)
     assert {head.id for head in result.heads} == set(all_heads(3, 4))
     for head in result.heads:
         expected = effects_of(model, without(model, tokenizer, [head.id], method), tokenizer)
@@ -116,7 +116,7 @@ def test_the_load_bearing_head_comes_first(kind, method):
     else:
         (model, tokenizer), texts = ablations.copying_bert(pairs), [" ".join(pair * 6) for pair in pairs]
     result = ablate(texts, model, tokenizer=tokenizer, method=method, curve=False)
-    assert result.clean_loss < 1
+    assert result.clean["loss"] < 1
     first, *idle = result.heads
     assert first.id == HeadId(0, 0)
     assert first.damage["loss"].value > 0.3
@@ -128,7 +128,7 @@ def test_neither_padding_nor_order_changes_anything(kind):
     model, tokenizer = KINDS[kind]()
     for texts, batch_size in ((TEXTS, 1), (TEXTS[::-1], 3)):
         other = ablate(texts, model, tokenizer=tokenizer, curve=False, batch_size=batch_size)
-        assert other.clean_loss == pytest.approx(small(kind).clean_loss, abs=SUMS_32)
+        assert other.clean["loss"] == pytest.approx(small(kind).clean["loss"], abs=SUMS_32)
         same_numbers(other, small(kind, "mean"))
 
 
@@ -279,7 +279,7 @@ def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states():
     model, tokenizer = KINDS[MASKED]()
     tokenizer.mask_token = None
     result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L0H0"], curve=False)
-    assert (result.kind, result.clean_loss) == (STATES, None)
+    assert (result.kind, result.clean) == (STATES, {})
 
 
 TREES, REPEATS, PAIR = {"role": "obj"}, {"repeats": True}, {"answer": " away", "foil": " house"}

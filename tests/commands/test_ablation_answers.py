@@ -46,8 +46,8 @@ def test_the_difference_falls_as_in_the_model_without_the_head(kind):
     result = attnviz.ablate(text, model, tokenizer=tokenizer, method="zero", foil=foil, curve=False, **names)
     assert result.kind == "answer"
     clean = difference(kind, model, tokenizer, text, answer, foil)
-    assert result.clean_difference == pytest.approx(clean, abs=SUMS_32)
-    assert result.document()["measured"]["logit_difference"] == result.clean_difference
+    assert result.clean["logit_difference"] == pytest.approx(clean, abs=SUMS_32)
+    assert result.document()["measured"]["logit_difference"] == result.clean["logit_difference"]
     falls = [head.damage["logit_difference"].value for head in result.heads]
     assert falls == sorted(falls, key=abs, reverse=True)  # what works against the answer matters, too
     for head, fall in zip(result.heads, falls, strict=True):
@@ -72,7 +72,7 @@ def test_a_table_has_an_answer_and_a_foil_for_each_text(name, tmp_path):
 
     rows = [("the cat that i saw ran", " away", " house"), ("one two", " three", " four")]
     expected = [difference("gpt2", model, tokenizer, *row) for row in rows]
-    assert ablate(*rows).clean_difference == pytest.approx(sum(expected) / 2, abs=SUMS_32)
+    assert ablate(*rows).clean["logit_difference"] == pytest.approx(sum(expected) / 2, abs=SUMS_32)
     with pytest.raises(UsageError):
         ablate(*rows, answer=" away", foil=" house")
     line = 1 if name.endswith("jsonl") else 2
@@ -130,7 +130,7 @@ def test_a_function_of_the_logits_falls_as_with_plain_hooks(options):
     result = attnviz.ablate(texts, model, tokenizer=tokenizer, method="zero", curve=False, metric=metric, **options)
     clean = mean_score()
     assert (result.kind, result.metrics[0].name, result.options["metric"]) == ("function", "metric", "metric")
-    assert result.clean_metric == pytest.approx(clean, abs=1e-5)
+    assert result.clean["metric"] == pytest.approx(clean, abs=1e-5)
     assert [rows[text]["answer"] for text in texts] == [options.get("answer")] * 2
     falls = []
     for block, layer in enumerate(model.transformer.h):
@@ -149,7 +149,7 @@ def test_a_function_of_the_logits_falls_as_with_plain_hooks(options):
     assert max(map(abs, falls)) > 1e-2
     (entry,) = [entry for entry in result.document()["heads"] if entry["id"] == str(result.heads[0].id)]
     assert entry["metric"]["value"] == result.heads[0].damage["metric"].value
-    assert result.document()["measured"]["metric"] == result.clean_metric
+    assert result.document()["measured"]["metric"] == result.clean["metric"]
 
 
 def raising(logits: torch.Tensor, row: Any) -> torch.Tensor:
@@ -185,4 +185,4 @@ def test_a_function_without_a_gradient_measures_a_classifier():
     options = {"tokenizer": tokenizer, "label": "good", "gradient": False, "curve": False}
     result = attnviz.ablate(TEXTS["classifier"][0], model, metric=is_right, **options)
     decision = attnviz.ablate(TEXTS["classifier"][0], model, **options).decisions[0]
-    assert result.clean_metric == float(decision.right)
+    assert result.clean["metric"] == float(decision.right)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from attnviz import ablate, analyze, compare, head_outputs, rollout
-from attnviz.commands.ablate import inputs
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
+from attnviz.run import generate
 from attnviz.run.generate import TargetTokens, target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
@@ -197,7 +197,7 @@ def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, 
     ids, labels = (torch.tensor([tokenizer(each).input_ids]) for each in (SOURCE, TARGET))
     with torch.no_grad():
         clean = float(whole(input_ids=ids, labels=labels).loss)
-    assert found.clean_loss == pytest.approx(clean, abs=SUMS_32)
+    assert found.clean["loss"] == pytest.approx(clean, abs=SUMS_32)
     for head in ("E1H2", "D0H1", "D2H3", "X1H0", "X2H3"):
         expected = loss_without(whole, checkpoint, head, method, SOURCE, TARGET)
         assert found.head(head).damage["loss"].value == pytest.approx(expected - clean, abs=SUMS_32 * clean), head
@@ -214,7 +214,7 @@ def test_batches_with_padding_in_both_texts_change_nothing(models, family, monke
         target = targets[tuple(tokens.ids)]
         return TargetTokens(target, tokens, True, checkpoint.tokenize(target, target=True).ids)
 
-    monkeypatch.setattr(inputs, "target_tokens", given)
+    monkeypatch.setattr(generate, "target_tokens", given)
     options: dict[str, Any] = {"method": "uniform", "select": ["E0", "D1", "X"]}
     alone, together = (ablate([SHORT, SOURCE], models[family], batch_size=size, **options) for size in (1, 2))
     for one, other in zip(alone.heads, together.heads, strict=True):
@@ -236,7 +236,7 @@ def test_the_loss_is_on_the_tokens_that_were_generated(models, tokenizer, family
     source, labels = torch.tensor([tokenizer(SOURCE).input_ids]), torch.tensor([read.predicted])
     with torch.no_grad():
         expected = float(whole(input_ids=source, labels=labels).loss)
-    assert found.clean_loss == pytest.approx(expected, abs=SUMS_32)
+    assert found.clean["loss"] == pytest.approx(expected, abs=SUMS_32)
 
 
 def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):

@@ -154,7 +154,7 @@ def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypat
     def spoiled(self: Any, inputs: Any, kept: Any, resumed: bool) -> None:
         seen.append(inputs.inputs[0].item.source.text)
         if len(seen) > 1:
-            kept.o_proj[1][0, 2] += 0.1
+            kept.values[1, "z"][0, 2] += 0.1
         verify(self, inputs, kept, resumed)
 
     assert attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt).verified.n_inputs == 2

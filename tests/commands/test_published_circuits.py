@@ -10,8 +10,8 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.commands.check.papers import mcdougall_2023, wang_2022, wu_2024
-from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import PairedInputs, paired_inputs
+from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import AttnvizError
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.paths import receiver_named
@@ -253,7 +253,7 @@ def test_an_effect_is_that_of_plain_hooks(
     checkpoint = from_loaded(circuit(tokenizer), tokenizer)
     inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
     passes = PatchedPasses(checkpoint, inputs, "logit_difference", False, receiver, unrelated=False, networks="run")
-    passes.run([sender], 1, lambda *_: None)
+    passes.run([Part(*sender)], 1, lambda *_: None)
     (clean,), (corrupt,) = inputs.clean, inputs.corrupt
     (answer,), (foil,), end = clean.labels, clean.foils, clean.positions[0]
     monkeypatch.setattr(test_paths, "BASE", torch.tensor([clean.item.ids]))

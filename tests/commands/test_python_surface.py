@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from transformers import GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.ablate.inputs import role_names
 from attnviz.commands.check.claims import read_claims
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
+from attnviz.measures.role_tokens import role_tokens
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.options import DrawingOptionNames, ViewOptionNames
@@ -209,7 +209,7 @@ def test_an_estimate_is_a_number():
 
 def test_subject_and_object_are_names_of_relations_too(tmp_path: Path):
     assert ids_and_names("Subject, L0H1") == (["L0H1"], ["nsubj"])
-    assert role_names(["object", "det"]) == ["obj", "det"]
+    assert {each.name for each in role_tokens(["object", "det"], False)} == {"obj", "det"}
     path = tmp_path / "claims.toml"
     path.write_text('[[claim]]\nhead = "L0H0"\nrole = "subject"\n', encoding="utf-8")
     assert read_claims(path)[0][0].what == "syntactic:nsubj"

@@ -297,7 +297,7 @@ def test_a_classifier_of_pairs_is_measured_on_a_table(tmp_path: Path) -> None:
         read = tokenizer(text, pair, return_tensors="pt", return_token_type_ids=True)
         with torch.no_grad():
             losses.append(-float(model(**read).logits[0].log_softmax(-1)[names.index(label)]))
-    assert result.clean_loss == pytest.approx(sum(losses) / 2, abs=SUMS_32)
+    assert result.clean["loss"] == pytest.approx(sum(losses) / 2, abs=SUMS_32)
     causal: dict[str, Any] = {"tokenizer": gpt2_tokenizer(), "text_column": "premise", "label_column": "gold"}
     with pytest.raises(UsageError, match="label"):
         attnviz.ablate(path, sharp_gpt2(), **causal)

@@ -4,20 +4,21 @@ A sample of the batches is compared with the reference attention, and with the m
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import RoleTokens
 from attnviz.measures.decisions import Decision, decisions
 from attnviz.measures.intervals import Estimate, TextSamples
 from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, Metric
+from attnviz.measures.role_tokens import RoleTokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.profiles.parts import SYNTACTIC
 from attnviz.run import edit
-from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell, resumed_passes
+from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
 
 MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
@@ -95,7 +96,7 @@ class Removals:
         inputs: Sequence[ModelInput],
         metrics: Sequence[Metric],
         weights: Sequence[Tensor],
-        replacement: edit.Replacement,
+        removal: edit.Removal,
         samples: TextSamples,
         batch_size: int,
     ) -> None:
@@ -104,11 +105,11 @@ class Removals:
         The first sum is of all positions, then come those of the queries and of the matches of each role.
         """
         self._checkpoint, self._inputs, self._metrics, self._weights = checkpoint, inputs, metrics, weights
-        self._replacement, self._samples, self._batch_size = replacement, samples, batch_size
+        self._removal, self._samples, self._batch_size = removal, samples, batch_size
         self.passes = Passes(checkpoint, has_logits=metrics[0].of_predictions)
         self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums]
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
-        self.clean: dict[str, float] = {}  # scores of the unchanged model by metric, means over positions
+        self.clean: dict[str, float] = {}  # loss or scores of the unchanged model, means over positions
         self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
 
     def run(self, sets: Sequence[HeadSet], tell: Tell, *on_batch: Callable[[Pass, BatchMetrics], None]) -> None:
@@ -123,7 +124,8 @@ class Removals:
                 inputs, final = unchanged.inputs, unchanged.kept.final
                 texts = torch.tensor(inputs.texts)
                 metrics = BatchMetrics(self._checkpoint, inputs, final, self._weights, self._metrics)
-                for numbers, without in resumed_passes(self._checkpoint, unchanged, self._replacement, sets):
+                variants = [self._removal.edits(heads, inputs.batch.inputs) for heads in sets]
+                for numbers, without in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
                 for call in on_batch:
                     call(unchanged, metrics)
@@ -136,6 +138,8 @@ class Removals:
                     decided = decisions(self._checkpoint.classifier, final[range(len(read)), read], right)
                     self.decisions |= dict(zip(inputs.texts, decided, strict=True))
         self.clean = {name: score / float(self.counts[:, 0].sum()) for name, score in clean.items()}
+        if "loss" in self.clean:
+            self.clean["loss"] *= -1
         self.sums |= dict(zip(sets, sums, strict=True))
 
     def ranked_heads(
@@ -143,7 +147,8 @@ class Removals:
     ) -> tuple[HeadEffect, ...]:
         """Heads by their rank by a metric, that which matters most first; ``importance`` by gradients."""
         heads = [head for of_set in self.sums if len(of_set) == 1 for head in of_set]
-        damage = dict(zip(heads, self._of_all([self._alone(head) for head in heads]), strict=True))
+        estimates = self._estimates([self._alone(head)[:, 0] for head in heads], self.counts[:, :1])
+        damage = dict(zip(heads, estimates, strict=True))
         size = abs if order_by in (DIFFERENCE, OF_FUNCTION.name) else float
         ranked = sorted(heads, key=lambda head: (-size(damage[head][order_by].value), head))
         of_roles = self._of_roles(heads, roles, order_by)
@@ -160,10 +165,9 @@ class Removals:
 
     def of_sets(self, sets: Sequence[HeadSet]) -> list[SetEffect]:
         """Effects of sets beside their heads one at a time; intervals hold together for all sets."""
-        together = [self.sums[heads] for heads in sets]
-        singles = [torch.stack([self._alone(head) for head in heads]).sum(0) for heads in sets]
-        excess = [both - alone for both, alone in zip(together, singles, strict=True)]
-        effects = zip(*map(self._of_all, (together, singles, excess)), strict=True)
+        together = [self.sums[heads][:, 0] for heads in sets]
+        singles = [torch.stack([self._alone(head)[:, 0] for head in heads]).sum(0) for heads in sets]
+        effects = self._compared(together, singles, self.counts[:, :1])
         return [SetEffect(tuple(sorted(heads)), *of_set) for heads, of_set in zip(sets, effects, strict=True)]
 
     def curve(self, order: Sequence[HeadId], seed: int, tell: Tell) -> Curve:
@@ -184,10 +188,6 @@ class Removals:
         """Without one head, [n_texts, n_sums, n_metrics]."""
         return self.sums[frozenset([head])]
 
-    def _of_all(self, sums: Sequence[Tensor]) -> list[dict[str, Estimate]]:
-        """Estimates by metric of all positions, from sums [n_texts, n_sums, n_metrics] of each row."""
-        return self._estimates([of_row[:, 0] for of_row in sums], self.counts[:, :1])
-
     def _estimates(self, sums: Sequence[Tensor], counts: Tensor) -> list[dict[str, Estimate]]:
         """Estimates by metric of the rows of a table, whose intervals hold together.
 
@@ -200,6 +200,13 @@ class Removals:
                 row[metric.name] = estimate
         return rows
 
+    def _compared(
+        self, sums: Sequence[Tensor], others: Sequence[Tensor], counts: Tensor
+    ) -> Iterator[tuple[dict[str, Estimate], ...]]:
+        """For each row the estimates of its sums, of the other ones, and of their difference."""
+        differences = [of_row - other for of_row, other in zip(sums, others, strict=True)]
+        return zip(*(self._estimates(each, counts) for each in (sums, others, differences)), strict=True)
+
     def _of_roles(
         self, heads: Sequence[HeadId], roles: Sequence[RoleTokens], order_by: str
     ) -> dict[HeadId, list[RoleEffect]]:
@@ -211,15 +218,13 @@ class Removals:
             for column, role in zip(range(1, self.counts.shape[1], 2), roles, strict=True)
             if self.counts[:, column].any()
         ]
-        columns = [column for _, _, column in rows]
-        counts = self.counts[:, columns]  # as many matches, whose sums come next
         queries, others = ([self._alone(head)[:, at + side] for head, _, at in rows] for side in (0, 1))
-        differences = [query - other for query, other in zip(queries, others, strict=True)]
-        estimated = (self._estimates(sums, counts) for sums in (queries, others, differences))
-        for (head, role, column), on_queries, on_others, difference in zip(rows, *estimated, strict=True):
+        counts = self.counts[:, [column for _, _, column in rows]]  # as many matches, whose sums come next
+        estimated = self._compared(queries, others, counts)
+        for (head, role, column), (on_queries, on_others, difference) in zip(rows, estimated, strict=True):
             effects[head].append(
                 RoleEffect(
-                    role=role.role,
+                    role=f"{SYNTACTIC}{role.name}" if role.direction else role.name,
                     direction=role.direction,
                     n=int(self.counts[:, column].sum()),
                     texts=int((self.counts[:, column] > 0).sum()),

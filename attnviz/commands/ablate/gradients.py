@@ -66,7 +66,7 @@ class GradientTally:
             of_gates = self._by_layer(kept, gradient)
         else:
             gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
-            with torch.enable_grad(), edit.gated_heads(model, dict(enumerate(gates))):
+            with torch.enable_grad(), edit.edited(model, [[edit.gated(*gate) for gate in enumerate(gates)]]):
                 of_gates = torch.autograd.grad(edit.run_model(model, kept.inputs), gates, gradient)
         widest = max(self._n_heads)
         stacked = torch.stack([pad(of_gate.double().cpu(), (0, widest - of_gate.shape[1])) for of_gate in of_gates], 1)
@@ -81,7 +81,7 @@ class GradientTally:
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
                 gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
-                with edit.gated_heads(model, {layer: gate}):
+                with edit.edited(model, [[edit.gated(layer, gate)]]):
                     after = edit.run_block(layers[layer].block, kept, layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)

@@ -1,7 +1,7 @@
 """Remove heads of a running model and measure the change, one at a time and in sets."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
@@ -11,16 +11,13 @@ import torch
 
 from attnviz.commands.ablate.effects import Curve, HeadEffect, Removals, SetEffect
 from attnviz.commands.ablate.gradients import GradientTally
-from attnviz.commands.ablate.inputs import role_names, role_tokens, texts_with_roles, token_weights, with_targets
 from attnviz.errors import UsageError
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import (
     CLASSES,
-    DIFFERENCE,
     LABELLED,
     MARGIN,
-    OF_FUNCTION,
     STATES,
     Metric,
     Scoring,
@@ -28,6 +25,7 @@ from attnviz.measures.predictions import (
     model_inputs,
     prediction_kind,
 )
+from attnviz.measures.role_tokens import role_tokens, texts_with_roles, token_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
@@ -35,9 +33,10 @@ from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import Replacement
+from attnviz.run.edit import Removal
+from attnviz.run.generate import with_targets
 from attnviz.run.passes import SampleVerification, mean_values
-from attnviz.texts.reading import rendered, unread_columns
+from attnviz.texts.reading import Text, rendered, unread_columns
 from attnviz.texts.sources import TextSources, contrast_named, read_sources
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
@@ -59,14 +58,12 @@ class Ablation(Result):
     options: dict[str, Any]  # arguments of :func:`ablate` by name
     kind: str  # next-token, masked-token, states, labelled-class, class, answer or function
     metrics: tuple[Metric, ...]  # that which heads are ordered by first
-    n_texts: int  # that were measured
+    texts: tuple[Text, ...]  # that were measured
     n_cut: int  # of these, longer than the model and cut
     n_positions: int  # measured tokens in them; a text that is classified counts once
-    clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
-    clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
-    saturated: float | None  # of a classifier, share of texts whose loss, unchanged, is below SATURATED; else None
-    clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
-    clean_metric: float | None  # what the function of the user's own gives of it, mean over texts; None without
+    # of the unchanged model, means over them, by name as in documents: loss in nats, logit_difference, metric; of a
+    # classifier also accuracy, where it has labels, and share_saturated, of texts whose loss is below SATURATED
+    clean: dict[str, float]
     decisions: tuple[Decision, ...]  # of a classifier as it is, for each text; empty where it has no classes
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
@@ -79,6 +76,10 @@ class Ablation(Result):
     def method(self) -> str:
         """What takes the place of a removed head: ``zero``, ``mean`` or ``uniform``."""
         return str(self.options["method"])
+
+    @property
+    def n_texts(self) -> int:
+        return len(self.texts)
 
     @property
     def texts_measured(self) -> str:
@@ -160,7 +161,7 @@ def ablate(
 
     Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
     :func:`attnviz.profile_heads`, those in memory perhaps with ``labels``, a class each. ``method`` says what takes the
-    place of a removed head (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve.
+    place of a removed head (:class:`attnviz.run.edit.Removal`). ``together`` leaves out layers and the curve.
     ``order_by`` is by default the first metric that the model has, but the margin of a classifier whose loss is below
     0.05 on most texts.
 
@@ -180,10 +181,10 @@ def ablate(
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
     options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "select": selection_texts(select),
-        "role": role_names(role),
         "label": None if label is None else str(label),
     }
-    roles = role_tokens(options["role"], repeats)
+    roles = role_tokens(role, repeats)
+    options["role"] = list(dict.fromkeys(each.name for each in roles if each.direction))
     contrast = contrast_named(answer, foil, options["label"])
     columns, opening = Columns.taken(reading, label_column)
     beside = (label, labels, limit, contrast)
@@ -197,21 +198,21 @@ def ablate(
     if not repeats:
         sources = read_sources(texts, limit, None if contrast else options["label"], contrast, columns, labels)
     checkpoint, _ = open_checkpoint(model, **opening)
-    sources = replace(sources, texts=tuple(rendered(text, checkpoint) for text in sources.texts))
+    read: Sequence[Text] = [rendered(text, checkpoint) for text in sources.texts]
     refuse_target(checkpoint, target, max_new_tokens)
     wanted = any(value is not None for value in (label, labels, label_column))
-    kind = prediction_kind(checkpoint, sources.texts, wanted, metric)
+    kind = prediction_kind(checkpoint, read, wanted, metric)
     metrics = metrics_of(kind, metric)
     heads = select_heads(options["select"], checkpoint.kinds)
     options["metric"] = None if metric is None else metrics[0].unit
     _check(checkpoint, metrics, heads, options)
     if roles:
-        sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
+        read = texts_with_roles(checkpoint, read, kind, repeats, seed)
     layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [of_layer for of_layer in layers if len(of_layer) > 1]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        sources = with_targets(checkpoint, sources, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
-        inputs, measured = model_inputs(checkpoint, sources.texts, kind, truncate, warn)
+        read = with_targets(checkpoint, read, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
+        inputs, measured = model_inputs(checkpoint, read, kind, truncate, warn)
         means = None
         if method == "mean":
             whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
@@ -224,7 +225,7 @@ def ablate(
             inputs=inputs,
             metrics=metrics,
             weights=token_weights(checkpoint, inputs, roles),
-            replacement=Replacement(method, means),
+            removal=Removal(checkpoint, method, means),
             samples=TextSamples(seed, [text.number for text in measured]),
             batch_size=batch_size,
         )
@@ -232,11 +233,13 @@ def ablate(
         sets = [*(frozenset([head]) for head in heads), *groups]
         removals.run(sets, partial(tell, "removing"), *([tally.add] if gradient else []))
         decided = [removals.decisions[text] for text in sorted(removals.decisions)]
-        saturated = None
+        clean = dict(removals.clean)
+        if kind == LABELLED:
+            clean["accuracy"] = sum(bool(each.right) for each in decided) / len(decided)
         if kind in CLASSES:
             sure = [each for each in decided if each.right is not False and each.probability > math.exp(-SATURATED)]
-            saturated = len(sure) / len(decided)
-        options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics[0].name)
+            clean["share_saturated"] = len(sure) / len(decided)
+        options["order_by"] = order_by or (MARGIN if is_sure(clean) else metrics[0].name)
         ranked = removals.ranked_heads(options["order_by"], roles, tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
@@ -245,21 +248,16 @@ def ablate(
     encoded = {text.text: text.item for text in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     effects = tuple(removals.of_sets(groups))
-    clean = removals.clean
     return Ablation(
         checkpoint=checkpoint,
-        sources=sources,
+        sources=replace(sources, texts=tuple(read)),
         options=options,
         kind=kind,
         metrics=tuple(sorted(metrics, key=lambda metric: metric.name != options["order_by"])),
-        n_texts=len(measured),
+        texts=tuple(measured),
         n_cut=len({text.text for text in inputs if text.item.cut}),
         n_positions=int(removals.counts[:, 0].sum()),
-        clean_loss=-clean["loss"] if "loss" in clean else None,
-        clean_accuracy=sum(bool(each.right) for each in decided) / len(decided) if kind == LABELLED else None,
-        saturated=saturated,
-        clean_difference=clean.get(DIFFERENCE),
-        clean_metric=clean.get(OF_FUNCTION.name),
+        clean=clean,
         decisions=tuple(decided),
         verified=removals.passes.verified,
         heads=ranked,
@@ -270,9 +268,9 @@ def ablate(
     )
 
 
-def is_sure(saturated: float | None) -> bool:
+def is_sure(clean: Mapping[str, float]) -> bool:
     """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
-    return saturated is not None and saturated > 0.5
+    return clean.get("share_saturated", 0.0) > 0.5
 
 
 def _check(checkpoint: Checkpoint, metrics: Sequence[Metric], heads: Sequence[HeadId], options: dict[str, Any]) -> None:

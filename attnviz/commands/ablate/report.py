@@ -9,10 +9,12 @@ from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, RoleE
 from attnviz.commands.ablate.gradients import PROJECTIONS
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import ERROR_RATE, Estimate, texts_needed
 from attnviz.measures.predictions import (
     ANSWER,
     CLASS,
+    DIFFERENCE,
     FUNCTION,
     LABELLED,
     MARGIN,
@@ -22,14 +24,14 @@ from attnviz.measures.predictions import (
     STATES,
 )
 from attnviz.models.head_ids import HeadId
-from attnviz.present.documents import layer_entry, model_entry
+from attnviz.present.documents import layer_entry, model_entry, sample_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.samples import first_lines, sample_entry
-from attnviz.present.tables import RowTable, first_rows, notes
+from attnviz.present.tables import RowTable, first_lines, first_rows, notes
 from attnviz.present.view import ViewOptions
+from attnviz.texts.reading import Text as Passage
 from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 # Replacement of a removed head in words, by method.
@@ -52,27 +54,26 @@ def source_line(result: Ablation) -> str:
 
 def what_is_measured(result: Ablation) -> tuple[str, str]:
     """On which texts and by what is measured; and what is known of the model as it is, or ''."""
-    texts = result.texts_measured
-    n = result.n_positions
+    texts, n, clean = result.texts_measured, result.n_positions, result.clean
+    loss = f"loss of the model as it is {amount(clean.get('loss', 0.0))}"
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
         return f"final hidden states of {counted(n, 'token')} in {texts}", why
     if result.kind == ANSWER:
-        contrasts = {text.contrast for text in result.sources.texts}
+        contrasts = {text.contrast for text in result.texts}
         answer, foil = "each answer", "its foil"
         if len(contrasts) == 1:
             answer, foil = (quoted(str(token)) for token in next(iter(contrasts)) or ())
-        unchanged = f"{amount(result.clean_difference or 0.0)} logits in the model as it is"
+        unchanged = f"{amount(clean[DIFFERENCE])} logits in the model as it is"
         return f"logit of {answer} less that of {foil} in {texts}", unchanged
     if result.kind == FUNCTION:
-        unchanged = f"{amount(result.clean_metric or 0.0)} in the model as it is"
-        return f"metric {visible(result.metrics[0].unit)} in {texts}", unchanged
+        unchanged = f"{amount(clean[OF_FUNCTION.name])} in the model as it is"
+        return f"metric {visible(str(result.options['metric']))} in {texts}", unchanged
     if result.kind == CLASS:
         return f"class probabilities of {texts} without labels", ""
-    loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
     if result.kind == LABELLED:
-        return f"labelled class of {texts}", f"{loss} nats/text, {percent(result.clean_accuracy)} right"
+        return f"labelled class of {texts}", f"{loss} nats/text, {percent(clean['accuracy'])} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
     where = f"in {texts}"
     if result.checkpoint.stacks:
@@ -117,6 +118,9 @@ def conclusion(result: Ablation) -> str:
     return f"{heads}, the least important, can go before {worse} (in the steps of the curve)."
 
 
+_CLEAN = "share_saturated loss accuracy logit_difference metric".split()  # keys of what is known of the whole model
+
+
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     options, sources, classifier = result.options, result.sources, result.checkpoint.classifier
     content: dict[str, Any] = {
@@ -129,19 +133,19 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     measured = {
         "kind": result.kind,
         "importance": result.metrics[0].name,
-        "share_saturated": result.saturated,
         "texts": result.n_texts,
         "texts_cut": result.n_cut,
         "tokens": result.n_positions,
-        "loss": result.clean_loss,
-        "accuracy": result.clean_accuracy,
-        "logit_difference": result.clean_difference,
-        "metric": result.clean_metric,
+        **{name: result.clean.get(name) for name in _CLEAN},
         "classes": list(classifier.labels) if classifier else None,
     }
     return content | {
         "options": {name: value for name, value in options.items() if name != "target"},
         "measured": measured,
+        "decisions": [
+            {"number": text.number, **decision.entry}
+            for text, decision in zip(result.texts, result.decisions, strict=False)  # none without classes
+        ],
         "verification": sample_entry(result.verified),
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
@@ -221,6 +225,15 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     yield first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
     if has_roles:
         yield _role_table(result, choices.rows(4))
+    if result.decisions:
+        decisions: list[Field[tuple[Passage, Decision]]] = [
+            Field("Text", lambda row: quoted(row[0].text)),
+            Field("Class", lambda row: visible(row[1].label)),
+            Field("Probability", lambda row: row[1].probability),
+            Field("Right", lambda row: {True: "yes", False: "no", None: None}[row[1].right]),
+        ]
+        rows = [*zip(result.texts, result.decisions, strict=True)]
+        yield first_rows("What the whole model decides", decisions, rows, choices.rows(4), "ablate.json", noun="text")
     if result.sets and (whole or result.together):
         yield _set_table(result)
     if result.curve is not None and whole:
@@ -238,10 +251,10 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         lines.append("Negative: without the head the answer gains, so the head works against it.")
     if result.kind == FUNCTION:
         lines.append("Negative: the metric is higher without the head.")
-    if result.metrics[0].name == MARGIN and is_sure(result.saturated):
+    if result.metrics[0].name == MARGIN and is_sure(result.clean):
         lines.append(
             f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
-            f"{percent(result.saturated)} of the texts, and hardly tells heads apart (--order-by)."
+            f"{percent(result.clean['share_saturated'])} of the texts, and hardly tells heads apart (--order-by)."
         )
     yield notes(*lines, conclusion(result), *(_notes(result) if whole else ()))
 

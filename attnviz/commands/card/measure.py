@@ -227,8 +227,8 @@ def cards(
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
         return reader.read(text, None, target, inner), outputs
 
-    options = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits, "ablate": ablate}
-    options |= {"patch": None if patch is None else str(patch), "syntax": syntax}
+    options: dict[str, Any] = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits}
+    options |= {"ablate": ablate, "patch": None if patch is None else str(patch), "syntax": syntax}
     of_heads = []
     given = tuple(words for words in (text, target) if words is not None)
     for number, head in enumerate(chosen):

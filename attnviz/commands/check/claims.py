@@ -1,4 +1,4 @@
-"""Claims: what a TOML file, or a paper's table, says of a model's heads."""
+"""Claims on a model's heads, of a TOML file, a paper's table or a list of heads, and the verdicts on them."""
 
 import json
 import math

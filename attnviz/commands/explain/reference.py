@@ -17,13 +17,14 @@ variance is that of the d_model numbers themselves (divided by d_model, not d_mo
 computed in float32 at least and rounded once, as torch's own kernels do.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from attnviz.errors import ArchitectureError
 from attnviz.models.checkpoint import Checkpoint
@@ -68,16 +69,16 @@ class Activation:
 ACTIVATIONS = {
     name: Activation(name, formula, function)
     for names, formula, function in (
-        ("gelu gelu_python", "x Φ(x)", lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))),
+        ("gelu gelu_python", "x Φ(x)", functional.gelu),
         (
             "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_accurate gelu_fast",
             "x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))",
-            lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+            partial(functional.gelu, approximate="tanh"),
         ),
         ("quick_gelu", "x σ(1.702 x)", lambda x: x * torch.sigmoid(1.702 * x)),
-        ("relu", "max(x, 0)", lambda x: x.clamp(min=0)),
-        ("relu2", "max(x, 0)²", lambda x: x.clamp(min=0).square()),
-        ("silu swish", "x σ(x)", lambda x: x * torch.sigmoid(x)),
+        ("relu", "max(x, 0)", torch.relu),
+        ("relu2", "max(x, 0)²", lambda x: torch.relu(x).square()),
+        ("silu swish", "x σ(x)", functional.silu),
         ("tanh", "tanh(x)", torch.tanh),
         ("linear", "x", lambda x: x),
     )
@@ -222,7 +223,7 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
         steps[name] = part.transpose(0, 1).flatten(1)
     for name, parts in (("split", split), *projected.items()):
         width = max(part.shape[-1] for part in parts)
-        wide = (torch.nn.functional.pad(part, (0, width - part.shape[-1])) for part in parts)
+        wide = (functional.pad(part, (0, width - part.shape[-1])) for part in parts)
         steps[name] = torch.stack([attention.repeat_kv(part, heads.n_heads) for part in wide])
     steps.update(attention.added_by_position(query, key, heads))
     scores = steps["scores"] = attention.scores_of(query, key, heads)

@@ -218,7 +218,8 @@ def _stages(result: Explanation, _: ViewOptions) -> NamedTable[dict[str, Any]]:
     steps, rows = steps_of(result), list[dict[str, Any]]()
     for name, stage in result.stages.items():
         wide, check = stage.wide, stage.check
-        row = {"name": name, "title": steps[name].title, "formula": steps[name].formula, "shape": list(stage.shape)}
+        row: dict[str, Any] = {"name": name, "title": steps[name].title, "formula": steps[name].formula}
+        row |= {"shape": list(stage.shape)}
         row |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
         row["norm"] = None if name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean())
         row["compared"] = check is not None

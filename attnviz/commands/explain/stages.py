@@ -19,7 +19,7 @@ from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.run.contributions import without_gradients
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.record import Observer, Rows, random_values, record_attention
-from attnviz.run.sites import Site, recording_all
+from attnviz.run.sites import Site, recording_all, what_to_try
 
 # Tolerances of an activation on the model's own input, by dtype; for others that of outputs.
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
@@ -286,5 +286,5 @@ def _check(
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
         f"{', '.join(named)}: the model gives {float(model_tensor[position]):.6g}, the reference "
         f"{float(tensor[position]):.6g}: {check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). "
-        "Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
+        f"Nothing was written. {what_to_try(checkpoint)}"
     )

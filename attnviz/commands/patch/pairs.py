@@ -32,7 +32,7 @@ class PairedInputs(NamedTuple):
 
     clean: list[ModelInput]
     corrupt: list[ModelInput]
-    # by pair, the tokens of clean and corrupt prompt at which heads are patched, in order; empty for all
+    # by pair, the tokens of clean and corrupt prompt that are patched, in order; empty for all, not one by one
     positions: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -108,10 +108,16 @@ def metric_named(metric: str | None, pair: PromptPair) -> str:
 
 
 def paired_inputs(
-    checkpoint: Checkpoint, pairs: Sequence[PromptPair], metric: str, at: Sequence[str | int], spans: Sequence[str] = ()
+    checkpoint: Checkpoint,
+    pairs: Sequence[PromptPair],
+    metric: str,
+    at: Sequence[str | int] = (),
+    spans: Sequence[str] = (),
+    each: bool = False,
 ) -> PairedInputs:
     """Tokenize the pairs; ``at`` names tokens of the clean prompt, ``spans`` stretches of both prompts of one pair.
 
+    ``each`` of these, or of all tokens, is patched alone: they must be at the same positions in all pairs.
     ArchitectureError or UsageError where the model predicts nothing, or has no such token or class; TextError or
     CorpusError where two prompts do not align, are too long, or lack the mask or a token of ``at``.
     """
@@ -152,6 +158,18 @@ def paired_inputs(
                 tokens = merge_subwords(checkpoint.tokenize(pair.clean), words=False)
                 positions = tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
                 inputs.positions.append((positions, positions))
+            if each and not at and not spans:
+                inputs.positions.append((tuple(range(len(clean))), tuple(range(len(clean)))))
+    unlike = sorted(set(inputs.positions), key=lambda both: len(both[0]))
+    if each and len(unlike) > 1:
+        where = "prompts of as many tokens"
+        found = f"{len(unlike[0][0])} and {len(unlike[-1][0])}"
+        if at:
+            where, found = "the tokens of --at (at=...) at the same positions of all prompts", "others"
+        raise UsageError(
+            f"--by position (by=...) is a mean over pairs at each position: expected {where}, found {found}; leave it "
+            "out, or give one pair."
+        )
     return inputs
 
 

@@ -9,19 +9,23 @@ from rich.console import RenderableType
 
 from attnviz.commands.patch.measure import PatchEffect, Patching
 from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS, UNITS
+from attnviz.commands.patch.patched import HEAD as HEAD_PART
+from attnviz.commands.patch.patched import KV_HEAD
 from attnviz.commands.patch.repairs import SelfRepair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, texts_needed
 from attnviz.measures.paths import READS, RUN
-from attnviz.present.documents import model_entry
+from attnviz.models.head_ids import number_of
+from attnviz.present.documents import model_entry, sample_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
+from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
-from attnviz.present.samples import first_lines, sample_entry
-from attnviz.present.tables import first_rows, notes
+from attnviz.present.tables import first_lines, first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
 
+_LITTLE = 0.1  # effects that are smaller, of every head and of all together, say that the rest goes another way
 _three = partial(rounded, digits=3)
 _interval = partial(bracketed, write=_three)
 
@@ -34,10 +38,14 @@ def _repair_entry(head: PatchEffect) -> dict[str, Any] | None:
     return asdict(repair) | {"interval": repair.interval and list(repair.interval), "changed": changed}
 
 
-_FIELDS: tuple[Field[PatchEffect], ...] = (
-    *HEAD,
+_LAYER = Field[PatchEffect]("Layer", lambda effect: number_of(effect.layer), name="layer")
+_POSITION: tuple[Field[PatchEffect], ...] = (
+    Field("Position", name="position"),
+    Field("Token", name="token", if_known=True, write=lambda token: "" if token is None else visible(token)),
+)
+_EFFECT: tuple[Field[PatchEffect], ...] = (
     Field("Rank", name="rank"),
-    Field("Effect", name="effect", write=_three, meaning="share of the prompts' difference that the head moves"),
+    Field("Effect", name="effect", write=_three, meaning="share of the prompts' difference that it moves"),
     Field(
         "Interval",
         lambda head: head.interval and list(head.interval),
@@ -45,7 +53,7 @@ _FIELDS: tuple[Field[PatchEffect], ...] = (
         csv={"low": (0,), "high": (1,)},
         write=_interval,
         detail=True,
-        meaning=f"its interval at {ERROR_RATE:g}, for all heads together",
+        meaning=f"its interval at {ERROR_RATE:g}, for all together",
     ),
     Field("Unrelated", name="unrelated", write=_three, meaning="the effect from the prompt of another pair"),
     Field(
@@ -66,7 +74,7 @@ _FIELDS: tuple[Field[PatchEffect], ...] = (
 )
 
 _REPAIR: tuple[Field[PatchEffect], ...] = (
-    *pick(_FIELDS, "id"),
+    *pick(HEAD, "id"),
     Field("Direct", lambda head: _repair(head).direct_effect, "logits", write=_three),
     Field("Total", lambda head: _repair(head).total_effect, "logits", write=_three),
     Field("Repaired", lambda head: _repair(head).repaired, "logits", write=_three),
@@ -75,6 +83,23 @@ _REPAIR: tuple[Field[PatchEffect], ...] = (
     Field("By norm", lambda head: _repair(head).norm, "logits", write=_three, detail=True),
     Field("Most changed", lambda head: _repair(head).most_changed, "logits"),
 )
+
+
+def _fields(result: Patching) -> list[Field[PatchEffect]]:
+    """Which part an effect is of, and its numbers."""
+    part: list[Field[PatchEffect]] = [_LAYER]
+    if result.kind == HEAD_PART:
+        part = [*HEAD]
+    if result.kind == KV_HEAD:
+        groups = {key: " ".join(map(str, heads)) for key, heads in kv_groups(result.checkpoint).items()}
+        part.append(Field("KV head", name="kv_head", value=lambda effect: effect.head))
+        part.append(Field("Heads", lambda effect: groups[effect.layer, effect.head or 0], name="heads"))
+    return [*part, *(_POSITION if result.by_position else ()), *_EFFECT]
+
+
+def _table(result: Patching) -> NamedTable[PatchEffect]:
+    name = "positions" if result.by_position else result.kind.lower().replace(" ", "_") + "s"
+    return NamedTable(name, _fields(result), result.effects)
 
 
 def _repair(head: PatchEffect) -> SelfRepair:
@@ -90,7 +115,7 @@ def prompts_line(result: Patching) -> str:
 
 
 def end_text(result: Patching) -> str:
-    """Where the path of each head ends, in words; '' where heads are patched for all that read them."""
+    """Where the path of each head ends, in words."""
     head, _, reads = (result.receiver or "").rpartition(".")
     return f"the {READS[reads]} of {head}" if head else f"the {reads}"
 
@@ -103,9 +128,11 @@ def direction_text(result: Patching) -> str:
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
     through = ", directly or through networks" if result.options["networks"] == RUN else " directly"
     path = f", as {end_text(result)} read it{through}," if result.receiver else ""
+    what = "a head’s {} output" if result.site == "z" else f"{{}} {result.site} of a {result.kind}"
+    alone = " one position at a time" if result.by_position else ""
     if result.denoises:
-        return f"a head’s clean output{path} goes into the corrupt run{at}; 1: all is restored"
-    return f"a head’s corrupt output{path} goes into the clean run{at}; 1: as bad as the corrupt prompt"
+        return f"{what.format('clean')}{path} goes into the corrupt run{at}{alone}; 1: all is restored"
+    return f"{what.format('corrupt')}{path} goes into the clean run{at}{alone}; 1: as bad as the corrupt prompt"
 
 
 def metric_text(result: Patching) -> str:
@@ -132,21 +159,35 @@ def interval_text(result: Patching) -> str:
     if result.worse[0] <= 0:
         return (
             f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
-            f"{_interval(result.worse)} {UNITS[result.metric]}), so no head restores it."
+            f"{_interval(result.worse)} {UNITS[result.metric]}), so nothing restores it."
         )
-    if all(head.interval is None and _three(head.effect) == _three(0.0) for head in result.heads):
-        return "No head has an effect here: no output that is patched changes the prediction."
-    clear = [head for head in result.heads if head.excludes_zero]
-    together = f"with an interval without 0, at {ERROR_RATE} over all heads together"
+    kind = result.kind
+    if all(effect.interval is None and _three(effect.effect) == _three(0.0) for effect in result.effects):
+        return f"No {kind} has an effect here: nothing that is patched changes the prediction."
+    clear = [effect for effect in result.effects if effect.excludes_zero]
+    together = f"with an interval without 0, at {ERROR_RATE} over all {kind}s together"
     if not clear:
-        needed = texts_needed([(head.effect, head.interval) for head in result.heads], result.n_different)
-        return f"Too few pairs to name a head: none {together}{about_needed(needed, 'pair')}."
-    return f"{counted(len(clear), 'head')} {together}{_names(clear)}."
+        needed = texts_needed([(effect.effect, effect.interval) for effect in result.effects], result.n_different)
+        return f"Too few pairs to name a {kind}: none {together}{about_needed(needed, 'pair')}."
+    return f"{counted(len(clear), _noun(result))} {together}{_names(result, clear)}."
 
 
-def _names(heads: Sequence[PatchEffect]) -> str:
-    """Heads after a colon; '' where these are none or many."""
-    return f": {', '.join(str(head.id) for head in heads)}" if 0 < len(heads) <= 6 else ""
+def _noun(result: Patching) -> str:
+    return "effect" if result.by_position else result.kind
+
+
+def _names(result: Patching, effects: Sequence[PatchEffect]) -> str:
+    """What was patched, after a colon; '' where there is nothing or much."""
+    return f": {', '.join(map(result.name, effects))}" if 0 < len(effects) <= 6 else ""
+
+
+def rest_text(result: Patching) -> str:
+    """Where the rest goes, where all heads together carry little; or ''."""
+    total = sum(head.effect for head in result.heads)
+    little = max((abs(head.effect) for head in result.heads), default=1.0) < _LITTLE and abs(total) < _LITTLE
+    if result.site != "z" or result.receiver or result.options["select"] or not little:
+        return ""
+    return f"The effects of all heads sum to {_three(total)}: --site mlp_out, resid_post (site=...) show the rest."
 
 
 def unrelated_text(result: Patching) -> str:
@@ -155,10 +196,10 @@ def unrelated_text(result: Patching) -> str:
         return ""
     pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
     text = f"Unrelated: a control, from another prompt of as many tokens ({pairs})"
-    if all(head.above_unrelated is None for head in result.heads):
+    if all(effect.above_unrelated is None for effect in result.effects):
         return f"{text}."
-    beating = [head for head in result.heads if head.beats_unrelated]
-    return f"{text}; {counted(len(beating), 'head')} with more effect{_names(beating)}."
+    beating = [effect for effect in result.effects if effect.beats_unrelated]
+    return f"{text}; {counted(len(beating), _noun(result))} with more effect{_names(result, beating)}."
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
@@ -189,15 +230,22 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         if not choices.verbose:
             yield notes(*of_file)
             return
-    columns = pick(_FIELDS, "rank", "id", "effect")
-    if any(head.interval for head in result.heads):
-        columns += pick(_FIELDS, "interval")
+    fields = _fields(result)
+    shown = [
+        field.name for field in fields if field.title and field.name not in ("rank", "effect", "interval", "unrelated")
+    ]
+    columns = pick(fields, "rank", *shown, "effect")
+    if any(effect.interval for effect in result.effects):
+        columns += pick(fields, "interval")
     if result.n_unrelated:
-        columns += pick(_FIELDS, "unrelated")
-    title = f"Paths from heads to {end_text(result)}" if result.receiver else "Heads patched one at a time"
+        columns += pick(fields, "unrelated")
+    title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
+    if result.receiver:
+        title = f"Paths from heads to {end_text(result)}"
     order = "the effect furthest from 0 first"
-    yield first_rows(title, columns, result.heads, choices.rows(6), "patch.csv", order=order)
-    yield notes(f"{capital(direction_text(result))}.", interval_text(result), unrelated_text(result), *of_file)
+    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", order=order)
+    told = f"{capital(direction_text(result))}.", interval_text(result), rest_text(result), unrelated_text(result)
+    yield notes(*told, *of_file)
 
 
 def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -216,7 +264,10 @@ def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[Renderabl
 
 SPEC = CommandSpec[Patching](
     content=_content,
-    table=lambda result, _: NamedTable("heads", _FIELDS, result.heads),
+    table=lambda result, _: _table(result),
     tables=_tables,
-    paper=tuple("id effect low high unrelated direct_effect total_effect repaired repaired_low repaired_high".split()),
+    paper=(
+        *("id", "layer", "kv_head", "position", "effect", "low", "high", "unrelated"),
+        *("direct_effect", "total_effect", "repaired", "repaired_low", "repaired_high"),
+    ),
 )

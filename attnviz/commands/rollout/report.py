@@ -102,15 +102,15 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
         yield notes(spread_sentence(result))
         return
 
-    def shares(title: str, summary: str, **methods: str) -> Iterator[Field[LayerShares]]:
-        for method, name in methods.items():
-            yield Field(f"{title}: {name}", lambda layer, method=method: getattr(layer, summary)[method])
+    short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
 
-    short = {"rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
+    def share(title: str, summary: str, method: str) -> Field[LayerShares]:
+        return Field(f"{title}: {short[method]}", lambda layer: getattr(layer, summary)[method])
+
     of_layers = [
         Field[LayerShares]("Layer", name="layer"),
-        *shares("Sinks", "sink", attention="attention", **short),
-        *shares("Rows", "rows_apart", **short),
+        *(share("Sinks", "sink", method) for method in short),
+        *(share("Rows", "rows_apart", method) for method in short if method != "attention"),
     ]
     yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", of_layers, result.layers)
     yield notes(

@@ -1,7 +1,7 @@
 """McDougall et al. 2023: how much of what a head does is copy suppression, by the ablation that keeps nothing else."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -57,12 +57,8 @@ class KeptSuppression:
         self._attention = SampledAttention(checkpoint, seed)
         self._norm_module: Any = checkpoint.architecture.final_norm(checkpoint.model)
         parameters = checkpoint.architecture.parameters(checkpoint.model, id.layer)
-        self._parameters = parameters
+        self._parameters = replace(parameters, value=replace(parameters.value, bias=None))
         self._output = upcast(parameters.output_weight[id.head])  # [d_head, d]
-        self._bias: Tensor | float = 0.0
-        if parameters.value.bias is not None:
-            n_values = len(parameters.value.bias)
-            self._bias = upcast(parameters.value.bias[id.head * n_values // checkpoint.n_heads_of(id.layer)])
         self._unembedding = upcast(parameter_of(checkpoint.language_head, "weight"))
         self._sums = torch.zeros(2, len(self._output), dtype=torch.float64)
         self._n = 0
@@ -75,7 +71,7 @@ class KeptSuppression:
         sites = sites_of(self._checkpoint, ["residual", "source"], [layer])
         with recording(sites | {(layer, "final"): Site(self._norm_module, "input")}) as seen:
             self._attention.run(batch, patterns.__setitem__)
-        values = attention.values(upcast(seen[layer, "source"]), self._parameters)[0, head] - self._bias
+        values = attention.values(upcast(seen[layer, "source"]), self._parameters)[0, head]
         return Seen(
             ids=batch.inputs["input_ids"][0],
             entered=seen[layer, "residual"][0],

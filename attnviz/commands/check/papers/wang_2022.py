@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attnviz.commands.check.claims import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PAPERS, PaperRun, interval_evidence, paper_table
-from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
+from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.intervals import Simultaneous, of_proportion
@@ -99,8 +99,9 @@ class IndirectObjects:
         passes = PatchedPasses(
             self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
         )
-        passes.measure_prompts(batch_size)
-        passes.run(senders, batch_size, partial(tell, self._options["progress"], str(receiver)))
+        passes.run(
+            [Part(*head) for head in senders], batch_size, partial(tell, self._options["progress"], str(receiver))
+        )
         falls[: len(senders)] = passes.changes[0]
         self.differences = -passes.clean
         return falls

@@ -1,12 +1,11 @@
-"""Inputs of an ablation: texts and corpora, and the tokens of roles.
+"""The tokens of a role's queries, each beside a matched one: whether what a head tracks also needs it.
 
-Whether what a head tracks also needs it: of a relation, each measured token of a word that attends is matched with the
-nearest other one of its text that has a letter or digit, the earlier of two. Of random tokens that are repeated, each
-token of the second copy is matched with the same token of the first. A text without both is in neither.
+Of a relation, each measured token of a word that attends is matched with the nearest other one of its text that has a
+letter or digit, the earlier of two. Of random tokens that are repeated, each token of the second copy is matched with
+the same token of the first. A text without both is in neither.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,51 +21,9 @@ from attnviz.measures.predictions import ANSWER, CLASSES, FUNCTION
 from attnviz.measures.relations import RelatedWords
 from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.profiles.parts import SYNTACTIC
-from attnviz.run.generate import target_tokens
-from attnviz.run.passes import ModelInput, Tell
+from attnviz.run.passes import ModelInput
 from attnviz.texts.batches import EncodedText
-from attnviz.texts.reading import DecoderTarget, Parser, Text, ready
-from attnviz.texts.sources import TextSources
-
-
-def with_targets(
-    checkpoint: Checkpoint,
-    sources: TextSources,
-    target: str | None,
-    truncate: bool,
-    max_new_tokens: int | None,
-    tell: Tell,
-    warn: Callable[[str], None],
-) -> TextSources:
-    """Add targets for the decoder of an encoder-decoder: the given one, or what the model generates greedily.
-
-    ``warn`` is called for each text of a corpus that is left out. UsageError for one target of several texts, TextError
-    where a given text cannot be read, or the model cannot generate.
-    """
-    if not checkpoint.stacks:
-        return sources
-    n = len(sources.texts)
-    targets = list[Text]()
-    if target is not None and n != 1:
-        raise UsageError(
-            f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
-            "target for each."
-        )
-    for number, text in enumerate(sources.texts, 1):
-        try:
-            tokens = checkpoint.tokenize(text.text, truncate=truncate)
-            read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
-        except TextError as error:
-            if text.given_alone or checkpoint.language_head is None:
-                raise
-            warn(f"{text.place}: left out: {error}")
-        else:
-            cut = read.tokens.truncated > 0
-            targets.append(replace(text, target=DecoderTarget(read.text, read.predicted, cut)))
-        tell(number, n)
-    return replace(sources, texts=tuple(targets))
-
+from attnviz.texts.reading import Parser, Text, ready
 
 REPEATED = "repeated tokens"  # the name of what is measured on random tokens: their second copy, beside the first
 
@@ -74,21 +31,16 @@ REPEATED = "repeated tokens"  # the name of what is measured on random tokens: t
 class RoleTokens(NamedTuple):
     """The tokens of a role's queries: a relation in one direction, or :data:`REPEATED`."""
 
-    role: str
+    name: str
     direction: str | None
 
 
-def role_names(roles: object) -> list[str]:
-    """One relation or several, as a list; UsageError for anything else."""
+def role_tokens(roles: object, repeats: bool) -> list[RoleTokens]:
+    """What is measured apart: of one relation, or each of several, both directions. UsageError for anything else."""
     names = [roles] if isinstance(roles, str) else roles
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {as_found(roles)}.")
-    return [relation_named(name) for name in names]
-
-
-def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
-    """What is measured apart, of each relation both directions; UsageError for unknown relations."""
-    names = [role.removeprefix(SYNTACTIC) for role in roles]
+    names = list(dict.fromkeys(relation_named(name).removeprefix("syntactic:") for name in names))
     for name in names:
         if name.partition(":")[0] not in RELATIONS:
             known = f"expected a relation, one of {', '.join(RELATIONS)}.{did_you_mean(name, RELATIONS)}"
@@ -97,19 +49,20 @@ def role_tokens(roles: Sequence[str], repeats: bool) -> list[RoleTokens]:
         raise UsageError("random tokens have no relations: expected --role (role=...) with a corpus, or --repeats.")
     if repeats:
         return [RoleTokens(REPEATED, None)]
-    return [RoleTokens(f"{SYNTACTIC}{name}", direction) for name in dict.fromkeys(names) for direction in DIRECTIONS]
+    return [RoleTokens(name, direction) for name in names for direction in DIRECTIONS]
 
 
 def texts_with_roles(checkpoint: Checkpoint, texts: Sequence[Text], kind: str, repeats: bool, seed: int) -> list[Text]:
     """The texts, parsed where they have no trees, without trees too small or large for a profile; or random ones."""
-    if kind in (ANSWER, FUNCTION):
-        what = "an answer is predicted" if kind == ANSWER else "a metric of your own is measured"
-        raise UsageError(f"{what} at one token of a text; leave out --role (role=...) and --repeats.")
-    if checkpoint.stacks or kind in CLASSES:
-        model = "an encoder-decoder" if checkpoint.stacks else "a classifier"
+    why = {
+        ANSWER: "an answer is predicted at one token of a text",
+        FUNCTION: "a metric of your own is measured at one token of a text",
+        **dict.fromkeys(CLASSES, "this is a classifier"),
+    }.get(kind, "this is an encoder-decoder" if checkpoint.stacks else "")
+    if why:
         raise UsageError(
-            f"this is {model}: --role (role=...) and --repeats are for models that read one text and predict or encode "
-            "its tokens."
+            f"{why}: --role (role=...) and --repeats are for models that read one text and predict, or encode, its "
+            "tokens."
         )
     if repeats and not checkpoint.architecture.causal:
         raise UsageError(
@@ -151,7 +104,7 @@ def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], roles: S
                 counts[:, 1 + 2 * number + side] = torch.bincount(chosen, minlength=len(counts))
         weights.append(counts)
     if roles and not any(counts[:, 1:].any() for counts in weights):
-        names = " or ".join(dict.fromkeys(role.role.removeprefix(SYNTACTIC) for role in roles))
+        names = " or ".join(dict.fromkeys(role.name for role in roles))
         raise TextError(f"no measured token of these texts attends by {names}: expected more texts, or another role.")
     return weights
 
@@ -160,10 +113,10 @@ def _queries_with_matches(
     item: EncodedText, positions: Sequence[int], words: RelatedWords, role: RoleTokens, causal: bool
 ) -> list[tuple[int, int]]:
     """Each measured query of a role, of a relation that the model can see, with its match."""
-    if role.role == REPEATED:
+    if role.name == REPEATED:
         half = len(item) // 2
         return [(position, position - half) for position in positions if position >= half]
-    pairs = words.instances().get(role.role.removeprefix(SYNTACTIC), [])
+    pairs = words.instances().get(role.name, [])
     if role.direction != DIRECTIONS[0]:
         pairs = [pair[::-1] for pair in pairs]
     visible = [query for query, key in pairs if key < query or not causal]
