@@ -113,25 +113,17 @@ def inputs_of(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -
         return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))))]
-    if kind == FUNCTION:
-        with naming_row(source.place):
-            position = answer_position(checkpoint, item)
+    if kind in AT_ONE_PLACE:
         answer, foil = source.contrast or (None, None)
         row = {name: getattr(source, name) for name in ("text", "pair", "id", "label")}
-        return [ModelInput(item, text, (position,), row=row | {"answer": answer, "foil": foil})]
-    if kind == ANSWER:
-        assert source.contrast is not None
+        labels = foils = tuple[int, ...]()
         with naming_row(source.place):
-            answer, foil = named_ids(checkpoint, *source.contrast)
-            position = answer_position(checkpoint, item)
-        assert answer is not None
-        assert foil is not None
-        return [ModelInput(item, text, (position,), (answer,), (foil,))]
-    if kind in CLASSES:
-        classifier = checkpoint.classifier
-        assert classifier is not None
-        labels = (class_number(classifier, source),) if kind == LABELLED else ()
-        return [ModelInput(item, text, (classifier.position(item.ids),), labels)]
+            place = answer_position(checkpoint, item)
+            if kind == ANSWER:
+                labels, foils = ((id,) for id in named_ids(checkpoint, answer, foil) if id is not None)
+        if kind == LABELLED and checkpoint.classifier is not None:
+            labels = (class_number(checkpoint.classifier, source),)
+        return [ModelInput(item, text, (place,), labels, foils, row | {"answer": answer, "foil": foil})]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
@@ -238,11 +230,6 @@ class Metric:
     distance: Callable[[Prediction, Prediction], Tensor] | None = None
 
     @property
-    def signed(self) -> bool:
-        """Whether it can be negative, since a change may help."""
-        return self.score is not None
-
-    @property
     def of_predictions(self) -> bool:
         """Whether it is of what is predicted, not of the final states."""
         return self.name not in OF_STATES
@@ -264,19 +251,12 @@ METRICS = {
         Metric("kl", "KL divergence", "nats/token", distance=_divergence),
         Metric("cosine", "cosine distance", "1 − cos", distance=_cosine_distance),  # of the final states
         Metric("l2", "L2 distance", "length", distance=_distance),  # of the final states
-        Metric(
-            "changed",
-            "other decision",
-            "share of texts",
-            distance=_decided_otherwise,
-        ),
+        Metric("changed", "other decision", "share of texts", distance=_decided_otherwise),
         Metric(DIFFERENCE, "logit difference lost", "logits", score=lambda predicted: predicted.difference),
         # unlike a probability it does not saturate
         Metric(MARGIN, "margin lost", "logits", score=lambda predicted: predicted.margin),
     )
 }
-
-
 OF_STATES = "cosine", "l2"  # metrics
 OF_FUNCTION = Metric("metric", "metric lost", "")
 

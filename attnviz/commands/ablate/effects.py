@@ -87,27 +87,23 @@ class Curve:
     points: tuple[CurvePoint, ...]
 
 
+@dataclass(kw_only=True)
 class Removals:
     """Removes sets of heads on the inputs of texts, batch by batch, and measures what that changes."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        inputs: Sequence[ModelInput],
-        metrics: Sequence[Metric],
-        weights: Sequence[Tensor],
-        removal: edit.Removal,
-        samples: TextSamples,
-        batch_size: int,
-    ) -> None:
-        """``weights``: by text, how often each token counts in each sum, [n_tokens, n_sums].
+    checkpoint: Checkpoint
+    inputs: Sequence[ModelInput]
+    metrics: Sequence[Metric]
+    # by text, how often each token counts in each sum, [n_tokens, n_sums]: the first is of all positions, then come
+    # those of the queries and of the matches of each role
+    weights: Sequence[Tensor]
+    removal: edit.Removal
+    samples: TextSamples
+    batch_size: int
 
-        The first sum is of all positions, then come those of the queries and of the matches of each role.
-        """
-        self._checkpoint, self._inputs, self._metrics, self._weights = checkpoint, inputs, metrics, weights
-        self._removal, self._samples, self._batch_size = removal, samples, batch_size
-        self.passes = Passes(checkpoint, has_logits=metrics[0].of_predictions)
-        self.counts = torch.stack([of_text.sum(0) for of_text in weights])  # [n_texts, n_sums]
+    def __post_init__(self) -> None:
+        self.passes = Passes(self.checkpoint, has_logits=self.metrics[0].of_predictions)
+        self.counts = torch.stack([of_text.sum(0) for of_text in self.weights])  # [n_texts, n_sums]
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
         self.clean: dict[str, float] = {}  # loss or scores of the unchanged model, means over positions
         self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
@@ -117,25 +113,25 @@ class Removals:
 
         The first run verifies a sample of the batches.
         """
-        sums = torch.zeros(len(sets), *self.counts.shape, len(self._metrics), dtype=torch.float64)
-        clean = dict.fromkeys([metric.name for metric in self._metrics if metric.score], 0.0)
-        with edit.running(self._checkpoint):
-            for unchanged in self.passes.each(self._inputs, self._batch_size, tell, verify=not self.sums):
+        sums = torch.zeros(len(sets), *self.counts.shape, len(self.metrics), dtype=torch.float64)
+        clean = dict.fromkeys([metric.name for metric in self.metrics if metric.score], 0.0)
+        with edit.running(self.checkpoint):
+            for unchanged in self.passes.each(self.inputs, self.batch_size, tell, verify=not self.sums):
                 inputs, final = unchanged.inputs, unchanged.kept.final
                 texts = torch.tensor(inputs.texts)
-                metrics = BatchMetrics(self._checkpoint, inputs, final, self._weights, self._metrics)
-                variants = [self._removal.edits(heads, inputs.batch.inputs) for heads in sets]
-                for numbers, without in edit.edited_passes(self._checkpoint, unchanged.kept, variants):
+                metrics = BatchMetrics(self.checkpoint, inputs, final, self.weights, self.metrics)
+                variants = [self.removal.edits(heads, inputs.batch.inputs) for heads in sets]
+                for numbers, without in edit.edited_passes(self.checkpoint, unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
                 for call in on_batch:
                     call(unchanged, metrics)
                 for name, scores in metrics.clean.items():
                     clean[name] += float(scores.sum())
-                if self._checkpoint.classifier is not None and self._metrics[0].of_predictions:
+                if self.checkpoint.classifier is not None and self.metrics[0].of_predictions:
                     read = [model_input.positions[0] for model_input in inputs.inputs]
                     labels = [label for model_input in inputs.inputs for label in model_input.labels]
-                    right = labels if self._metrics[0].name == "loss" else ()  # else they are answers
-                    decided = decisions(self._checkpoint.classifier, final[range(len(read)), read], right)
+                    right = labels if self.metrics[0].name == "loss" else ()  # else they are answers
+                    decided = decisions(self.checkpoint.classifier, final[range(len(read)), read], right)
                     self.decisions |= dict(zip(inputs.texts, decided, strict=True))
         self.clean = {name: score / float(self.counts[:, 0].sum()) for name, score in clean.items()}
         if "loss" in self.clean:
@@ -194,8 +190,8 @@ class Removals:
         ``sums``: of each row, [n_texts, n_metrics]; ``counts``: of positions, [n_texts, n_rows], or [n_texts, 1].
         """
         rows = [dict[str, Estimate]() for _ in sums]
-        for at, metric in enumerate(self._metrics if sums else ()):
-            ratios = self._samples.ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts)
+        for at, metric in enumerate(self.metrics if sums else ()):
+            ratios = self.samples.ratios(torch.stack([of_row[:, at] for of_row in sums], 1), counts)
             for row, estimate in zip(rows, ratios, strict=True):
                 row[metric.name] = estimate
         return rows

@@ -27,11 +27,11 @@ from attnviz.measures.predictions import (
 )
 from attnviz.measures.role_tokens import role_tokens, texts_with_roles, token_weights
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.models.head_ids import HeadId, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
-from attnviz.present.result import Result
+from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal
 from attnviz.run.generate import with_targets
@@ -48,7 +48,7 @@ SATURATED = 0.05  # A loss of a class, in nats, below which it hardly tells head
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Ablation(Result):
+class Ablation(Result, OfHeads[HeadEffect]):
     """Result of :func:`ablate`: heads ranked by the effect of removing them."""
 
     command: ClassVar[str] = "ablate"
@@ -101,19 +101,11 @@ class Ablation(Result):
 
         None without a curve or intervals, or for a metric that cannot be negative.
         """
-        metric = self.metrics[0]
-        if self.curve is None or not metric.signed or not self.has_intervals:
+        first = self.metrics[0]
+        if self.curve is None or first.score is None or not self.has_intervals:
             return None
-        free = takewhile(lambda point: point.least.damage[metric.name].side != 1, self.curve.points)
+        free = takewhile(lambda point: point.least.damage[first.name].side != 1, self.curve.points)
         return max((point.removed for point in free), default=0)
-
-    def head(self, head: str | HeadId) -> HeadEffect:
-        """Effect of removing one head; UsageError where it was not removed."""
-        removed = {effect.id: effect for effect in self.heads}
-        wanted = head_named(head, self.checkpoint.kinds)
-        if wanted not in removed:
-            raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
-        return removed[wanted]
 
     @property
     def in_words(self) -> str:
@@ -205,7 +197,15 @@ def ablate(
     metrics = metrics_of(kind, metric)
     heads = select_heads(options["select"], checkpoint.kinds)
     options["metric"] = None if metric is None else metrics[0].unit
-    _check(checkpoint, metrics, heads, options)
+    names = [metric.name for metric in metrics]
+    if order_by is not None and order_by not in names:
+        raise UsageError(
+            f"--order-by (order_by=...) names a metric of this model, {', '.join(names)}; found {order_by}."
+        )
+    if gradient and not has_gradient(checkpoint.model):
+        raise UsageError("weights of 4 bits have no gradient on this CPU: expected --no-gradient (gradient=False).")
+    if together and len(heads) < 2:
+        raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     if roles:
         read = texts_with_roles(checkpoint, read, kind, repeats, seed)
     layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
@@ -271,16 +271,3 @@ def ablate(
 def is_sure(clean: Mapping[str, float]) -> bool:
     """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
     return clean.get("share_saturated", 0.0) > 0.5
-
-
-def _check(checkpoint: Checkpoint, metrics: Sequence[Metric], heads: Sequence[HeadId], options: dict[str, Any]) -> None:
-    order_by = options["order_by"]
-    names = [metric.name for metric in metrics]
-    if order_by is not None and order_by not in names:
-        raise UsageError(
-            f"--order-by (order_by=...) names a metric of this model, {', '.join(names)}; found {order_by}."
-        )
-    if options["gradient"] and not has_gradient(checkpoint.model):
-        raise UsageError("weights of 4 bits have no gradient on this CPU: expected --no-gradient (gradient=False).")
-    if options["together"] and len(heads) < 2:
-        raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")

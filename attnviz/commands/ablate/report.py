@@ -1,11 +1,11 @@
 """JSON, CSV and tables of an ablation, and sentences shared with its figures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import RenderableType
 
-from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, RoleEffect, SetEffect
+from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -22,8 +22,8 @@ from attnviz.measures.predictions import (
     METRICS,
     OF_FUNCTION,
     STATES,
+    Metric,
 )
-from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import layer_entry, model_entry, sample_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
@@ -31,7 +31,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_lines, first_rows, notes
 from attnviz.present.view import ViewOptions
-from attnviz.texts.reading import Text as Passage
+from attnviz.texts.reading import Text
 from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 # Replacement of a removed head in words, by method.
@@ -92,11 +92,6 @@ _GRADIENT_OF = {
 }
 
 
-def interval(estimate: Estimate) -> str:
-    """The interval in brackets, or ``not known``."""
-    return bracketed(estimate.interval, amount)
-
-
 def conclusion(result: Ablation) -> str:
     """Whether the numbers have intervals, and how many heads can go."""
     if not result.has_intervals:
@@ -130,26 +125,25 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     }
     if result.checkpoint.stacks:
         content["targets"] = [text.target and text.target.text for text in sources.texts]
-    measured = {
-        "kind": result.kind,
-        "importance": result.metrics[0].name,
-        "texts": result.n_texts,
-        "texts_cut": result.n_cut,
-        "tokens": result.n_positions,
-        **{name: result.clean.get(name) for name in _CLEAN},
-        "classes": list(classifier.labels) if classifier else None,
-    }
     return content | {
         "options": {name: value for name, value in options.items() if name != "target"},
-        "measured": measured,
+        "measured": {
+            "kind": result.kind,
+            "importance": result.metrics[0].name,
+            "texts": result.n_texts,
+            "texts_cut": result.n_cut,
+            "tokens": result.n_positions,
+            **{name: result.clean.get(name) for name in _CLEAN},
+            "classes": list(classifier.labels) if classifier else None,
+        },
         "decisions": [
             {"number": text.number, **decision.entry}
             for text, decision in zip(result.texts, result.decisions, strict=False)  # none without classes
         ],
         "verification": sample_entry(result.verified),
-        "layers": [_set_entry(layer, result) for layer in result.layers],
-        "together": None if result.together is None else _set_entry(result.together, result),
-        "curve": result.curve and _curve_entry(result.curve, [metric.name for metric in result.metrics]),
+        "layers": [*map(_set_entry, result.layers)],
+        "together": result.together and _set_entry(result.together),
+        "curve": result.curve and _curve_entry(result.curve),
         "gradient_of": _GRADIENT_OF.get(result.kind, f"{result.kind} loss") if options["gradient"] else None,
         "removable": result.removable,
     }
@@ -168,23 +162,23 @@ def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> d
     return {together: effect.damage[name], "one_at_a_time": effect.singles[name], "difference": effect.excess[name]}
 
 
-def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
+def _set_entry(effect: SetEffect) -> dict[str, Any]:
+    names = {"heads": [str(head) for head in effect.heads]}
+    return layer_entry(effect.layer) | names | {name: _effect_entry(effect, name) for name in effect.damage}
+
+
+def _curve_entry(curve: Curve) -> dict[str, Any]:
+    def of_point(point: CurvePoint, name: str) -> dict[str, Any]:
+        return _effect_entry(point.least, name, "least_important") | {"random_order": point.random.damage[name]}
+
     return {
-        **layer_entry(effect.layer),
-        "heads": [str(head) for head in effect.heads],
-        **{metric.name: _effect_entry(effect, metric.name) for metric in result.metrics},
+        "order": [str(head) for head in curve.order],
+        "random_order": [str(head) for head in curve.random_order],
+        "points": [
+            {"removed": point.removed} | {name: of_point(point, name) for name in point.least.damage}
+            for point in curve.points
+        ],
     }
-
-
-def _curve_entry(curve: Curve, metrics: Sequence[str]) -> dict[str, Any]:
-    points: list[dict[str, Any]] = []
-    for point in curve.points:
-        points.append({"removed": point.removed})
-        for name in metrics:
-            drawn = {"random_order": point.random.damage[name]}
-            points[-1][name] = _effect_entry(point.least, name, "least_important") | drawn
-    orders = {"order": curve.order, "random_order": curve.random_order}
-    return {**{name: [str(head) for head in order] for name, order in orders.items()}, "points": points}
 
 
 _FIELDS: tuple[Field[HeadEffect], ...] = (
@@ -204,6 +198,14 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
 )
 
 
+_DECISIONS: tuple[Field[tuple[Text, Decision]], ...] = (
+    Field("Text", lambda row: quoted(row[0].text)),
+    Field("Class", lambda row: visible(row[1].label)),
+    Field("Probability", lambda row: row[1].probability),
+    Field("Right", lambda row: {True: "yes", False: "no", None: None}[row[1].right]),
+)
+
+
 def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     whole, has_roles = choices.verbose, any(head.roles for head in result.heads)
     source = f"{result.checkpoint.short_name} on {source_line(result)}"
@@ -216,8 +218,7 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
     columns = pick(_FIELDS, "rank", "id")
     for metric in result.metrics:
-        of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(result, of, capital(metric.title), metric.unit)
+        columns += _amounts(result, capital(metric.title), lambda head: head.damage, metric)
     if result.options["gradient"]:
         columns += pick(_FIELDS, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
@@ -226,55 +227,57 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     if has_roles:
         yield _role_table(result, choices.rows(4))
     if result.decisions:
-        decisions: list[Field[tuple[Passage, Decision]]] = [
-            Field("Text", lambda row: quoted(row[0].text)),
-            Field("Class", lambda row: visible(row[1].label)),
-            Field("Probability", lambda row: row[1].probability),
-            Field("Right", lambda row: {True: "yes", False: "no", None: None}[row[1].right]),
-        ]
         rows = [*zip(result.texts, result.decisions, strict=True)]
-        yield first_rows("What the whole model decides", decisions, rows, choices.rows(4), "ablate.json", noun="text")
+        yield first_rows("What the whole model decides", _DECISIONS, rows, choices.rows(4), "ablate.json", noun="text")
     if result.sets and (whole or result.together):
-        yield _set_table(result)
-    if result.curve is not None and whole:
-        name, unit = result.metrics[0].name, result.metrics[0].unit
-        of_points: list[Field[CurvePoint]] = [
-            Field("Heads", lambda point: point.removed),
-            *_measured(result, lambda point: point.least.damage[name], "Least important"),
-            Field("Sum of one at a time", lambda point: amount(point.least.singles[name].value)),
-            Field("Random order", lambda point: amount(point.random.damage[name].value)),
+        of_sets = [
+            *_amounts(result, "Together", lambda effect: effect.damage, interval=False),
+            *_amounts(result, "One at a time", lambda effect: effect.singles, interval=False),
+            *_amounts(result, "Difference", lambda effect: effect.excess),
         ]
-        title = f"More and more heads removed ({result.metrics[0].title}, {unit})"
-        yield RowTable(title, of_points, result.curve.points)
-    lines = []
-    if result.kind == ANSWER:
-        lines.append("Negative: without the head the answer gains, so the head works against it.")
-    if result.kind == FUNCTION:
-        lines.append("Negative: the metric is higher without the head.")
-    if result.metrics[0].name == MARGIN and is_sure(result.clean):
-        lines.append(
-            f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
-            f"{percent(result.clean['share_saturated'])} of the texts, and hardly tells heads apart (--order-by)."
-        )
-    yield notes(*lines, conclusion(result), *(_notes(result) if whole else ()))
+        which = "Selected heads" if result.together else "Heads of a layer"
+        if not result.together:
+            of_sets.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name))
+        yield RowTable(f"{which} removed together ({_of_first(result)})", of_sets, result.sets)
+    if result.curve is not None and whole:
+        of_points = [
+            Field[Any]("Heads", name="removed"),
+            *_amounts(result, "Least important", lambda point: point.least.damage),
+            *_amounts(result, "Sum of one at a time", lambda point: point.least.singles, interval=False),
+            *_amounts(result, "Random order", lambda point: point.random.damage, interval=False),
+        ]
+        yield RowTable(f"More and more heads removed ({_of_first(result)})", of_points, result.curve.points)
+    yield notes(*_remarks(result), conclusion(result), *(_notes(result) if whole else ()))
 
 
-def _measured(result: Ablation, of: Callable[[Any], Estimate], title: str, unit: str = "") -> list[Any]:
-    """A column of estimates and, if there are any, one of their intervals."""
-    columns = [Field[Any](title, lambda row: amount(of(row).value), unit)]
-    if result.has_intervals:
-        columns.append(Field("Interval", lambda row: interval(of(row)), title.partition(" ")[0], detail=True))
+def _amounts(
+    result: Ablation,
+    title: str,
+    of: Callable[[Any], dict[str, Estimate]],
+    metric: Metric | None = None,
+    interval: bool = True,
+) -> list[Field[Any]]:
+    """A column of estimates by the first metric, or another one, and perhaps one of their intervals."""
+    name = result.metrics[0].name if metric is None else metric.name
+    columns = [Field[Any](title, lambda row: amount(of(row)[name].value), "" if metric is None else metric.unit)]
+    if interval and result.has_intervals:
+        short = title.partition(" ")[0]
+        columns.append(Field("Interval", lambda row: bracketed(of(row)[name].interval, amount), short, detail=True))
     return columns
 
 
-def _role_table(result: Ablation, top: int | None) -> RowTable[tuple[HeadId, RoleEffect]]:
+def _of_first(result: Ablation) -> str:
+    return f"{result.metrics[0].title}, {result.metrics[0].unit}"
+
+
+def _role_table(result: Ablation, top: int | None) -> RowTable[Any]:
     metric = result.metrics[0]
-    columns: list[Field[tuple[HeadId, RoleEffect]]] = [
-        Field("Head", lambda row: row[0]),
-        Field("Role", lambda row: role_name(row[1].role, row[1].direction)),
-        Field("On its tokens", lambda row: amount(row[1].queries[metric.name].value)),
-        Field("On others", lambda row: amount(row[1].others[metric.name].value)),
-        *_measured(result, lambda row: row[1].difference[metric.name], "Difference"),
+    columns = [
+        Field[Any]("Head", lambda row: row[0]),
+        Field[Any]("Role", lambda row: role_name(row[1].role, row[1].direction)),
+        *_amounts(result, "On its tokens", lambda row: row[1].queries, interval=False),
+        *_amounts(result, "On others", lambda row: row[1].others, interval=False),
+        *_amounts(result, "Difference", lambda row: row[1].difference),
         Field("n", lambda row: row[1].n, detail=True),
     ]
     rows = [(head.id, role) for head in result.heads for role in head.roles]
@@ -283,19 +286,16 @@ def _role_table(result: Ablation, top: int | None) -> RowTable[tuple[HeadId, Rol
     return first_rows(title, columns, rows, top, "ablate.json", noun="row", order=order)
 
 
-def _set_table(result: Ablation) -> RowTable[SetEffect]:
-    metric = result.metrics[0]
-    columns: list[Field[SetEffect]] = [
-        Field("Together", lambda effect: amount(effect.damage[metric.name].value)),
-        Field("One at a time", lambda effect: amount(effect.singles[metric.name].value)),
-        *_measured(result, lambda effect: effect.excess[metric.name], "Difference"),
-    ]
-    which = "Selected heads"
-    if result.together is None:
-        which = "Heads of a layer"
-        columns.insert(0, Field("Layer", lambda effect: effect.heads[0].layer_name))
-    title = f"{which} removed together ({metric.title}, {metric.unit})"
-    return RowTable(title, columns, result.sets)
+def _remarks(result: Ablation) -> Iterator[str]:
+    if result.kind == ANSWER:
+        yield "Negative: without the head the answer gains, so the head works against it."
+    if result.kind == FUNCTION:
+        yield "Negative: the metric is higher without the head."
+    if result.metrics[0].name == MARGIN and is_sure(result.clean):
+        yield (
+            f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
+            f"{percent(result.clean['share_saturated'])} of the texts, and hardly tells heads apart (--order-by)."
+        )
 
 
 def _notes(result: Ablation) -> Iterator[str]:
