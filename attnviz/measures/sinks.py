@@ -7,7 +7,6 @@ mean over these, from most heads of most layers. That share and mean are those o
 Emerges in Language Models", section 3; the majority of heads and layers, stricter than their rate over all, is our own.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,8 +15,7 @@ from torch import Tensor
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions
-from attnviz.run.patterns import PatternCallback
-from attnviz.run.record import record_attention
+from attnviz.run.verify import VerifiedRows, verify_attention
 
 SINK_ATTENTION = 0.3  # mean attention from later queries above which a position is a sink of a head (Gu et al. 2024).
 
@@ -28,37 +26,53 @@ _SEARCHED = 64
 _LEAST_QUERIES = 4  # fewest later queries for a mean
 
 
+class SinkTally:
+    """Finds the sinks of a decoder's text in the rows of its verified run; of other models nothing."""
+
+    def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:
+        self._tokens, self._windows, self._device = tokens, checkpoint.windows, checkpoint.device
+        n = min(len(tokens), _SEARCHED)
+        self.searched = n if checkpoint.architecture.causal and not checkpoint.stacks and n > _LEAST_QUERIES else 0
+        self._patterns: dict[int, Tensor] = {}  # by layer, [n_heads, n, n]
+
+    def update(self, rows: VerifiedRows) -> None:
+        """Keep the attention of the text's first tokens among themselves; rows come in order, from the first on."""
+        first, n = rows.first, self.searched
+        if first >= n:
+            return
+        part = rows.in_float32[0, :, : n - first, :n]
+        if rows.layer not in self._patterns:
+            self._patterns[rows.layer] = part.new_zeros(part.shape[0], n, n, device=self._device)
+        self._patterns[rows.layer][:, first : first + part.shape[1], : part.shape[2]] = part
+
+    def tokens(self) -> Tokens:
+        """The tokens with the sinks found."""
+        if not self._patterns:
+            return self._tokens
+        received = self._received(torch.stack(list(self._patterns.values())))
+        share = (received > SINK_ATTENTION).float().mean(1)  # of the heads, [n_layers, n]
+        is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
+        known = self._tokens.sink
+        return replace(
+            self._tokens, sink=(*(a or b for a, b in zip(known, is_sink, strict=False)), *known[self.searched :])
+        )
+
+    def _received(self, patterns: Tensor) -> Tensor:
+        """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n]."""
+        n, device, windows = self.searched, patterns.device, self._windows
+        every = torch.ones(1, n, device=device)
+        allowed = {window: allowed_positions(every, True, window)[0, 0] for window in set(windows)}
+        seen = torch.stack([allowed[window] for window in windows]).tril(-1)  # [n_layers, n, n]
+        count = seen.sum(1)
+        received = torch.where(seen[:, None], patterns, 0.0).sum(-2) / count.clamp(min=1)[:, None]
+        least = torch.tensor([min(_LEAST_QUERIES, (window or n) - 1) for window in windows], device=device)
+        return torch.where((count >= least[:, None])[:, None], received, 0.0)
+
+
 def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
-    """The tokens of a decoder's text, with the sinks found; unchanged for other models.
-
-    The first tokens of the text are run on their own, which in a decoder gives the attention that they have in the
-    whole text. These patterns are not verified, and nothing else is taken from them.
-    """
-    n = min(len(tokens), _SEARCHED)
-    if not checkpoint.architecture.causal or checkpoint.stacks or n <= _LEAST_QUERIES:
-        return tokens
-    begin = replace(tokens, ids=tokens.ids[:n], type_ids=None)
-    patterns: list[Tensor] = []  # a layer each, [1, n_heads, n, n]
-
-    def keep(_: int, pattern: Tensor) -> None:
-        same = pattern.device == checkpoint.device  # layers may run on different devices
-        patterns.append(pattern if same else pattern.to(checkpoint.device))
-
-    record_attention(checkpoint, begin.model_inputs(checkpoint.device), PatternCallback(checkpoint, keep), torch.inf)
-    received = _received(torch.cat(patterns), checkpoint.windows)
-    share = (received > SINK_ATTENTION).float().mean(1)  # of the heads, [n_layers, n]
-    is_sink = ((share > _MAJORITY).float().mean(0) > _MAJORITY).tolist()
-    sink = (known or (position < n and is_sink[position]) for position, known in enumerate(tokens.sink))
-    return replace(tokens, sink=tuple(sink))
-
-
-def _received(patterns: Tensor, windows: Sequence[int | None]) -> Tensor:
-    """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n]."""
-    n, device = patterns.shape[-1], patterns.device
-    every = torch.ones(1, n, device=device)
-    allowed = {window: allowed_positions(every, True, window)[0, 0] for window in set(windows)}
-    seen = torch.stack([allowed[window] for window in windows]).tril(-1)  # [n_layers, n, n]
-    count = seen.sum(1)
-    received = torch.where(seen[:, None], patterns, 0.0).sum(-2) / count.clamp(min=1)[:, None]
-    least = torch.tensor([min(_LEAST_QUERIES, (window or n) - 1) for window in windows], device=device)
-    return torch.where((count >= least[:, None])[:, None], received, 0.0)
+    """The tokens with the sinks found in a run of the first of them alone, which a decoder attends with as in all."""
+    tally = SinkTally(checkpoint, tokens)
+    if tally.searched:
+        begin = replace(tokens, ids=tokens.ids[: tally.searched], type_ids=None)
+        verify_attention(checkpoint, begin, tally.update)
+    return tally.tokens()

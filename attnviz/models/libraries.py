@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from logging import CRITICAL, getLogger
+from logging import NullHandler, getLogger
 from traceback import walk_tb
 from typing import TypeVar
 
@@ -30,15 +30,11 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     """
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
+    logging.get_verbosity()  # it sets its loggers up
     progress = logging.is_progress_bar_enabled()
-    accelerate = getLogger("accelerate")
-    accelerate_level = accelerate.level
-    logging.set_verbosity(CRITICAL)
-    accelerate.setLevel(CRITICAL)
     logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _silent("transformers"), _silent("accelerate"):
             warnings.simplefilter("ignore")
             yield
     except AttnvizError:
@@ -48,10 +44,20 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
             raise
         raise error_type(f"{what}: {_reason(error)}") from error
     finally:
-        logging.set_verbosity(verbosity)
-        accelerate.setLevel(accelerate_level)
         if progress:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def _silent(library: str) -> Iterator[None]:
+    """Let a library's loggers tell nothing. Another level would clear what every logger of the process has cached."""
+    logger = getLogger(library)
+    handlers, propagates = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [NullHandler()], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagates
 
 
 def _reason(error: BaseException) -> str:

@@ -1,9 +1,8 @@
 """Compares one layer's recomputed attention with the model's, chunk by chunk, and locates the worst difference."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,6 +42,21 @@ class LayerCheck:
     scale_error: float | None = None  # in half precision, see attnviz.reference.tolerances.ScaleFit
     scale_limit: float | None = None
     attention: str = "eager"  # the implementation that the model ran with
+
+    @property
+    def scale_agrees(self) -> bool:
+        return self.scale_error is None or self.scale_limit is None or self.scale_error <= self.scale_limit
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether all errors are within the tolerance; NaN is not."""
+        errors = self.output_error, self.residual_error, self.input_error, self.head_output_error
+        row_limit = tolerance.row if self.attention == "eager" else tolerance.probe  # as a share of the row
+        return (
+            self.pattern_error <= pattern_tolerance(self.attention, tolerance)
+            and (self.row_error is None or row_limit is None or self.row_error <= row_limit)
+            and self.scale_agrees
+            and all(error <= tolerance.output for error in errors)
+        )
 
 
 @dataclass(frozen=True)
@@ -90,43 +104,22 @@ class Verification:
         return _SURE * max(limits) if limits else None
 
 
-_ERRORS = (
-    "pattern_error output_error output_scale residual_error input_error head_output_error row_error scale_error"
-).split()
+def pattern_tolerance(attention: str, tolerance: Tolerance) -> float:
+    """What a ``pattern_error`` may be, seen in the weights of eager attention, or on random values."""
+    return tolerance.pattern if attention == "eager" else tolerance.probe
 
 
 def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
     """The larger errors of two checks of the same layer, and the smaller limit: an error has to pass both."""
     if one is None:
         return other
-
-    def either(choose: Callable[..., float], name: str) -> float | None:
-        values = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
-        return choose(*values) if len(values) == 2 else next(iter(values), None)
-
-    worse: dict[str, Any] = {name: either(max, name) for name in _ERRORS}
-    return replace(other, **worse, scale_limit=either(min, "scale_limit"))
-
-
-def pattern_tolerance(attention: str, tolerance: Tolerance) -> float:
-    """What a ``pattern_error`` may be, seen in the weights of eager attention, or on random values."""
-    return tolerance.pattern if attention == "eager" else tolerance.probe
-
-
-def within(check: LayerCheck, tolerance: Tolerance) -> bool:
-    """Whether all errors are within the tolerance; NaN is not."""
-    errors = check.output_error, check.residual_error, check.input_error, check.head_output_error
-    row_limit = tolerance.row if check.attention == "eager" else tolerance.probe  # as a share of the row
-    return (
-        check.pattern_error <= pattern_tolerance(check.attention, tolerance)
-        and (check.row_error is None or row_limit is None or check.row_error <= row_limit)
-        and _scale_agrees(check)
-        and all(error <= tolerance.output for error in errors)
-    )
-
-
-def _scale_agrees(check: LayerCheck) -> bool:
-    return check.scale_error is None or check.scale_limit is None or check.scale_error <= check.scale_limit
+    worse = dict[str, float | None]()
+    for name in vars(other):
+        if name.endswith(("_error", "_limit", "_scale")):
+            choose = min if name == "scale_limit" else max
+            known = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+            worse[name] = choose(known, default=None)
+    return replace(other, **worse)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -138,34 +131,39 @@ class LayerComparison:
 
     checkpoint: Checkpoint
     layer: int
+    attention: str
     labels: Callable[[int], Sequence[str]]  # of the queries of a text of the batch
     keys: Callable[[int], Sequence[str]]  # labels of its keys
-    attention: str
     locating: bool = False
-    numbers: dict[str, list[Tensor]] = field(default_factory=dict)
     causes: list[str] = field(default_factory=list)  # sentences on queries, keys or values that differ before a pattern
-    worst: tuple[float, str] = (0.0, "")
+    worst: tuple[float, str] = (0.0, "")  # of the patterns: error / tolerance, and the sentence that locates it
     n_heads: int = 0
+    n_summed: int = 0  # numbers of a text in the residual stream
+    _numbers: dict[str, list[Tensor]] = field(default_factory=dict)
     _scale: ScaleFit = field(default_factory=ScaleFit)
 
     @property
     def tolerance(self) -> Tolerance:
         return self.checkpoint.tolerance
 
-    def _keep(self, name: str, values: Tensor) -> None:
+    def _keep(self, name: str, difference: Tensor, scale: Tensor | None = None) -> None:
         """Keep the smallest and the largest value, of which one is the largest absolute value; NaN is both."""
-        self.numbers.setdefault(name, []).extend(torch.aminmax(values))
+        self._numbers.setdefault(name, []).extend(torch.aminmax(difference))
+        if scale is not None:
+            self._keep(f"scale of {name}", scale)
+
+    def _compare_shapes(self, what: str, expected: Tensor, model_values: Tensor) -> None:
+        if expected.shape != model_values.shape:
+            raise VerificationError(
+                f"layer {self.layer}: the reference gives {what} of shape {tuple(expected.shape)}, the model of shape "
+                f"{tuple(model_values.shape)}."
+            )
 
     def add_inputs(self, name: str, expected: Tensor, model_values: Tensor, why: Callable[[], str]) -> None:
         """Compare queries, keys or values, [batch, n_heads, n, d_head]; ``why`` returns what explains a difference."""
-        if expected.shape != model_values.shape:
-            raise VerificationError(
-                f"layer {self.layer}: the reference gives {name} of shape {tuple(expected.shape)}, the model of shape "
-                f"{tuple(model_values.shape)}."
-            )
+        self._compare_shapes(name, expected, model_values)
         difference = expected - model_values
-        self._keep(name, difference)
-        self._keep(f"scale of {name}", model_values)
+        self._keep(name, difference, model_values)
         if not self.locating:
             return
         error = share(float(largest(difference)), float(largest(model_values)))
@@ -178,11 +176,7 @@ class LayerComparison:
 
         Without ``locating`` the model's rows are overwritten, to save memory and time.
         """
-        if pattern.shape != model_rows.shape:
-            raise VerificationError(
-                f"layer {self.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
-                f"the model of shape {tuple(model_rows.shape)}."
-            )
+        self._compare_shapes("patterns", pattern, model_rows)
         self.n_heads = pattern.shape[1]
         tolerance = self.tolerance
         if tolerance.row is not None:
@@ -192,18 +186,12 @@ class LayerComparison:
             return True
         difference = pattern - model_rows
         self._keep("pattern", difference)
-        error = float(largest(difference))
-        if not error <= tolerance.pattern:
-            refuse_not_finite(model_rows, f"attention in layer {self.layer}")
-            self._locate(first, pattern, model_rows, difference.abs(), error / tolerance.pattern)
+        axes = ("head", "query", "key")
+        if not self._agree(first, axes, difference, tolerance.pattern, model_rows, pattern):
             return False
-        if tolerance.row is not None:
-            rows = row_error(pattern, model_rows)
-            in_rows = float(rows.max())
-            if not in_rows <= tolerance.row:
-                self._locate(first, pattern, model_rows, rows, in_rows / tolerance.row)
-                return False
-        return True
+        return tolerance.row is None or self._agree(
+            first, axes, row_error(pattern, model_rows), tolerance.row, model_rows, pattern, "row's largest weight"
+        )
 
     def add_probe(self, first: int, pattern: Tensor, random: Tensor, expected: Tensor, model_outputs: Tensor) -> bool:
         """Compare what a chunk of rows makes of random values, [batch, n_heads, rows, d_head]; do they agree?
@@ -211,11 +199,7 @@ class LayerComparison:
         ``pattern`` is [batch, n_heads, rows, n_keys], ``random`` has as many rows as there are keys or more. Only with
         ``locating`` is the answer known.
         """
-        if expected.shape != model_outputs.shape:
-            raise VerificationError(
-                f"layer {self.layer}: the model's attention gives outputs of shape {tuple(model_outputs.shape)}; "
-                f"expected {tuple(expected.shape)}."
-            )
+        self._compare_shapes("outputs of attention", expected, model_outputs)
         self.n_heads = pattern.shape[1]
         difference = model_outputs - expected
         self._keep("pattern", difference)
@@ -224,145 +208,183 @@ class LayerComparison:
             lengths = torch.linalg.vector_norm(pattern, dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
             difference = difference / lengths  # of a row over many keys little is left but what is rounded
             self._keep("row", difference)
-        if not self.locating:
+        return not self.locating or self._agree(
+            first, ("head", "query", "number"), difference, self.tolerance.probe, model_outputs, expected
+        )
+
+    def _agree(
+        self,
+        first: int,
+        axes: tuple[str, ...],
+        differences: Tensor,
+        limit: float,
+        model_values: Tensor,
+        expected: Tensor,
+        of: str = "",
+    ) -> bool:
+        """Whether rows from ``first`` on are within a limit; else keep the worst of all chunks, and where it is."""
+        error = float(largest(differences))
+        if error <= limit:
             return True
-        error = float(largest(difference))
-        if error <= self.tolerance.probe:
-            return True
-        refuse_not_finite(model_outputs, f"attention in layer {self.layer}")
-        ratio = error / self.tolerance.probe
+        refuse_not_finite(model_values, f"attention in layer {self.layer}")
+        ratio = math.inf if math.isnan(error) else error / limit
         if ratio > self.worst[0]:
-            batch, head, query, column = worst_index(difference.abs())
-            model, reference = (float(x[batch, head, query, column]) for x in (model_outputs, expected))
-            label = self.labels(batch)[first + query]
-            message = (
-                f"The largest difference is in layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query "
-                f"{first + query} ({label!r}): from random values instead of its own the model's attention "
-                f"({self.attention}) makes {model:.6g}, the reference {reference:.6g} "
-                f"(tolerance {self.tolerance.probe:g})."
-            )
-            self.worst = ratio, message
+            what = "attention" if self.attention == "eager" else f"attention ({self.attention}), on random values,"
+            off = f"{error:.2g} of the {of}, " if of else ""
+            place = self._place(axes, worst_index(differences.abs()), model_values, expected, range(first, 1 << 62))
+            self.worst = ratio, f"The {what} differs most in {place} ({off}tolerance {limit:g})."
         return False
 
-    def _locate(self, first: int, pattern: Tensor, model_rows: Tensor, differences: Tensor, ratio: float) -> None:
-        """Keep the worst weight of all chunks, with a sentence that locates it."""
-        if ratio <= self.worst[0]:
-            return
-        batch, head, query, key = worst_index(differences)
-        query_label, key_label = self.labels(batch)[first + query], self.keys(batch)[key]
-        where = (
-            f"layer {self.layer}, head {head} ({HeadId(self.layer, head)}), query {first + query} "
-            f"({query_label!r}), key {key} ({key_label!r})"
-        )
-        model_weight, weight = model_rows[batch, head, query, key], pattern[batch, head, query, key]
-        weights = f"the model attends {model_weight:.6g}, the reference {weight:.6g}"
-        tolerance = self.tolerance
-        if abs(float(model_weight - weight)) <= tolerance.pattern:
-            share = f"{ratio * (tolerance.row or 1):.2g} of the row's largest weight (tolerance {tolerance.row:g})"
-            self.worst = ratio, f"In {where} {weights}: {share}."
-        else:
-            message = f"The largest difference is in {where}: {weights} (tolerance {tolerance.pattern:g})."
-            self.worst = torch.inf if math.isnan(ratio) else ratio, message
+    def _place(
+        self, axes: Sequence[str], index: tuple[int, ...], model: Tensor, expected: Tensor, positions: Sequence[int]
+    ) -> str:
+        """Where an element of a batch is, and what model and reference have there."""
+        text, *numbers = index
+        words = [f"layer {self.layer}"]
+        for axis, number in zip(axes, numbers, strict=True):
+            if axis == "head":
+                words.insert(1, f"head {number} ({HeadId(self.layer, number)})")
+            elif axis == "query":
+                words.append(f"query {positions[number]} ({self.labels(text)[positions[number]]!r})")
+            elif axis == "key":
+                words.append(f"key {number} ({self.keys(text)[number]!r})")
+            else:
+                words.append(f"{axis} {number}")
+        return f"{', '.join(words)}: the model has {model[index]:.6g}, the reference {expected[index]:.6g}"
 
-    def add_outputs(
-        self, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None = None
-    ) -> None:
-        """Compare weighted values [batch, n, n_heads, d_head], output [batch, n, d_model], stream and norm after it.
-
-        The latter two are compared with those that follow from the model's own output. With ``queries``, ``weighted``
-        and ``output`` hold these positions alone.
-        """
-        at_rows = at_queries(record, queries)
-        summed, normed = _residual_errors(record, self.checkpoint)
-        self._keep("output", output - at_rows.output)
-        self._keep("scale of output", record.output)
-        self._keep("head output", weighted - at_rows.weighted)
-        self._keep("scale of head output", record.weighted)
-        self._keep("sum", summed)
-        self._keep("scale of sum", record.summed)
-        self._keep("norm", normed)
-        self._keep("scale of norm", record.normed)
+    def add_steps(self, steps: Mapping[str, "Step"]) -> None:
+        """Compare the steps after the patterns, see :func:`steps_of`."""
+        for name, step in steps.items():
+            self._keep(name, step.error, step.scale)
+        self.n_summed = steps["sum"].model.shape[1:].numel()
 
     @property
     def on_device(self) -> Tensor:
         """All numbers in one tensor, so that they are copied to the host at once."""
-        of_chunks = [torch.aminmax(torch.stack(ends)) if len(ends) > 2 else ends for ends in self.numbers.values()]
+        of_chunks = [torch.aminmax(torch.stack(ends)) if len(ends) > 2 else ends for ends in self._numbers.values()]
         numbers = torch.stack([end for ends in of_chunks for end in ends])
         return numbers if self._scale.sums is None else torch.cat([numbers.double(), self._scale.sums.flatten()])
 
-    def result(self, on_host: list[float], n_summed: int) -> LayerCheck:
-        """The check of the layer, from its numbers on the host; sums have ``n_summed`` numbers a text.
+    def result(self, on_host: list[float]) -> LayerCheck:
+        """The check of the layer, from its numbers on the host.
 
         VerificationError: values of the model, or sums of their squares, are not finite.
         """
         ends = zip(on_host[::2], on_host[1::2], strict=False)
-        numbers = {name: greatest(map(abs, both)) for name, both in zip(self.numbers, ends, strict=False)}
+        numbers = {name: greatest(map(abs, both)) for name, both in zip(self._numbers, ends, strict=False)}
         dtype = self.checkpoint.dtype
         in_words = str(dtype).removeprefix("torch.")
         squared = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)  # what norms compute in
         if not math.isfinite(numbers["scale of sum"]):
             raise not_finite(f"attention in layer {self.layer}", in_words)
-        if numbers["scale of sum"] ** 2 > squared.max / n_summed:
+        if numbers["scale of sum"] ** 2 > squared.max / self.n_summed:
             raise VerificationError(
                 f"layer {self.layer} of the model has values up to {numbers['scale of sum']:.1e}, whose squares "
                 f"overflow in {in_words}; expected a model whose norms can be computed: --dtype float64 may help. "
                 "Nothing was written."
             )
-        tiny = torch.finfo(dtype).tiny
-        in_sum = numbers["sum"] / max(numbers["scale of output"], tiny)
+        tiny, scales = torch.finfo(dtype).tiny, {name: numbers.get(f"scale of {name}", 1.0) for name in numbers}
         check = LayerCheck(
             layer=self.layer,
             heads_compared=self.n_heads,
             pattern_error=numbers["pattern"],
-            output_error=share(numbers["output"], numbers["scale of output"]),
-            output_scale=numbers["scale of output"],
-            residual_error=greatest([in_sum, numbers["norm"] / max(numbers["scale of norm"], tiny)]),
-            input_error=greatest(share(numbers[name], numbers[f"scale of {name}"]) for name in INPUTS),
-            head_output_error=share(numbers["head output"], numbers["scale of head output"]),
+            output_error=share(numbers["output"], scales["output"]),
+            output_scale=scales["output"],
+            residual_error=greatest(
+                numbers[name] / max(scales[of], tiny) for name, of in (("sum", "output"), ("norm", "norm"))
+            ),
+            input_error=greatest(share(numbers[name], scales[name]) for name in INPUTS),
+            head_output_error=share(numbers["head output"], scales["head output"]),
             row_error=numbers.get("row"),
             attention=self.attention,
         )
         if self.tolerance.row is None:
             return check
-        error, limit = self._scale.result(on_host[2 * len(self.numbers) :], self.tolerance.scale)
+        error, limit = self._scale.result(on_host[2 * len(self._numbers) :], self.tolerance.scale)
         return replace(check, scale_error=error, scale_limit=limit)
 
-    def located(
-        self, check: LayerCheck, record: LayerRecord, weighted: Tensor, output: Tensor, queries: Sequence[int] | None
-    ) -> tuple[float, str]:
+    def located(self, check: LayerCheck, steps: Mapping[str, "Step"]) -> tuple[float, str]:
         """Error / tolerance of a check that is not within it, and the first step that differs."""
-        positions = range(output.shape[1]) if queries is None else queries
-        tolerance = self.tolerance.output
-        at_rows = at_queries(record, queries)
         if self.worst[1]:
             return self.worst
-        if not _scale_agrees(check):
+        if not check.scale_agrees:
             assert check.scale_error is not None
             assert check.scale_limit is not None
             return check.scale_error / check.scale_limit, (
                 f"No single weight differs by more than rounding, but those of layer {self.layer} differ together, as "
                 f"if its scores were off by {check.scale_error:.2g} of themselves (limit {check.scale_limit:.2g})."
             )
-        if not check.output_error <= tolerance:
-            batch, query, dimension = worst_index((output - at_rows.output).abs())
-            return check.output_error / tolerance, (
-                f"All patterns agree, but the attention output of layer {self.layer} (all {self.n_heads} heads "
-                f"together) differs most at query {positions[query]} ({self.labels(batch)[positions[query]]!r}), "
-                f"dimension {dimension}: the model gives {at_rows.output[batch, query, dimension]:.6g}, "
-                f"the reference {output[batch, query, dimension]:.6g} "
-                f"(tolerance {tolerance:g} of the layer's largest output, {check.output_scale:.6g})."
-            )
-        if not check.residual_error <= tolerance:
-            return check.residual_error / tolerance, _located_residual(record, self.checkpoint, self.labels)
-        if not check.head_output_error <= tolerance:
-            batch, query, head, dimension = worst_index((weighted - at_rows.weighted).abs())
-            return check.head_output_error / tolerance, (
-                f"All patterns and attention outputs agree, but head {head} ({HeadId(self.layer, head)}) gives "
-                f"{at_rows.weighted[batch, query, head, dimension]:.6g} before W_O at query {positions[query]} "
-                f"({self.labels(batch)[positions[query]]!r}), dimension {dimension}, the reference "
-                f"{weighted[batch, query, head, dimension]:.6g} (tolerance {tolerance:g} of the largest)."
-            )
-        return check.input_error / tolerance, f"All patterns and outputs of layer {self.layer} agree."
+        limit = self.tolerance.output
+        for name, step in steps.items():
+            scale = steps["output"].scale if name == "sum" else step.scale
+            error = share(float(largest(step.error)), float(largest(scale)))
+            if not error <= limit:
+                axes = ("query", "head", "dimension") if step.error.ndim == 4 else ("query", "dimension")
+                place = self._place(axes, worst_index(step.error.abs()), step.model, step.expected, step.positions)
+                return (
+                    error / limit,
+                    f"{_AGREE_BUT[name]} differs most in {place} (tolerance {limit:g} of the largest).",
+                )
+        return check.input_error / limit, f"All patterns and outputs of layer {self.layer} agree."
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step after the patterns, as the model and as the reference computes it, [batch, n, ..]."""
+
+    model: Tensor
+    expected: Tensor
+    error: Tensor
+    scale: Tensor  # of whose largest absolute value errors are shares; those of the sum are shares of the output
+    positions: Sequence[int]  # of the rows
+
+
+_AGREE_BUT = {
+    "output": "All patterns agree, but the attention output of all heads together",
+    "sum": "All patterns and attention outputs agree, but what the layer passes on, the sum with its input,",
+    "norm": "All patterns and attention outputs agree, but the norm of what the layer passes on",
+    "head output": "All patterns and attention outputs agree, but what a head gives before W_O",
+}
+
+
+def steps_of(
+    record: LayerRecord, checkpoint: Checkpoint, weighted: Tensor, output: Tensor, queries: Sequence[int] | None
+) -> dict[str, Step]:
+    """The steps after the patterns: output, the sum with the residual, its norm, and weighted values of heads.
+
+    ``weighted`` [batch, n, n_heads, d_head] and ``output`` [batch, n, d_model] are the reference's, with ``queries`` of
+    these positions alone. Sum and norm are those that follow from the model's own output; an error of the sum is what
+    is beyond its rounding.
+    """
+    norm = None if record.norm is None else checkpoint.norm(record.norm)
+    added = record.output
+    if record.output_norm is not None:
+        added = checkpoint.norm(record.output_norm)(added)
+    if record.network_output is not None:
+        added = record.network_output + added
+    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
+    summed = record.residual + (added if multiplier == 1 else added * multiplier)
+    normed = x = record.norm_input
+    if isinstance(norm, LayerNorm):
+        normed = layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.epsilon)
+    elif norm is not None:
+        normed = norm(x)
+    size = summed.abs()
+    if record.network_output is not None:  # the three may be added in any order
+        size = size + record.residual.abs() + record.network_output.abs()
+    beyond = (record.summed - summed).abs_().sub_(size, alpha=2 * torch.finfo(summed.dtype).eps).clamp_min_(0)
+    every = range(output.shape[1])
+    model_output, model_weighted = record.output, record.weighted
+    if queries is not None:
+        index = torch.tensor(queries, device=output.device)
+        model_output, model_weighted, every = model_output[:, index], model_weighted[:, index], queries
+    n = range(record.output.shape[1])
+    return {
+        "output": Step(model_output, output, output - model_output, record.output, every),
+        "sum": Step(record.summed, summed, beyond, record.summed, n),
+        "norm": Step(record.normed, normed, record.normed - normed, record.normed, n),
+        "head output": Step(model_weighted, weighted, weighted - model_weighted, record.weighted, every),
+    }
 
 
 def largest(values: Tensor) -> Tensor:
@@ -379,63 +401,6 @@ def greatest(errors: Iterable[float]) -> float:
 def share(difference: float, scale: float) -> float:
     """A difference as a share of a scale, or as it is where that is 0."""
     return difference / (scale or 1.0)
-
-
-def at_queries(record: LayerRecord, queries: Sequence[int] | None) -> LayerRecord:
-    """The record with input, output and weighted values of the attention at some queries alone."""
-    if queries is None:
-        return record
-    index = torch.tensor(queries, device=record.output.device)
-    of_attention = {name: getattr(record, name)[:, index] for name in ("attention_input", "output", "weighted")}
-    return replace(record, **of_attention)
-
-
-def _residual_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
-    """Errors of the sum of residual and output, beyond its rounding, and of its norm, [batch, n, d_model] each."""
-    norm = None if record.norm is None else checkpoint.norm(record.norm)
-    added = record.output
-    if record.output_norm is not None:
-        added = checkpoint.norm(record.output_norm)(added)
-    if record.network_output is not None:
-        added = record.network_output + added
-    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
-    expected = record.residual + (added if multiplier == 1 else added * multiplier)
-    if isinstance(norm, LayerNorm):
-        x = record.norm_input
-        expected_norm = layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.epsilon)
-    else:
-        expected_norm = record.norm_input if norm is None else norm(record.norm_input)
-    size = expected.abs()
-    if record.network_output is not None:  # the three may be added in any order
-        size = size + record.residual.abs() + record.network_output.abs()
-    summed = (record.summed - expected).abs_().sub_(size, alpha=2 * torch.finfo(expected.dtype).eps)
-    return summed.clamp_min_(0), record.normed - expected_norm
-
-
-def _located_residual(record: LayerRecord, checkpoint: Checkpoint, labels: Callable[[int], Sequence[str]]) -> str:
-    """A sentence that locates the largest error of the residual stream, or of the norm after it."""
-    errors = zip(_residual_errors(record, checkpoint), (record.output, record.normed), strict=True)
-    summed, normed = (
-        (error.abs() / largest(scale).clamp_min(torch.finfo(scale.dtype).tiny)).nan_to_num_(nan=torch.inf)
-        for error, scale in errors
-    )
-    of_norm = bool(normed.max() > summed.max())
-    batch, query, dimension = worst_index(normed if of_norm else summed)
-    model_value = (record.normed if of_norm else record.summed)[batch, query, dimension]
-    parallel = record.network_output is not None
-    what = "the norm before its feed-forward network" if parallel else "the norm after its attention"
-    expected = ""
-    terms = [record.residual, record.output]
-    if not of_norm:
-        what = "the sum of its input and its attention's output"
-        if record.network_output is not None:
-            what, terms = "the sum of its input and the outputs of both its halves", [*terms, record.network_output]
-        expected = f", not {' + '.join(f'{float(term[batch, query, dimension]):.6g}' for term in terms)}"
-    return (
-        f"All patterns and attention outputs agree, but layer {record.layer} does not pass them on: {what} is "
-        f"{model_value:.6g} at query {query} ({labels(batch)[query]!r}), dimension {dimension}{expected} "
-        f"(tolerance {checkpoint.tolerance.output:g} of the largest)."
-    )
 
 
 def worst_index(differences: Tensor) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from attnviz.errors import TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import language_prefix, tokens_of_ids
 from attnviz.models.tokens import Tokens, shifted_right
-from attnviz.run.record import running_plainly
+from attnviz.run.transformers_compat import running_plainly
 from attnviz.texts.reading import DecoderTarget, Text
 from attnviz.wording import counted, visible
 

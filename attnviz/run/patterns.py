@@ -105,10 +105,10 @@ class PatternCallback(Observer):
         self._weighted: list[Tensor] = []
         self._errors: list[Tensor] = []
 
-    def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:  # noqa: ARG002
+    def begin(self, call: AttentionCall) -> None:
         """Keep what the layer attends with."""
         self._call, self._weighted = call, []
-        self._across = source is not None and bool(self._checkpoint.stacks)
+        self._across = call.source is not None and bool(self._checkpoint.stacks)
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Pass the rows on."""

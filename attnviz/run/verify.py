@@ -21,7 +21,7 @@ from attnviz.progress import Progress, tell
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
-from attnviz.run.checks import INPUTS, LayerCheck, LayerComparison, Verification, at_queries, largest, within
+from attnviz.run.checks import INPUTS, LayerCheck, LayerComparison, Step, Verification, largest, steps_of
 from attnviz.run.finite import not_finite
 from attnviz.run.patterns import LayerQK, MaskCache, of_heads
 from attnviz.run.record import (
@@ -80,7 +80,7 @@ class VerifiedRows:
     def __post_init__(self) -> None:
         if isinstance(self.check, PendingCheck):
             return
-        if not within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
+        if not self.check.within(self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
 
@@ -260,6 +260,98 @@ def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens,
     return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
 
 
+@dataclass
+class _Layer:
+    """A layer while it is verified: what its inputs give, and what its chunks of rows have given so far."""
+
+    compared: LayerComparison
+    parameters: HeadParameters
+    heads: LayerQK
+    value: Tensor  # [batch, n_heads, n_keys, d_head]
+    random: Tensor | None = None  # what the model's attention is called on once more, [n_keys, d_head]
+    both: Tensor | None = None  # values and random values side by side
+    fingerprint: Tensor | None = None
+    weighted: list[Tensor] = field(default_factory=list)  # values, [batch, n_heads, rows, d_head]
+    blind: list[Tensor] = field(default_factory=list)  # which queries of padding attend to nothing
+
+    @property
+    def queries_per_key(self) -> int:
+        return len(self.parameters.query.weight) // len(self.parameters.key.weight)
+
+    def compare_weights(self, first: int, model_rows: Tensor) -> Tensor:
+        """The pattern of consecutive queries, compared with the model's weights."""
+        heads, compared = self.heads, self.compared
+        last = first + model_rows.shape[2]
+        pattern = heads.rows(first, last, model_rows.shape[-1])
+        if model_rows.shape[-1] < pattern.shape[-1]:
+            model_rows = torch.nn.functional.pad(model_rows, (0, pattern.shape[-1] - model_rows.shape[-1]))
+        if compared.checkpoint.architecture.bypassing:
+            model_rows = self._but_blind(first, pattern.shape[-1], pattern, model_rows)
+        agree = compared.add_rows(first, pattern, model_rows)
+        if not agree and not compared.causes and self.queries_per_key > 1:
+            rows = self._other_groups().rows(first, last, model_rows.shape[-1])
+            if rows.shape == model_rows.shape and float(largest(rows - model_rows)) <= compared.tolerance.pattern:
+                compared.causes.append(_OTHER_GROUPS)
+        self.weighted.append(torch.matmul(pattern, self.value[..., : pattern.shape[-1], :]))
+        return pattern
+
+    def compare_probe(self, first: int, model_outputs: Tensor) -> Tensor:
+        """As :meth:`compare_weights`, compared with what the model's attention makes of random values."""
+        assert self.random is not None
+        assert self.both is not None
+        compared, dtype = self.compared, self.compared.checkpoint.dtype
+        pattern = self.heads.rows(first, first + model_outputs.shape[2])
+        n_keys = pattern.shape[-1]
+        weighted, expected = torch.matmul(pattern, self.both[..., :n_keys, :]).chunk(2, -1)
+        model_outputs = self._but_blind(first, n_keys, expected, model_outputs)
+        agree = compared.add_probe(first, pattern, self.random, expected, model_outputs)
+        if not agree and not compared.causes:
+            compared.causes += self._other_ways(first, model_outputs)
+        self.weighted.append(weighted.to(dtype))
+        return pattern
+
+    def _but_blind(self, first: int, n_keys: int, expected: Tensor, model_rows: Tensor) -> Tensor:
+        """The model's rows, but for queries of padding that may attend to nothing, in which implementations differ."""
+        heads = self.heads
+        if heads.mask is None or heads.across or (not heads.scoring.causal and heads.scoring.window is None):
+            return model_rows
+        allowed = heads.allowed(first, first + model_rows.shape[2], n_keys)
+        if allowed is None:
+            return model_rows
+        self.blind.append(~allowed.any(-1, keepdim=True))
+        return torch.where(self.blind[-1], expected, model_rows)
+
+    def _other_groups(self) -> LayerQK:
+        """Head h with the keys of key-value head h mod n_kv_heads."""
+        key = self.heads.key[:, :: self.queries_per_key].repeat(1, self.queries_per_key, 1, 1)
+        return replace(self.heads, key=key)
+
+    def _other_ways(self, first: int, model_outputs: Tensor) -> Iterator[str]:
+        """What else than the reference's way of attending explains what the model makes of random values."""
+        heads, scoring = self.heads, self.heads.scoring
+        ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
+        way = "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
+        for sentence, other in {f"This model attends {way}.": ahead, _OTHER_GROUPS: self._other_groups()}.items():
+            rows = other.rows(first, first + model_outputs.shape[2], other.key.shape[-2])
+            if float(largest(torch.matmul(rows, self.random) - model_outputs)) <= self.compared.tolerance.probe:
+                yield sentence
+
+    def steps(self, record: LayerRecord, queries: Sequence[int] | None) -> dict[str, Step]:
+        """The steps after the patterns."""
+        by_head = self.weighted[0] if len(self.weighted) == 1 else torch.cat(self.weighted, 2)
+        x = record.attention_input if queries is None else record.attention_input[:, queries]
+        output = attention.joined_output(attention.gated(by_head, x, self.parameters), self.parameters)
+        weighted = by_head.transpose(1, 2)
+        if self.blind:
+            blind = torch.cat(self.blind, 2)[:, 0]
+            weighted = torch.where(blind[..., None], record.weighted, weighted)
+            output = torch.where(blind, record.output, output)
+        return steps_of(record, self.compared.checkpoint, weighted, output, queries)
+
+
+_OTHER_GROUPS = "Queries, keys and values agree before that; it agrees with the groups of heads in another order."
+
+
 class Verifier(Observer):
     """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
 
@@ -288,20 +380,14 @@ class Verifier(Observer):
     ) -> None:
         self._checkpoint, self._labels, self._masks = checkpoint, labels, masks
         self._on_rows, self._on_weighted_values, self._on_call = on_rows, on_weighted_values, on_attention_call
-        self._queries, self._keep, self._keep_outputs = queries, keep, keep_outputs
-        self._progress, self._locating = progress, False
+        self._queries, self._keep, self._keep_outputs, self._progress = queries, keep, keep_outputs, progress
         self._attention = checkpoint.attention  # asked once, since all layers are looked at
+        self._located: list[tuple[float, str]] | None = None  # in a second pass, by layer that differs
+        self._layer: _Layer
+        self._comparisons: dict[int, LayerComparison] = {}
         self.checks: dict[int, LayerCheck] = {}
-        self.located: list[tuple[float, str]] = []
         self.kept: dict[int, _KeptLayer] = {}
         self.mask_cache: MaskCache = {}
-        self._comparisons: dict[int, tuple[LayerComparison, int]] = {}
-        self._heads: LayerQK
-        self._parameters: HeadParameters
-        self._compared: LayerComparison
-        self._queries_per_key = 1
-        self._value = self._random = self._both = self._fingerprint = torch.empty(0)
-        self._weighted, self._blind = list[Tensor](), list[Tensor]()
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
         """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
@@ -313,17 +399,17 @@ class Verifier(Observer):
                 raise
         if not wrong:
             return
-        again = copy(self)
-        again._locating, again.located = True, []
+        again, located = copy(self), list[tuple[float, str]]()
+        again._located = located
         again._on_rows = lambda _: None
         again._on_weighted_values = again._on_call = None
         try:
             record_attention(self._checkpoint, inputs, again, memory)
         except VerificationError:
-            if not again.located:
+            if not located:
                 raise
         agreed = "A second run agreed, so the model gives other numbers each time."
-        worst = max(again.located, default=(0.0, agreed))[1]
+        worst = max(located, default=(0.0, agreed))[1]
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(wrong)} of {len(self.checks)} layers differ. "
             f"{worst} Nothing was written. {what_to_try(self._checkpoint)}"
@@ -334,155 +420,78 @@ class Verifier(Observer):
         comparisons = [self._comparisons[layer] for layer in sorted(self._comparisons)]
         if not comparisons:
             return []
-        first = comparisons[0][0].on_device
+        first = comparisons[0].on_device
         final = torch.zeros_like(first[:1]) if states is None else largest(states)[None].to(first)
-        of_layers = [compared.on_device.to(final) for compared, _ in comparisons]  # perhaps of several devices
+        of_layers = [compared.on_device.to(final) for compared in comparisons]  # perhaps of several devices
         numbers = torch.stack([torch.cat([of_layer, final]) for of_layer in of_layers]).tolist()
-        for (compared, n_summed), of_layer in zip(comparisons, numbers, strict=True):
-            self.checks[compared.layer] = compared.result(of_layer[:-1], n_summed)
+        for compared, of_layer in zip(comparisons, numbers, strict=True):
+            self.checks[compared.layer] = compared.result(of_layer[:-1])
         if states is not None and not math.isfinite(numbers[0][-1]):
             raise not_finite("final hidden state", str(states.dtype).removeprefix("torch."))
-        return [layer for layer, check in self.checks.items() if not within(check, self._checkpoint.tolerance)]
+        return [layer for layer, check in self.checks.items() if not check.within(self._checkpoint.tolerance)]
 
     def verification(self) -> Verification:
         """The checks of all layers, in order."""
         return Verification(self._checkpoint.tolerance, tuple(self.checks[layer] for layer in sorted(self.checks)))
 
-    def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
+    def begin(self, call: AttentionCall) -> None:
         """Recompute and compare queries, keys and values."""
-        assert attention_input is not None
-        model, layer = self._checkpoint, call.layer
-        labels, keys = self._labels(layer)
-        compared = self._compared = LayerComparison(
-            checkpoint=model, layer=layer, labels=labels, keys=keys, attention=self._attention, locating=self._locating
-        )
-        self._queries_per_key = call.query.shape[1] // call.key.shape[1]
+        x, model, layer = call.attention_input, self._checkpoint, call.layer
+        assert x is not None
+        compared = LayerComparison(model, layer, self._attention, *self._labels(layer), self._located is not None)
         mask = None if self._masks is None else self._masks(layer)
-        self._heads, parameters, self._value = _heads_of(model, layer, attention_input, source, mask, self.mask_cache)
-        self._parameters, self._weighted, self._blind = parameters, [], []
+        heads, parameters, value = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
         if math.isnan(call.scale):  # the patterns say whether the reference's is right
             call = replace(call, scale=parameters.scale)
         if self._on_call is not None:
             self._on_call(call)
-        recomputed = self._heads.query, self._heads.key, self._value
-        x = attention_input, attention_input if source is None else source
-        for name, ours, theirs in zip(INPUTS, recomputed, (call.query, call.key, call.value), strict=True):
+        inputs = x, x if call.source is None else call.source
+        model_values = call.query, call.key, call.value
+        for name, ours, theirs in zip(INPUTS, (heads.query, heads.key, value), model_values, strict=True):
             shared_by = ours.shape[1] // theirs.shape[1]
             once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
-            compared.add_inputs(name, once, theirs, partial(_reason, model, name, x, parameters, theirs))
+            compared.add_inputs(name, once, theirs, partial(_reason, model, name, inputs, parameters, theirs))
+        self._layer = state = _Layer(compared, parameters, heads, value)
         if self._attention != "eager":
-            self._heads = self._heads.without_rounding()
-            self._value = attention.upcast(self._value)
-            self._random = attention.upcast(random_values(self._value))
-            self._both = torch.cat([self._value, self._random.expand(self._value.shape)], -1)
+            state.heads, state.value = heads.without_rounding(), attention.upcast(value)
+            state.random = attention.upcast(random_values(state.value))
+            state.both = torch.cat([state.value, state.random.expand(state.value.shape)], -1)
         if self._keep:
-            self._fingerprint = _fingerprint(self._heads, self._value)
-        if self._locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
+            state.fingerprint = _fingerprint(state.heads, state.value)
+        if compared.locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
             )
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Recompute some rows of the patterns, compare them, and pass them on."""
+        state, tolerance = self._layer, self._checkpoint.tolerance
         for start, stop in _stretches(self._queries, rows.first, rows.last):
-            here = slice(start - rows.first, stop - rows.first)
-            if rows.weights is not None:
-                pattern, weighted = self._compared_weights(start, rows.weights[:, :, here])
-            else:
-                assert rows.probe is not None  # the observer probes
-                pattern, weighted = self._compared_probe(start, rows.probe[:, here].transpose(1, 2))
-            self._weighted.append(weighted.transpose(1, 2))
-            check, tolerance = PendingCheck(layer), self._checkpoint.tolerance
-            self._on_rows(_verified(check, tolerance, self._heads, pattern, start, self._queries))
-
-    def _compared_weights(self, first: int, model_rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The pattern of consecutive queries, compared with the model's weights, and the weighted values."""
-        heads = self._heads
-        compared = self._compared
-        last = first + model_rows.shape[2]
-        pattern = heads.rows(first, last, model_rows.shape[-1])
-        if model_rows.shape[-1] < pattern.shape[-1]:
-            model_rows = torch.nn.functional.pad(model_rows, (0, pattern.shape[-1] - model_rows.shape[-1]))
-        if self._checkpoint.architecture.bypassing:
-            model_rows = self._but_blind(first, pattern.shape[-1], pattern, model_rows)
-        agrees = compared.add_rows(first, pattern, model_rows)
-        if not agrees and not compared.causes and self._queries_per_key > 1:
-            rows = self._other_groups().rows(first, last, model_rows.shape[-1])
-            if rows.shape == model_rows.shape and float(largest(rows - model_rows)) <= compared.tolerance.pattern:
-                compared.causes.append(
-                    "Queries, keys and values agree before that; patterns agree with the groups of heads in another "
-                    "order."
-                )
-        return pattern, torch.matmul(pattern, self._value[..., : pattern.shape[-1], :])
-
-    def _compared_probe(self, first: int, model_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`_compared_weights`, compared with what the model's attention makes of random values."""
-        d_head = self._value.shape[-1]
-        pattern = self._heads.rows(first, first + model_outputs.shape[2])
-        n_keys = pattern.shape[-1]
-        together = torch.matmul(pattern, self._both[..., :n_keys, :])
-        weighted, expected = together[..., :d_head], together[..., d_head:]
-        model_outputs = self._but_blind(first, n_keys, expected, model_outputs)
-        agrees = self._compared.add_probe(first, pattern, self._random, expected, model_outputs)
-        if not agrees and not self._compared.causes:
-            self._compared.causes += self._other_ways(first, model_outputs)
-        return pattern, weighted.to(self._checkpoint.dtype)
-
-    def _but_blind(self, first: int, n_keys: int, expected: Tensor, model_rows: Tensor) -> Tensor:
-        """The model's rows, but for queries of padding that may attend to nothing, in which implementations differ."""
-        heads = self._heads
-        if heads.mask is None or heads.across or (not heads.scoring.causal and heads.scoring.window is None):
-            return model_rows
-        allowed = heads.allowed(first, first + model_rows.shape[2], n_keys)
-        if allowed is None:
-            return model_rows
-        self._blind.append(~allowed.any(-1, keepdim=True))
-        return torch.where(self._blind[-1], expected, model_rows)
-
-    def _other_groups(self) -> LayerQK:
-        """Head h with the keys of key-value head h mod n_kv_heads."""
-        key = self._heads.key[:, :: self._queries_per_key].repeat(1, self._queries_per_key, 1, 1)
-        return replace(self._heads, key=key)
-
-    def _other_ways(self, first: int, model_outputs: Tensor) -> Iterator[str]:
-        """What else than the reference's way of attending explains what the model makes of random values."""
-        heads, scoring = self._heads, self._heads.scoring
-        ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
-        way = "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
-        groups = (
-            "Queries, keys and values agree before that; its outputs agree with the groups of heads in another order."
-        )
-        ways = {f"This model attends {way}.": ahead, groups: self._other_groups()}
-        for sentence, other in ways.items():
-            rows = other.rows(first, first + model_outputs.shape[2], other.key.shape[-2])
-            if float(largest(torch.matmul(rows, self._random) - model_outputs)) <= self._compared.tolerance.probe:
-                yield sentence
+            shown = rows.weights if rows.probe is None else rows.probe.transpose(1, 2)
+            assert shown is not None  # the observer probes
+            if self._queries is not None:
+                shown = shown[:, :, start - rows.first : stop - rows.first]
+            compare = state.compare_weights if rows.probe is None else state.compare_probe
+            pattern = compare(start, shown)
+            self._on_rows(_verified(PendingCheck(layer), tolerance, state.heads, pattern, start, self._queries))
 
     def end(self, record: LayerRecord) -> None:
         """Compare the layer's output, and the residual stream and norm after it."""
-        model, layer, compared = self._checkpoint, record.layer, self._compared
-        weighted = self._weighted[0] if len(self._weighted) == 1 else torch.cat(self._weighted, 1)
-        x = at_queries(record, self._queries).attention_input
-        gated = attention.gated(weighted.transpose(1, 2), x, self._parameters)
-        output = attention.joined_output(gated, self._parameters)
-        if self._blind:
-            blind = torch.cat(self._blind, 2)[:, 0]
-            weighted = torch.where(blind[..., None], record.weighted, weighted)
-            output = torch.where(blind, record.output, output)
-        compared.add_outputs(record, weighted, output, self._queries)
-        n_summed = record.summed.shape[1:].numel()
-        self._comparisons[layer] = compared, n_summed
-        if self._locating:
-            check = compared.result(compared.on_device.tolist(), n_summed)
-            if not within(check, model.tolerance):
-                ratio, where = compared.located(check, record, weighted, output, self._queries)
-                self.located.append((ratio, " ".join([where, *compared.causes])))
-        if self._keep:
+        model, layer, state = self._checkpoint, record.layer, self._layer
+        compared, steps = state.compared, state.steps(record, self._queries)
+        compared.add_steps(steps)
+        self._comparisons[layer] = compared
+        if self._located is not None:
+            check = compared.result(compared.on_device.tolist())
+            if not check.within(model.tolerance):
+                ratio, where = compared.located(check, steps)
+                self._located.append((ratio, " ".join([where, *compared.causes])))
+        if state.fingerprint is not None:
             self.kept[layer] = _KeptLayer(
                 inputs=(record.attention_input, record.source),
                 output=record.output if self._keep_outputs else None,
-                fingerprint=self._fingerprint,
-                scoring=_scoring_of(self._heads.scoring),
+                fingerprint=state.fingerprint,
+                scoring=_scoring_of(state.heads.scoring),
             )
         if self._on_weighted_values is not None:
             self._on_weighted_values(layer, record.gated)

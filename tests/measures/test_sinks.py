@@ -3,20 +3,18 @@
 import pytest
 import torch
 from transformers import GPT2Model
-from transformers.models.mistral import modeling_mistral
 
 from attnviz import compare, head_outputs, rollout
 from attnviz.commands.heads.measure import analyze
-from attnviz.errors import VerificationError
-from attnviz.measures.sinks import with_found_sinks
+from attnviz.measures.sinks import SinkTally, with_found_sinks
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
+from attnviz.reference.tolerances import TOLERANCES
+from attnviz.run.verify import PendingCheck, VerifiedRows
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.families import checkpoint_of
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert
 from tests.support.tolerances import SUMS_32
-
-EAGER = "transformers.models.gpt2.modeling_gpt2.eager_attention_forward"
 
 
 def found(checkpoint, text=SENTENCE):
@@ -25,16 +23,24 @@ def found(checkpoint, text=SENTENCE):
     return [tuple(sorted(each.sinks)) for each in (with_found_sinks(checkpoint, tokens), tokens)]
 
 
-def attending_to(place: int, share: float, heads: int):
-    """Stands for a GPT-2's attention: some heads give that share to one position, whatever else they do."""
+def sinks_in(patterns, checkpoint, chunk=5):
+    """The sinks that the patterns of a text would show if they were those of this model, [n_heads, n, n] by layer."""
+    n = patterns[0].shape[-1]
+    tally = SinkTally(checkpoint, checkpoint.tokenize(" ".join(["the"] + ["cat"] * (n - 1))))
+    for layer, pattern in enumerate(patterns):
+        for first in range(0, n, chunk):
+            rows = pattern[None, :, first : first + chunk, : first + chunk]
+            tally.update(VerifiedRows(PendingCheck(layer), TOLERANCES[torch.float32], rows, first, n, n))
+    return tuple(sorted(tally.tokens().sinks))
 
-    def eager(module, query, key, value, attention_mask, **more):
-        weights = torch.softmax(query @ key.mT * 8**-0.5 + attention_mask, dim=-1)
-        weights[:, :heads, place + 1 :] *= 1 - share
-        weights[:, :heads, place + 1 :, place] += share
-        return (weights @ value).transpose(1, 2), weights
 
-    return eager
+def attending_to(place: int, share: float, heads: int, n: int = 9):
+    """Of three layers causal patterns, even but for some heads, which give that share to one position."""
+    patterns = torch.ones(3, 4, n, n).tril()
+    patterns /= patterns.sum(-1, keepdim=True)
+    patterns[:, :heads, place + 1 :] *= 1 - share
+    patterns[:, :heads, place + 1 :, place] += share
+    return patterns
 
 
 def fresh_gpt2(**changes):
@@ -45,7 +51,7 @@ def fresh_gpt2(**changes):
 
 def resting_gpt2(word):
     """A GPT-2 whose heads all attend to one word: its keys have a direction that every query has."""
-    model, n = fresh_gpt2().model, 32
+    model, n = fresh_gpt2(n_positions=100).model, 32
     (token,) = gpt2_tokenizer()(f" {word}")["input_ids"]
     direction = torch.eye(n)[0] - torch.eye(n)[1]  # a layer norm leaves its mean
     with torch.no_grad():
@@ -59,20 +65,21 @@ def resting_gpt2(word):
 @pytest.mark.parametrize(
     ("share", "heads", "is_sink"), [(0.5, 4, True), (0.5, 3, True), (0.5, 2, False), (0.3, 4, True), (0.1, 4, False)]
 )
-def test_a_position_that_most_heads_rest_on_is_a_sink(monkeypatch, share, heads, is_sink):
-    monkeypatch.setattr(EAGER, attending_to(2, share, heads))
-    now, before = found(fresh_gpt2())
-    assert before == (0,)
-    assert now == ((0, 2) if is_sink else (0,))
+def test_a_position_that_most_heads_rest_on_is_a_sink(share, heads, is_sink):
+    assert sinks_in(attending_to(2, share, heads), fresh_gpt2()) == ((0, 2) if is_sink else (0,))
 
 
-def test_a_mean_takes_four_queries_after_a_key(monkeypatch):
+def test_a_position_that_heads_rest_on_in_one_layer_of_three_is_none():
+    patterns = attending_to(2, 0.9, 4)
+    patterns[1:] = attending_to(2, 0.0, 4)[1:]
+    assert sinks_in(patterns, fresh_gpt2()) == (0,)
+
+
+def test_a_mean_takes_four_queries_after_a_key():
     """Of seven tokens the third has four after it, the fourth three."""
-    monkeypatch.setattr(EAGER, attending_to(2, 0.9, 4))
     checkpoint = fresh_gpt2()
-    assert [found(checkpoint, " ".join(["the"] + ["cat"] * n))[0] for n in (6, 5)] == [(0, 2), (0,)]
-    monkeypatch.setattr(EAGER, attending_to(3, 0.9, 4))
-    assert found(checkpoint, " ".join(["the"] + ["cat"] * 6))[0] == (0,)
+    assert [sinks_in(attending_to(2, 0.9, 4, n), checkpoint) for n in (7, 6)] == [(0, 2), (0,)]
+    assert sinks_in(attending_to(3, 0.9, 4, 7), checkpoint) == (0,)
 
 
 @needs_minilm
@@ -104,29 +111,25 @@ def test_every_command_of_a_single_text_has_the_same_sinks():
     assert all("“cat” (#2)" in result.report(verbose=True) for result in (analysis, outputs, rolled))
 
 
-def test_a_first_run_that_is_not_finite_is_refused():
-    checkpoint, runs = fresh_gpt2(), []
+@pytest.mark.parametrize("memory", [None, "1B"])
+def test_sinks_of_the_whole_run_are_those_of_its_first_tokens_alone(memory):
+    """And statistics are those with these sinks from the beginning, as rows of some queries have them."""
+    options = {"model": resting_gpt2("cat"), "tokenizer": gpt2_tokenizer(), "syntax": False, "memory": memory}
+    text = "the cat saw the dog and" + " a dog saw the house and" * 12
+    whole, rows = analyze(text, **options), analyze(text, queries="0:", **options)
+    assert len(whole.tokens) > 64
+    assert whole.tokens.sinks == rows.tokens.sinks > {0}
+    for head, other in zip(whole.heads, rows.heads, strict=True):
+        numbers, expected = (
+            {name: value for name, value in each.statistics.items() if value is not None} for each in (head, other)
+        )
+        assert numbers == pytest.approx(expected, rel=SUMS_32, abs=SUMS_32)
 
-    def spoiled(module, args, states):
-        runs.append(module)
-        return states * torch.nan if len(runs) == 1 else states
 
-    checkpoint.model.ln_f.register_forward_hook(spoiled)
-    with pytest.raises(VerificationError):
-        found(checkpoint)
-
-
-def test_in_a_window_the_queries_that_no_longer_see_a_key_do_not_count(monkeypatch):
+def test_in_a_window_the_queries_that_no_longer_see_a_key_do_not_count():
     """All attention of the four that see the third token is on it, and none of the thirty after them."""
-    checkpoint = checkpoint_of("mistral", sliding_window=5, attn_implementation="eager")
-    own = modeling_mistral.eager_attention_forward
-
-    def eager(module, query, key, value, attention_mask, **more):
-        output, weights = own(module, query, key, value, attention_mask, **more)
-        weights = torch.zeros_like(weights)
-        for place in range(weights.shape[-1]):
-            weights[:, :, place, 2 if 2 < place < 7 else place] = 1
-        return output, weights
-
-    monkeypatch.setattr(modeling_mistral, "eager_attention_forward", eager)
-    assert 2 in found(checkpoint, "the cat that i saw ran away from the dog " * 3)[0]
+    checkpoint = checkpoint_of("mistral", sliding_window=5)
+    patterns = torch.zeros(checkpoint.n_layers, checkpoint.n_heads, 36, 36)
+    for place in range(36):
+        patterns[:, :, place, 2 if 2 < place < 7 else place] = 1
+    assert 2 in sinks_in(patterns, checkpoint)

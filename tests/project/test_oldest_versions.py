@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 import tomllib
 import venv
 from pathlib import Path
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ("adapters", "datasets", "demo", "large", "translation")
 KINDS = ("bert", "roberta", "gpt2", "llama", "gemma2", "t5", "marian")
+NAMES = ROOT / "tests" / "support" / "transformers_names.py"
 README = (ROOT / "README.md").read_text("utf-8")
 FIRST_COMMAND = re.search(r"<!-- command: demo -->\n```sh\n.* && \.venv/bin/(attnviz .*)\n```", README)
 
@@ -54,6 +56,20 @@ def test_the_first_command_of_the_readme_draws_every_head(programs, tmp_path):
     program, *arguments = shlex.split(FIRST_COMMAND[1])
     assert "Checked: all 72 heads" in run(programs / program, *arguments, cwd=tmp_path)
     assert len([*tmp_path.rglob("heads/*.png")]) == 72
+
+
+def test_the_oldest_transformers_has_what_is_used_beyond_its_documented_surface(programs, tmp_path):
+    run(programs / "python", NAMES, cwd=tmp_path)
+
+
+def test_the_newest_transformers_has_it_too(tmp_path):
+    """Beside the torch of the tests; what is missing is printed by name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (asked,) = (each for each in project["dependencies"] if Requirement(each).name == "transformers")
+    newest = tmp_path / "newest"
+    run(sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", newest, asked, cwd=tmp_path)
+    script = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
+    run(sys.executable, "-c", script, newest, NAMES, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("command", [[], ["heads"], ["profile"], ["models"]])

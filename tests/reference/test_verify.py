@@ -104,7 +104,7 @@ def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, funct
     [
         ({"pattern": lambda rows, size: rows[0, 3, 4, 2].add_(size)}, "3 of 3"),
         ({"output": lambda output, size: output[0, 4, 31].add_(size * output.abs().max())}, "3 of 3"),
-        ({"layer": 2, "output": lambda output, size: output[0, 6, 17].add_(7.0)}, "layer 2 .*query 6 .*dimension 17"),
+        ({"layer": 2, "output": lambda output, size: output[0, 6, 17].add_(7.0)}, r"layer 2\W.*query 6 .*dimension 17"),
         ({"layer": 0, "pattern": lambda rows, size: rows[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
         ({"layer": 0, "output": lambda output, size: output[0, 1, 2].fill_(torch.nan)}, r"layer 0.*query \d .*nan"),
     ],
@@ -196,19 +196,20 @@ def test_a_model_that_scales_wrongly_itself_fails_and_with_the_right_scale_it_pa
 
 
 def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch):
-    add_rows, add_outputs = LayerComparison.add_rows, LayerComparison.add_outputs
+    add_rows, add_steps = LayerComparison.add_rows, LayerComparison.add_steps
     compared, passes = list[list[Tensor]](), list[nn.Module]()
 
     def keep_rows(self, first, pattern, own):
         compared.append([pattern, own])
         return add_rows(self, first, pattern, own)
 
-    def keep(self, record, weighted, output, *more):
-        compared[-1] += [record.weighted, weighted, record.output, output]
-        return add_outputs(self, record, weighted, output, *more)
+    def keep(self, steps):
+        for name in ("head output", "output"):
+            compared[-1] += [steps[name].model, steps[name].expected]
+        return add_steps(self, steps)
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep_rows)
-    monkeypatch.setattr(LayerComparison, "add_outputs", keep)
+    monkeypatch.setattr(LayerComparison, "add_steps", keep)
     seen, checkpoint = list[VerifiedRows](), checkpoint_of("bert")
     checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
     run(checkpoint, seen.append)

@@ -45,7 +45,7 @@ class Keeping(Observer):
 
     layers: list[RecordedLayer] = field(default_factory=list)
 
-    def begin(self, call: AttentionCall, attention_input: Tensor | None, source: Tensor | None) -> None:
+    def begin(self, call: AttentionCall) -> None:
         self.layers.append(RecordedLayer(call))
 
     def rows(self, layer: int, rows: Rows) -> None:

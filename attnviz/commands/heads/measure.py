@@ -18,7 +18,7 @@ from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelationTally
-from attnviz.measures.sinks import with_found_sinks
+from attnviz.measures.sinks import SinkTally, with_found_sinks
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
@@ -210,6 +210,31 @@ def analyze(
     return analyses[0] if text is inputs[0] and len(analyses) == 1 else analyses
 
 
+@dataclass
+class _Tallies:
+    """What is measured of the verified rows of one text."""
+
+    checkpoint: Checkpoint
+    context: TextContext
+    contexts: dict[int, TextContext]  # by layer, that differ
+    relations: RelationTally
+    layout: SpanLayout | None
+    statistics: dict[object, HeadStatistics] = field(default_factory=dict)
+    spans: dict[int, SpanTally] = field(default_factory=dict)  # by layer
+
+    def update(self, rows: VerifiedRows) -> None:
+        """Add the next rows; layers with the same masks on one device are summed together."""
+        context, n_heads = self.contexts.get(rows.layer, self.context), self.checkpoint.n_heads_of(rows.layer)
+        alike = id(context), n_heads, rows.pattern.device
+        if alike not in self.statistics:
+            self.statistics[alike] = HeadStatistics(context, n_heads)
+        self.statistics[alike].update(rows)
+        if self.layout is not None:
+            self.spans.setdefault(rows.layer, SpanTally(self.layout)).update(rows)
+        if is_of_source(rows.layer):  # the parse is of the source
+            self.relations.update(rows)
+
+
 @dataclass(frozen=True)
 class Reader:
     """A loaded model, its stored profile if any, and the options of reading; see :func:`analyze`."""
@@ -265,42 +290,46 @@ class Reader:
         continuation, tokens = None, prompt
         if self.generate is not None:
             continuation, tokens = self._continued(text, prompt, rendered)
-        tokens = with_found_sinks(checkpoint, tokens)
-        device = HOST if checkpoint.device.type == "mps" else checkpoint.device  # it has no float64
-        context = replace(
-            _context_of(tokens, causal, self.options),
-            learned_sinks=checkpoint.architecture.learned_sinks,
-            device=device,
-        )
-        members, queries = context.units.members, context.queries
-        rows = None if queries is None else tuple(sorted({token for unit in queries for token in members[unit]}))
-        of_target = self._target(tokens, context.units, target) if checkpoint.stacks else None
+        units = merge_subwords(tokens, self.options.words)
+        of_target = self._target(tokens, units, target) if checkpoint.stacks else None
         texts = tokens.texts_read(text if continuation is None else continuation.whole, pair)
         parse, note = self._parsed(texts, tokens)
-        contexts = _contexts(checkpoint, context, of_target, len(tokens))
-        layout = None if checkpoint.stacks else self._layout(tokens, context, texts, prompt, rendered, continuation)
-        measured = dict[object, HeadStatistics]()  # layers with the same masks on one device are summed together
-        of_spans = dict[int, SpanTally]()
-        relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, causal, replicates=0)
-        if parse is not None:
-            relations.begin_words(words_of(parse, tokens.sinks))
 
-        def measure_rows(rows: VerifiedRows) -> None:
-            of_layer = contexts.get(rows.layer, context)
-            n_heads = checkpoint.n_heads_of(rows.layer)
-            alike = id(of_layer), n_heads, rows.pattern.device
-            if alike not in measured:
-                measured[alike] = HeadStatistics(of_layer, n_heads)
-            measured[alike].update(rows)
-            if layout is not None:
-                of_spans.setdefault(rows.layer, SpanTally(layout)).update(rows)
-            if is_of_source(rows.layer):  # the parse is of the source
-                relations.update(rows)
+        def tallies(tokens: Tokens) -> _Tallies:
+            context = replace(
+                _context_of(tokens, causal, self.options),
+                learned_sinks=checkpoint.architecture.learned_sinks,
+                device=HOST if checkpoint.device.type == "mps" else checkpoint.device,  # it has no float64
+            )
+            relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, causal, replicates=0)
+            if parse is not None:
+                relations.begin_words(words_of(parse, tokens.sinks))
+            spans = None if checkpoint.stacks else self._layout(tokens, context, texts, prompt, rendered, continuation)
+            contexts = _contexts(checkpoint, context, of_target, len(tokens))
+            return _Tallies(checkpoint, context, contexts, relations, spans)
+
+        queries = None
+        if self.options.queries is not None:
+            tokens = with_found_sinks(checkpoint, tokens)
+            chosen = find_queries(units, self.options.queries)
+            queries = tuple(sorted({token for unit in chosen for token in units.members[unit]}))
+        sinks, tallied = SinkTally(checkpoint, tokens), tallies(tokens)
+
+        def on_rows(rows: VerifiedRows) -> None:
+            tallied.update(rows)
+            if queries is None:
+                sinks.update(rows)
 
         decoded = None if of_target is None else of_target.tokens
         attention = verify_attention(
-            checkpoint, tokens, measure_rows, progress, decoded, self.memory, rows, keep_outputs=False
+            checkpoint, tokens, on_rows, progress, decoded, self.memory, queries, keep_outputs=False
         )
+        if (found := sinks.tokens()) != tokens:  # fewer tokens count as content
+            tokens, attention, tallied = found, replace(attention, tokens=found), tallies(found)
+            for layer in checkpoint.layers:
+                for rows in attention.rows(layer):
+                    tallied.update(rows)
+        context, contexts, of_spans = tallied.context, tallied.contexts, tallied.spans
         analysis = Analysis(
             text=text,
             pair=pair,
@@ -308,7 +337,7 @@ class Reader:
             tokens=tokens,
             context=context,
             verified=attention,
-            heads=tuple(judged(list(measured.values()), relations, contexts, context, self.stored)),
+            heads=tuple(judged(list(tallied.statistics.values()), tallied.relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
             options=self.options,
