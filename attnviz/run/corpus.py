@@ -145,19 +145,17 @@ class Additive(Protocol):
 
 @dataclass
 class Measured:
-    """Progress on one corpus: the texts that are done, measured or left out, and counts of these."""
+    """Progress on one corpus: the numbers of the texts that are done, and counts of those that were measured."""
 
     corpus: Corpus
     numbers: set[int] = field(default_factory=set)
     texts: int = 0
     tokens: int = 0
     unknown: int = 0  # tokens that stand for what the vocabulary lacks
-    left_out: int = 0
 
-    def leave_out(self, text: Text) -> None:
-        """Count a text as done, but not as measured."""
-        self.numbers.add(text.number)
-        self.left_out += 1
+    @property
+    def left_out(self) -> int:
+        return len(self.numbers) - self.texts
 
     def add(self, batch: Batch) -> None:
         """Count the texts of a batch as measured."""
@@ -168,14 +166,13 @@ class Measured:
 
     def state(self) -> dict[str, Any]:
         """To save."""
-        counts = {name: value for name, value in vars(self).items() if name != "corpus"}
-        return counts | {"numbers": sorted(self.numbers)}
+        return {"numbers": sorted(self.numbers), "counts": [self.texts, self.tokens, self.unknown]}
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add the :meth:`state` of another process or an earlier run."""
         self.numbers.update(state["numbers"])
-        for name in ("texts", "tokens", "unknown", "left_out"):
-            setattr(self, name, getattr(self, name) + state[name])
+        texts, tokens, unknown = state["counts"]
+        self.texts, self.tokens, self.unknown = self.texts + texts, self.tokens + tokens, self.unknown + unknown
 
 
 @dataclass(kw_only=True)
@@ -253,12 +250,12 @@ class CorpusLoop:
                     continue
                 ready = prepared(text)
                 if ready is None:
-                    measured.leave_out(text)
+                    measured.numbers.add(text.number)
                 else:
                     yield ready
 
         def skipped(text: Text, why: str) -> None:
-            measured.leave_out(text)
+            measured.numbers.add(text.number)
             self.leave_out(text, why)
 
         for batch in batches(self.checkpoint, texts(), self.batch_size, skipped):

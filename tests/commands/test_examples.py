@@ -173,7 +173,7 @@ def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
     top, offers, unit = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)], Unit("a", 0, 1)
     for score, text in (offers[at] for at in order):
         top.offer(score, (0, text, 0), Example("a.txt", text, f"a {text}", unit, unit, score / 9, True, None, None))
-    assert [each.number for each in top.ranked()] == [1, 3]
+    assert [each.number for each in top.different(2)] == [1, 3]
 
 
 def test_a_document_gives_the_examples_back_and_names_each_text_once(whole):
