@@ -268,7 +268,7 @@ def _repeated(tensor: Tensor, copies: int) -> Tensor:
 @contextmanager
 def attention_known(checkpoint: Checkpoint, layer: int, values: Tensor) -> Iterator[None]:
     """Inside the block, a layer's attention uses these weighted values instead of computing them for every copy."""
-    modules = checkpoint.modules[layer]
+    modules = checkpoint.architecture.modules_of(checkpoint.model, layer)
 
     def attended(*given: Tensor, **_: Any) -> tuple[Tensor, None]:
         if checkpoint.architecture.attention_adds_residual:

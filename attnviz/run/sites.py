@@ -62,6 +62,8 @@ def sites_of(
     """
     pre_norm = checkpoint.architecture.pre_norm
     sites = dict[tuple[int, str], Site]()
+    if layers is not None and not layers:
+        return sites
     every = checkpoint.modules
     for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), every, strict=True):
         if layers is not None and layer not in layers:
@@ -119,7 +121,7 @@ class Place(NamedTuple):
 
 def place_of(checkpoint: Checkpoint, layer: int, name: str) -> Place:
     """Where a site of a layer is, by its index; UsageError for no such site, ArchitectureError where it is missing."""
-    return _place(checkpoint, checkpoint.modules[layer], layer, name)
+    return _place(checkpoint, checkpoint.architecture.modules_of(checkpoint.model, layer), layer, name)
 
 
 def _place(checkpoint: Checkpoint, modules: LayerModules, layer: int, name: str) -> Place:
@@ -212,7 +214,8 @@ def at_named(
 
     A tensor that it returns replaces the value, for all that is computed from it.
     """
-    modules = checkpoint.modules
+    architecture, model = checkpoint.architecture, checkpoint.model
+    modules = {layer: architecture.modules_of(model, layer) for layer in {layer for layer, _ in wanted}}
     places = {(layer, name): _place(checkpoint, modules[layer], layer, name) for layer, name in wanted}
     blocks = {(key, "block"): Site(modules[key[0]].block, "input", modules[key[0]]) for key in places}
     streams = dict[tuple[int, str], Tensor]()

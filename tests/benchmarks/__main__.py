@@ -276,8 +276,12 @@ def ablation() -> Iterator[Row]:
 
 
 def patching() -> Iterator[Row]:
-    """All heads of GPT-2 small's size on one pair of prompts, verified on both, against as many plain passes."""
+    """All heads of GPT-2 small's size on one pair of prompts, verified on both, against as many plain passes.
+
+    And those of tiny-gpt2 on a table of pairs against hooks: CPU time on one thread.
+    """
     import attnviz
+    from tests.benchmarks.patching import HEADS, PAIRS, patching_calls
 
     heads, batch = 144, 16
     clean, corrupt = (f"the cat saw the dog and {name} ran to the house of the" for name in ("it", "he"))
@@ -294,6 +298,12 @@ def patching() -> Iterator[Row]:
     ours, theirs = functions([lambda: attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt), plain])
     rival = f"{heads} plain passes in batches of {batch}"
     yield at_most(f"patch: {heads} heads of GPT-2 small's size", ours, rival, theirs, "s", 1.2)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ours, theirs = functions(patching_calls(), clock=time.process_time)
+    torch.set_num_threads(threads)
+    rival = "a batched loop of hooks, also from another pair"
+    yield at_most(f"patch: {PAIRS} pairs × {HEADS} heads of tiny-gpt2, CPU time", ours, rival, theirs, "s", 1.1)
 
 
 def circuits() -> Iterator[Row]:
