@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
 from attnviz.measures.estimates import Interval, proportion_evidence, share_evidence
 
 # Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
@@ -114,6 +114,11 @@ def excludes_zero(interval: Interval | None) -> bool:
 def of_share(share: float, error: float, n: int, n_tests: int = 1) -> Interval:
     """Interval of one share of ``n_tests``, over n texts or prompts, from its standard error."""
     return share_evidence(share, 0.0, (error, error), n, ERROR_RATE / n_tests).interval
+
+
+def of_samples(shares: Tensor, n: int) -> Interval:
+    """Interval of a share over n texts, from its bootstrap samples, [1 + replicates]; the first is the share itself."""
+    return of_share(float(shares[0]), float(standard_error(shares[1:])), n)
 
 
 def of_proportion(share: float, n: int, n_tests: int = 1) -> Interval:

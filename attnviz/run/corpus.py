@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from operator import attrgetter
@@ -19,6 +19,7 @@ from torch import Tensor
 from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
+from attnviz.models.sound import COLUMNS
 from attnviz.options import ModelOptions
 from attnviz.progress import Progress, report_once, tell
 from attnviz.run.checks import LayerCheck, Verification, worse_of
@@ -26,7 +27,7 @@ from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered, own_file
 from attnviz.run.record import record_attention
 from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
-from attnviz.texts.batches import Batch, batches
+from attnviz.texts.batches import Batch, EncodedText, batches, collate
 from attnviz.texts.reading import Corpus, Text, read_texts, unread_columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -372,3 +373,17 @@ def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Ch
         if resolve_device(str(opening.get("device") or "auto")) == torch.device("cuda"):
             opening = {**opening, "device": f"cuda:{process.local_rank % torch.cuda.device_count()}"}
     return open_checkpoint(model, **opening)[0]
+
+
+def verified_texts(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Verification:
+    """Verify every head on some texts at once; of a model of sounds beside as many sounds at random."""
+    batch = collate(checkpoint, items)
+    if checkpoint.architecture.reads_sound:
+        n_bins, n = checkpoint.config.num_mel_bins, checkpoint.config.max_source_positions
+        features = torch.randn(len(items), n_bins, COLUMNS * n, generator=torch.Generator().manual_seed(0))
+        inputs = {name: value for name, value in batch.inputs.items() if name.startswith("decoder_")}
+        inputs["input_features"] = features.to(checkpoint.device, checkpoint.dtype)
+        batch = replace(batch, inputs=inputs, valid=batch.valid.new_ones(len(items), n))
+    attention = SampledAttention(checkpoint)
+    attention.verify(batch, lambda _: None)
+    return attention.verification

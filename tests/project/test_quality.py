@@ -50,12 +50,9 @@ NOT_OF_COMMANDS = {
     *("text_weights", "of_ratios", "simultaneous", "standard_error"),
 }
 NOT_YET = {
-    "check/papers/table.py": {"standard_error"},
-    "check/papers/wang_2022.py": {"input_batches"},
     "compare/corpus/measure.py": {"collate", "split_batch", "text_weights"},
     "compare/decisions.py": {"collate"},
     "compare/differences.py": {"simultaneous"},
-    "models/verify.py": {"collate"},
 }
 
 

@@ -6,7 +6,7 @@ from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
-from attnviz.arguments import is_there
+from attnviz.arguments import check_kind, is_there
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.check.claims import (
     CLAIMS_FILE,
@@ -133,6 +133,7 @@ def check(
     if this_process().count > 1:
         raise ProcessError("check runs in one process; start it without torchrun.")
     if published is None:
+        check_kind("files", files, str | Path | Sequence[str | Path])
         paths = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)] or [Path(CLAIMS_FILE)]
     else:
         paths = [rows.path for rows in sources_of(files)]

@@ -16,11 +16,10 @@ from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.files import read_json
 from attnviz.models.opening import open_checkpoint
-from attnviz.models.sound import COLUMNS
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.run.corpus import SampledAttention
-from attnviz.texts.batches import EncodedText, collate, encode
+from attnviz.run.corpus import verified_texts
+from attnviz.texts.batches import EncodedText, encode
 from attnviz.texts.reading import Text
 from attnviz.version import __version__
 
@@ -76,16 +75,7 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
     if checkpoint.stacks:
         items = [replace(item, target=item.ids) for item in items]
-    attention = SampledAttention(checkpoint)
-    batch = collate(checkpoint, items)
-    if checkpoint.architecture.reads_sound:  # one at random for each text
-        n_bins, n = checkpoint.config.num_mel_bins, checkpoint.config.max_source_positions
-        features = torch.randn(len(items), n_bins, COLUMNS * n, generator=torch.Generator().manual_seed(0))
-        inputs = {name: value for name, value in batch.inputs.items() if name.startswith("decoder_")}
-        inputs["input_features"] = features.to(checkpoint.device, checkpoint.dtype)
-        batch = replace(batch, inputs=inputs, valid=batch.valid.new_ones(len(items), n))
-    attention.verify(batch, lambda _: None)
-    entry = verification_entry(attention.verification)
+    entry = verification_entry(verified_texts(checkpoint, items))
     layer_error: float | None = None
     reason = None
     try:

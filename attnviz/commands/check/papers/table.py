@@ -13,9 +13,9 @@ from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, Che
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import of_share
+from attnviz.measures.intervals import of_samples
 from attnviz.measures.tallies import Tally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -199,5 +199,4 @@ def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
     """
     if n_texts < MIN_TEXTS_SHARES:
         return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
-    error = float(standard_error(samples[1:]))
-    return {"interval": of_share(float(samples[0]), error, n_texts)}
+    return {"interval": of_samples(samples, n_texts)}
