@@ -286,7 +286,9 @@ def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
         raise UsageError(
             f"expected as many labels as texts, found {len(labels)} for {corpus.size}; give one for each, in order."
         )
-    return replace(corpus, labels=tuple(None if label is None else str(label) for label in labels))
+    names = tuple(None if label is None else str(label) for label in labels)
+    both = hashlib.sha256(f"{corpus.sha256} {names}".encode()).hexdigest()  # other labels are another corpus
+    return replace(corpus, sha256=both, labels=names)
 
 
 def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
