@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -20,14 +21,15 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
 from attnviz.models.sound import COLUMNS
 from attnviz.options import ModelOptions
-from attnviz.progress import Progress, tell
+from attnviz.progress import Progress, report_once, tell
 from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.patterns import PatternCallback
-from attnviz.run.processes import Process, Unfinished, gathered
+from attnviz.run.processes import Process, Unfinished, gathered, own_file
 from attnviz.run.record import record_attention
 from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
 from attnviz.texts.batches import Batch, EncodedText, batches, collate
 from attnviz.texts.reading import Corpus, Text, read_texts, unread_columns
+from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
 EVERY = 20  # one of so many batches is verified, of the first ones the very first
@@ -144,19 +146,17 @@ class Additive(Protocol):
 
 @dataclass
 class Measured:
-    """Progress on one corpus: the texts that are done, measured or left out, and counts of these."""
+    """Progress on one corpus: the numbers of the texts that are done, and counts of those that were measured."""
 
     corpus: Corpus
     numbers: set[int] = field(default_factory=set)
     texts: int = 0
     tokens: int = 0
     unknown: int = 0  # tokens that stand for what the vocabulary lacks
-    left_out: int = 0
 
-    def leave_out(self, text: Text) -> None:
-        """Count a text as done, but not as measured."""
-        self.numbers.add(text.number)
-        self.left_out += 1
+    @property
+    def left_out(self) -> int:
+        return len(self.numbers) - self.texts
 
     def add(self, batch: Batch) -> None:
         """Count the texts of a batch as measured."""
@@ -167,14 +167,13 @@ class Measured:
 
     def state(self) -> dict[str, Any]:
         """To save."""
-        counts = {name: value for name, value in vars(self).items() if name != "corpus"}
-        return counts | {"numbers": sorted(self.numbers)}
+        return {"numbers": sorted(self.numbers), "counts": [self.texts, self.tokens, self.unknown]}
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add the :meth:`state` of another process or an earlier run."""
         self.numbers.update(state["numbers"])
-        for name in ("texts", "tokens", "unknown", "left_out"):
-            setattr(self, name, getattr(self, name) + state[name])
+        texts, tokens, unknown = state["counts"]
+        self.texts, self.tokens, self.unknown = self.texts + texts, self.tokens + tokens, self.unknown + unknown
 
 
 @dataclass(kw_only=True)
@@ -182,7 +181,7 @@ class CorpusLoop:
     """A model over the texts of corpora, batch by batch; the arguments are options of ``attnviz profile``.
 
     ``attention`` verifies a sample of the batches; ``measured`` is the progress on each corpus, of this process's share
-    of the texts.
+    of the texts. What was measured is kept in ``unfinished``, for a run with the same ``identity``.
     """
 
     checkpoint: Checkpoint
@@ -191,11 +190,21 @@ class CorpusLoop:
     batch_size: int
     seed: int
     process: Process = field(default_factory=Process)
-    unfinished: Unfinished = field(default_factory=lambda: Unfinished(None, {}))
-    progress: Progress
-    warn: Callable[[str], None]
+    unfinished: Path | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)  # all else that the counts depend on
+    progress: Progress | None
+    warn: Callable[[str], None] | None
 
     def __post_init__(self) -> None:
+        settings = {
+            "attnviz": __version__,
+            "corpora": [corpus.identity for corpus in self.corpora],
+            "limit": self.limit,
+            "seed": self.seed,
+            **self.identity,
+        }
+        self._unfinished = Unfinished(self.unfinished and own_file(self.unfinished, self.process), settings)
+        self._warn = report_once(self.warn)
         self.attention = SampledAttention(self.checkpoint, self.seed)
         self.measured = [Measured(corpus) for corpus in self.corpora]
         self._tallies: Mapping[str, Additive] = {}
@@ -218,13 +227,13 @@ class CorpusLoop:
         self._tallies = tallies
         for corpus in self.corpora:
             deque(read_texts(corpus, self.limit), maxlen=0)
-        state = self.unfinished.load()
+        state = self._unfinished.load()
         if state is not None:
-            with self.unfinished.restoring():
+            with self._unfinished.restoring():
                 self._merge(state)
             done = counted(sum(measured.texts for measured in self.measured), "text")
-            self.warn(
-                f"continuing after {done} that an earlier run measured; to start again, delete {self.unfinished.path}"
+            self._warn(
+                f"continuing after {done} that an earlier run measured; to start again, delete {self._unfinished.path}"
             )
         for number, measured in enumerate(self.measured):
             self._measure(measured, partial(count, number), prepared)
@@ -242,13 +251,13 @@ class CorpusLoop:
                     continue
                 ready = prepared(text)
                 if ready is None:
-                    measured.leave_out(text)
+                    measured.numbers.add(text.number)
                 else:
                     yield ready
 
         def skipped(text: Text, why: str) -> None:
-            measured.leave_out(text)
-            self.warn(f"{text.place}: left out: {why}.")
+            measured.numbers.add(text.number)
+            self.leave_out(text, why)
 
         for batch in batches(self.checkpoint, texts(), self.batch_size, skipped):
             count(batch)
@@ -257,9 +266,13 @@ class CorpusLoop:
                 try:
                     self._save()
                 except OutputError as error:  # the run itself may yet succeed
-                    self.warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                    self._warn(f"{error} Until that is mended, an interruption loses what was measured.")
                     self._save_at = math.inf
-            self.progress(corpus.path.name, len(measured.numbers) * self.process.count, total)
+            tell(self.progress, corpus.path.name, len(measured.numbers) * self.process.count, total)
+
+    def leave_out(self, text: Text, why: str) -> None:
+        """Tell of a text that is not measured."""
+        self._warn(f"{text.place}: left out: {why}.")
 
     def over(self, texts: Iterable[Text], on_batch: Callable[[Batch], None], name: str, total: int) -> None:
         """Give ``on_batch`` all batches of other texts, of which nothing is kept; texts that do not fit are left out.
@@ -270,7 +283,7 @@ class CorpusLoop:
         for batch in batches(self.checkpoint, texts, self.batch_size, lambda *_: None):
             on_batch(batch)
             done += len(batch.items)
-            self.progress(name, done, total)
+            tell(self.progress, name, done, total)
 
     def sample(self, number: int, most: int) -> list[Text]:
         """A random sample of the corpus with this index, ``most`` texts at most, in their order."""
@@ -288,7 +301,7 @@ class CorpusLoop:
             self._merge(state)
         for done in self.measured:
             if states and not done.texts:
-                self.unfinished.remove()
+                self._unfinished.remove()
                 raise CorpusError(
                     f"no text of {done.corpus.path} could be measured: all {done.left_out} are too long, too short, or "
                     "not within what the model can see."
@@ -305,7 +318,7 @@ class CorpusLoop:
 
     def _save(self) -> None:
         if any(measured.numbers for measured in self.measured):
-            self.unfinished.save(self._state())
+            self._unfinished.save(self._state())
         self._save_at = time.monotonic() + _SAVED_EVERY
 
     def _state(self) -> dict[str, Any]:

@@ -178,10 +178,9 @@ def open_corpora(
 
     UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
     """
-    sources = list(sources_of(given))
     corpora = [
         open_corpus(rows.path, columns, refused) if rows.content is None else _in_memory(rows, columns, refused)
-        for rows in sources
+        for rows in sources_of(given)
     ]
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
@@ -192,12 +191,7 @@ def open_corpora(
     return tuple(corpora)
 
 
-def open_one(
-    given: Any,
-    columns: Columns,
-    refused: Sequence[str] = (),
-    labels: Any = None,
-) -> Corpus:
+def open_one(given: Any, columns: Columns, refused: Sequence[str] = (), labels: Any = None) -> Corpus:
     """The only corpus of :func:`open_corpora`; UsageError for none or several."""
     corpora = open_corpora(given, columns, refused, labels)
     if len(corpora) != 1:
@@ -292,7 +286,9 @@ def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
         raise UsageError(
             f"expected as many labels as texts, found {len(labels)} for {corpus.size}; give one for each, in order."
         )
-    return replace(corpus, labels=tuple(None if label is None else str(label) for label in labels))
+    names = tuple(None if label is None else str(label) for label in labels)
+    both = hashlib.sha256(f"{corpus.sha256} {names}".encode()).hexdigest()  # other labels are another corpus
+    return replace(corpus, sha256=both, labels=names)
 
 
 def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
@@ -415,16 +411,7 @@ def _sentence(words: Sequence[_TreeWord], number: int, id: str | None) -> Text:
 
 
 def _gap_examples(corpus: Corpus) -> Iterator[Text]:
-    for i, (place, line) in enumerate(filled_lines(corpus.path)):
-        row = line.split("\t")
-        if i == 0:
-            if row != _GAP_COLUMNS:
-                expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
-                raise broken(place, expected, as_found(" ".join(row)))
-            continue
-        if len(row) != len(_GAP_COLUMNS):
-            raise broken(place, f"{len(_GAP_COLUMNS)} columns with tabs between", str(len(row)))
-        cells = dict(zip(_GAP_COLUMNS, row, strict=True))
+    for place, cells in corpus.rows.read():
         spans = []
         for column in ("Pronoun", "A", "B"):  # where the pronoun or name of a column stands in the text
             mention, offset = cells[column], cells[f"{column}-offset"]
@@ -442,10 +429,13 @@ def _gap_examples(corpus: Corpus) -> Iterator[Text]:
             if value not in {"TRUE", "FALSE"}:
                 raise broken(place, f"TRUE or FALSE in {column}", as_found(cells[column]))
         if right.count("TRUE") == 1:
-            answer = right.index("TRUE")
-            number = place.line - 2
             yield Text(
-                text=cells["Text"], spans=tuple(spans), place=place, number=number, id=cells["ID"], answer=answer
+                text=cells["Text"],
+                spans=tuple(spans),
+                place=place,
+                number=place.line - 2,
+                id=cells["ID"],
+                answer=right.index("TRUE"),
             )
 
 

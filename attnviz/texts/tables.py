@@ -102,6 +102,8 @@ def columns_of(given: Any) -> Rows | None:
     names = given if isinstance(given, Mapping) else getattr(given, "column_names", getattr(given, "columns", None))
     if names is None or len(names) == 0:
         return None
+    if "input_ids" in names:
+        raise UsageError("expected texts, found what a tokenizer returned; give its input_ids, lists without padding.")
     columns = {str(name): _values(given[name]) for name in names}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:

@@ -158,8 +158,8 @@ def test_models_and_files_that_cannot_be_compared_are_refused(bert, corpus, tmp_
     for other, read, error, word in (
         (cased, capital, attnviz.TextError, "capital.txt:2: "),
         (bert, examples(tmp_path / "gap.tsv", 3), attnviz.CorpusError, "gap"),
-        (bert, None, attnviz.UsageError, ""),
-        (bert, np.ones(3), attnviz.UsageError, ""),
+        (bert, None, attnviz.UsageError, None),
+        (bert, np.ones(3), attnviz.TextError, None),
     ):
         with pytest.raises(error, match=word):
             attnviz.compare_corpus(bert, other, read, syntax=False)

@@ -20,7 +20,7 @@ from attnviz.profiles.examples import (
     parts_of_text,
     stored_examples,
 )
-from attnviz.run.processes import Process, Unfinished
+from attnviz.run.processes import Process
 from attnviz.texts.reading import open_corpus
 from tests.support import corpora
 from tests.support.long_runs import gathered_here, interrupting, quiet_loop
@@ -50,11 +50,10 @@ def every(model, paths):
     roles = [replace(role, holds=True) for role in found.roles]
 
     def measure(process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
-        kept = Unfinished(unfinished, {})
-        options = {"process": process or Process(), "unfinished": kept, "progress": progress}
+        options = {"process": process or Process(), "unfinished": unfinished, "progress": progress}
         loop = quiet_loop(model, map(open_corpus, paths), batch_size=batch_size, **options)
-        run = CorpusRun(loop, None, None)
-        return find_examples(run, roles, 3) if run.measure(repeats=False) else None
+        run = CorpusRun(loop)
+        return find_examples(run, roles, 3) if run.measure() else None
 
     return measure
 
@@ -174,7 +173,7 @@ def test_of_equal_scores_the_earlier_text_is_kept_whatever_comes_first(order):
     top, offers, unit = TopExamples(2), [(9, 7), (9, 3), (4, 5), (9, 1)], Unit("a", 0, 1)
     for score, text in (offers[at] for at in order):
         top.offer(score, (0, text, 0), Example("a.txt", text, f"a {text}", unit, unit, score / 9, True, None, None))
-    assert [each.number for each in top.ranked()] == [1, 3]
+    assert [each.number for each in top.different(2)] == [1, 3]
 
 
 def test_a_document_gives_the_examples_back_and_names_each_text_once(whole):

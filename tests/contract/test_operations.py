@@ -115,7 +115,7 @@ def profiled(tmp_path: Path, kind: str, layers: int) -> tuple[int, int, int]:
     """Operations of the model's own eager pass over a batch, those of counting it for a profile, and the waits."""
     checkpoint, more = opened(kind, layers)
     corpus = open_corpus(treebank(tmp_path / "trees.conllu", 24))
-    run = CorpusRun(quiet_loop(checkpoint, [corpus]), None, None)
+    run = CorpusRun(quiet_loop(checkpoint, [corpus]))
     texts = [text for text in map(run.prepared, read_texts(corpus, None)) if text is not None]
     batch = next(batches(checkpoint, texts, 16))
     run.count(0, batch)  # the first batch is verified, the second is not

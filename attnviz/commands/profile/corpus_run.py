@@ -1,10 +1,12 @@
 """The run of a profile over its corpora."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from torch import Tensor
 
+from attnviz.judge import roles as judged
+from attnviz.judge.roles import Candidate
 from attnviz.measures.chats import ChatTally
 from attnviz.measures.head_distances import HeadDistanceTally
 from attnviz.measures.names import NameTally
@@ -22,9 +24,11 @@ _PARTS = "statistics relations meanings names writing distances repeats attentio
 
 
 class CorpusRun:
-    """The tallies of a profile over the corpora of a loop."""
+    """The tallies of a profile over the corpora of a loop, and of random ``repeats``."""
 
-    def __init__(self, loop: CorpusLoop, parse: Parser | None, frequencies: Frequencies | None) -> None:
+    def __init__(
+        self, loop: CorpusLoop, parse: Parser | None = None, listed: Frequencies | None = None, *, repeats: bool = False
+    ) -> None:
         self.loop, self._parse = loop, parse
         checkpoint = loop.checkpoint
         shape = (checkpoint.n_layers, checkpoint.n_heads)
@@ -34,10 +38,10 @@ class CorpusRun:
         self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
         self.chats = ChatTally(checkpoint)
-        counts = partial(token_counts, checkpoint, loop.corpora, loop.limit, frequencies)
+        counts = partial(token_counts, checkpoint, loop.corpora, loop.limit, listed)
         self.pointing = PointingTally(checkpoint, counts)
         self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
-        self.repeats = RepeatTally(checkpoint, loop.seed)
+        self.repeats, self._has_repeats = RepeatTally(checkpoint, loop.seed), repeats
         self.attention = loop.attention
 
     @property
@@ -50,13 +54,26 @@ class CorpusRun:
         """Whether there are gold trees; a parser's are then not used."""
         return any(corpus.kind == "conllu" for corpus in self.loop.corpora)
 
-    def measure(self, *, repeats: bool) -> bool:
-        """Measure this process's share of all corpora, and of random ``repeats``; True in the first, which merges."""
+    def measure(self) -> bool:
+        """Measure this process's share of all corpora, and of random repeats; True in the first, which merges."""
         parts: dict[str, Additive] = {name: getattr(self, name) for name in _PARTS}
         self.loop.measure(parts, self.count, self.prepared)
-        if repeats:
+        if self._has_repeats:
             self.repeats.measure(self.loop)
         return self.loop.gather()
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The scores of every head for every role."""
+        if self.sentences:
+            yield from judged.statistic_candidates(self.statistics)
+            if self.loop.checkpoint.architecture.has_words:
+                yield from judged.semantic_candidates(self.meanings)
+            yield from judged.writing_candidates(self.writing)
+            yield from judged.rare_candidates(self.pointing)
+        if self._has_repeats:
+            yield from judged.repeat_candidates(self.repeats.results(), previous=not self.sentences)
+        yield from judged.syntax_candidates(self.relations.results())
+        yield from judged.coreference_candidates(self.names.results())
 
     def prepared(self, text: Text) -> Text | None:
         """Encode a sentence, or an example of GAP; None if a causal model's pronoun does not see both names."""

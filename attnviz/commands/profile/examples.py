@@ -75,14 +75,10 @@ class TopExamples:
         insort(self._kept, (-score, *key, example))
         del self._kept[self._n :]
 
-    def ranked(self) -> list[Example]:
-        """Examples, the best first."""
-        return [kept[-1] for kept in self._kept]
-
     def different(self, n: int) -> tuple[Example, ...]:
         """The best ``n`` with distinct texts and pairs."""
         first: dict[object, Example] = {}
-        for example in self.ranked():
+        for *_, example in self._kept:
             first.setdefault((example.text, example.query, example.key), example)
         return tuple(first.values())[:n]
 

@@ -1,7 +1,7 @@
 """Measure the roles of every head on corpora."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Unpack
@@ -14,7 +14,7 @@ from attnviz.commands.profile.distribution import TextWeights, sampled_weights
 from attnviz.commands.profile.examples import find_examples
 from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
-from attnviz.judge.roles import Candidate, Role
+from attnviz.judge.roles import Role
 from attnviz.measures.chats import ChatScores
 from attnviz.measures.names import NameCount
 from attnviz.measures.patterns import REGISTRY, ROLES_ON_REPEATS
@@ -31,11 +31,10 @@ from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.run.checks import Verification
 from attnviz.run.contributions import why_not_linear
 from attnviz.run.corpus import CorpusLoop, Measured, open_for
-from attnviz.run.processes import Unfinished, joined_processes, own_file, this_process
+from attnviz.run.processes import joined_processes, this_process
 from attnviz.texts.frequencies import read_frequencies
 from attnviz.texts.reading import find_parser, open_corpora
 from attnviz.texts.tables import Columns
-from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
 PARTS = "", "untrained copy"  # parts of a profile's run: the model and its control
@@ -181,23 +180,10 @@ def profile_heads(
         )
     weights = checkpoint.weights_sha256
     listed = read_frequencies(frequencies)
-    tell = report_once(warn)
+    warn_once = report_once(warn)
 
     def measured(part: str, model: Checkpoint, most: int | None) -> CorpusRun | None:
         """Run over corpora and merge all processes; None in all but the first."""
-        identity = {
-            "attnviz": __version__,
-            "model": model.name,
-            "weights": weights,
-            "dtype": str(model.dtype),
-            "seed": seed,
-            "limit": most,
-            "corpora": [corpus.identity for corpus in corpora],
-            "parser": parse and parse.name,
-            "frequencies": listed and listed.name,
-            "plug-ins": list(REGISTRY.plugins),
-        }
-        file = None if unfinished is None else own_file(part_file(unfinished, part), process)
         loop = CorpusLoop(
             checkpoint=model,
             corpora=corpora,
@@ -205,12 +191,20 @@ def profile_heads(
             batch_size=batch_size,
             seed=seed,
             process=process,
-            unfinished=Unfinished(file, identity),
+            unfinished=unfinished and part_file(unfinished, part),
+            identity={
+                "model": model.name,
+                "weights": weights,
+                "dtype": str(model.dtype),
+                "parser": parse and parse.name,
+                "frequencies": listed and listed.name,
+                "plug-ins": list(REGISTRY.plugins),
+            },
             progress=with_suffix(part, progress),
-            warn=tell,
+            warn=warn_once,
         )
-        run = CorpusRun(loop, parse, listed)
-        return run if run.measure(repeats=repeats) else None
+        run = CorpusRun(loop, parse, listed, repeats=repeats)
+        return run if run.measure() else None
 
     with joined_processes(process):
         run = measured(PARTS[0], checkpoint, limit)
@@ -220,9 +214,32 @@ def profile_heads(
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
     if run is None:
         return None
-    sample = sampled_weights(run) if examples or export == HEADVIS else ()
-    profile = _profile(run, fresh, weights, repeats, examples, listed and listed.name)
-    return replace(profile, texts=sample, export=export)
+    untrained = {} if fresh is None else judged.untrained_scores(fresh.candidates())
+    roles = judged.judged_roles(run.candidates(), untrained)
+    sentences = run.sentences
+    return Profile(
+        checkpoint=checkpoint,
+        weights_sha256=weights,
+        corpora=tuple(run.loop.measured),
+        seed=seed,
+        verification=run.attention.verification,
+        texts_verified=run.attention.texts_verified,
+        statistics=run.statistics if sentences else None,
+        relations=tuple(replace(count, layers=checkpoint.layers) for count in run.relations.results()) or None,
+        gold=run.gold,
+        coreference=run.names.results(),
+        control_texts=None if fresh is None else sum(done.texts for done in fresh.loop.measured),
+        repeats=run.repeats.results() if repeats else None,
+        head_distances=run.distances.results() if sentences else None,
+        roles=_renumbered(roles, checkpoint),
+        examples=_renumbered(find_examples(run, roles, examples), checkpoint),
+        why_no_copying=run.writing.why_no_copying if sentences else "",
+        text_notes=(*run.loop.text_notes(), *([f"Rare tokens are those of {visible(listed.name)}."] if listed else [])),
+        chats=tuple(run.chats.results()),
+        frequencies=listed and listed.name,
+        texts=sampled_weights(run) if examples or export == HEADVIS else (),
+        export=export,
+    )
 
 
 def refuse_list(checkpoint: Checkpoint) -> None:
@@ -257,50 +274,6 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
 def part_file(unfinished: Path, part: str) -> Path:
     """The file of one of the :data:`PARTS` of an unfinished profile; for the first, ``unfinished`` itself."""
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
-
-
-def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
-    if run is None:
-        return
-    if run.sentences:
-        yield from judged.statistic_candidates(run.statistics)
-        if run.loop.checkpoint.architecture.has_words:
-            yield from judged.semantic_candidates(run.meanings)
-        yield from judged.writing_candidates(run.writing)
-        yield from judged.rare_candidates(run.pointing)
-    if repeats:
-        yield from judged.repeat_candidates(run.repeats.results(), previous=not run.sentences)
-    yield from judged.syntax_candidates(run.relations.results())
-    yield from judged.coreference_candidates(run.names.results())
-
-
-def _profile(
-    run: CorpusRun, fresh: CorpusRun | None, weights: str | None, repeats: bool, examples: int, listed: str | None
-) -> Profile:
-    loop, checkpoint = run.loop, run.loop.checkpoint
-    rare = [] if listed is None else [f"Rare tokens are those of {visible(listed)}."]
-    roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
-    return Profile(
-        checkpoint=checkpoint,
-        weights_sha256=weights,
-        corpora=tuple(loop.measured),
-        seed=loop.seed,
-        verification=run.attention.verification,
-        texts_verified=run.attention.texts_verified,
-        statistics=run.statistics if run.sentences else None,
-        relations=tuple(replace(count, layers=checkpoint.layers) for count in run.relations.results()) or None,
-        gold=run.gold,
-        coreference=run.names.results(),
-        control_texts=None if fresh is None else sum(done.texts for done in fresh.loop.measured),
-        repeats=run.repeats.results() if repeats else None,
-        head_distances=run.distances.results() if run.sentences else None,
-        roles=_renumbered(roles, checkpoint),
-        examples=_renumbered(find_examples(run, roles, examples), checkpoint),
-        why_no_copying=run.writing.why_no_copying if run.sentences else "",
-        text_notes=(*loop.text_notes(), *rare),
-        chats=tuple(run.chats.results()),
-        frequencies=listed,
-    )
 
 
 def _renumbered(of_heads: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:

@@ -19,7 +19,7 @@ from attnviz.measures.intervals import of_samples
 from attnviz.measures.tallies import Tally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.progress import report_once, with_suffix
+from attnviz.progress import with_suffix
 from attnviz.run.corpus import CorpusLoop
 from attnviz.texts.batches import Batch
 from attnviz.texts.frequencies import read_frequencies, token_counts
@@ -111,7 +111,7 @@ class PaperRun:
             batch_size=options["batch_size"],
             seed=seed,
             progress=with_suffix(part, options["progress"]),
-            warn=report_once(options["warn"]),
+            warn=options["warn"],
         )
 
         def count(number: int, batch: Batch) -> None:

@@ -32,14 +32,13 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
-from attnviz.progress import Progress, report_once, with_suffix
+from attnviz.progress import Progress
 from attnviz.run.checks import Verification
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, open_for
-from attnviz.run.processes import Unfinished, joined_processes, own_file, this_process
+from attnviz.run.processes import joined_processes, this_process
 from attnviz.texts.batches import Batch, EncodedText, collate, encode, split_batch
 from attnviz.texts.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
 from attnviz.texts.tables import Columns
-from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
 # Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32.
@@ -217,16 +216,7 @@ def compare_corpus(
         raise UsageError("token ids are of one tokenizer: expected texts to compare models of unlike shape.")
     parse = parse if a.architecture.has_words and b.architecture.has_words else None
     identity = {
-        "attnviz": __version__,
-        "A": a.name,
-        "B": b.name,
-        "weights of A": a.weights_sha256,
-        "weights of B": b.weights_sha256,
-        "dtypes": [str(a.dtype), str(b.dtype)],
-        "seed": seed,
-        "limit": limit,
-        "corpus": file.identity,
-        "parser": parse and parse.name,
+        side: [model.name, model.weights_sha256, str(model.dtype)] for side, model in zip("AB", opened, strict=True)
     }
     loop = CorpusLoop(
         checkpoint=a.encoder,
@@ -235,9 +225,10 @@ def compare_corpus(
         batch_size=batch_size,
         seed=seed,
         process=process,
-        unfinished=Unfinished(unfinished and own_file(unfinished, process), identity),
-        progress=with_suffix("", progress),
-        warn=report_once(warn),
+        unfinished=unfinished,
+        identity={**identity, "parser": parse and parse.name},
+        progress=progress,
+        warn=warn,
     )
     with joined_processes(process):
         return _Run(loop, parse, b.encoder, like=like).result()
@@ -265,9 +256,7 @@ class _Run:
         known = ready(rendered(text, self.loop.checkpoint), self.parse)
         if known is None or self.like:
             return known
-
-        warn = self.loop.warn
-        items = encode(self.models[1], [known], lambda _, why: warn(f"{text.place}: left out: {why}."))
+        items = encode(self.models[1], [known], self.loop.leave_out)
         return known if items and not all(items[0].sink) else None
 
     def count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
