@@ -29,7 +29,17 @@ from attnviz.figures.matrix import (
     value_size,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, run_layout
+from attnviz.figures.page import (
+    MARGIN,
+    ColourScale,
+    PagePlan,
+    bar_inches,
+    colour_bar,
+    heading,
+    new_page,
+    page_width,
+    run_layout,
+)
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
 
@@ -79,45 +89,66 @@ def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with one heatmap, weights in the cells if they fit, colour bar, title and notes."""
-    with figure_style():
-        figure, ax, cells = heatmap_page(plan, style, vector)
-        any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)  # as fully as all of them fit
-        return figure
+    return HeatmapPage(plan, style, vector).filled(plan)
 
 
-def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
-    """A new page without numbers; cells are whole pixels, and its first texts are the lines of title and evidence."""
-    texts = plan.labels.texts
-    dpi = file_dpi(style)
-    rows, columns = plan.values.shape
-    cell = _cell(texts, max(rows, columns), style)
-    points = cell * 72 / dpi
-    size = label_size(points)
-    beside, below = (
-        (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
-    )
-    right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
-    width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
-    across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
-    body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
-    figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
-    ax = figure.add_subplot()
-    cells = _draw(ax, plan, style, vector=vector, points=points)
-    colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
-    run_layout(figure)
-    figure.set_layout_engine("none")
-    box = ax.get_window_extent()
-    pixel = dpi / DPI
-    cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
-    whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
-    left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
-    corner = left / whole_width, bottom / whole_height
-    across = cell * columns / whole_width
-    ax.set_position((*corner, across, cell * rows / whole_height))
-    for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
-        place = bar.get_position(original=True)
-        bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
-    return figure, ax, cells
+class HeatmapPage:
+    """A page with its layout, in which cells are whole pixels; it is filled with one head after the other.
+
+    Of the heads title, evidence and values differ; lines of title and evidence are as many and in the same fonts.
+    """
+
+    @figure_style()
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool = False) -> None:
+        self.style = style
+        texts = plan.labels.texts
+        dpi = file_dpi(style)
+        rows, columns = plan.values.shape
+        cell = _cell(texts, max(rows, columns), style)
+        points = cell * 72 / dpi
+        size = label_size(points)
+        beside, below = (
+            (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
+        )
+        right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
+        width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
+        across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
+        body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
+        figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
+        ax = figure.add_subplot()
+        self.figure, self.ax = figure, ax
+        self.cells = _draw(ax, plan, style, vector=vector, points=points)
+        self.texts, self.names = figure.texts[: len(self.lines(plan))], len(ax.texts)
+        colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
+        run_layout(figure)
+        figure.set_layout_engine("none")
+        box = ax.get_window_extent()
+        pixel = dpi / DPI
+        cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
+        whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
+        left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
+        corner = left / whole_width, bottom / whole_height
+        across = cell * columns / whole_width
+        ax.set_position((*corner, across, cell * rows / whole_height))
+        for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
+            place = bar.get_position(original=True)
+            bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
+
+    def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
+        """The lines of title and evidence, with size and weight."""
+        return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
+
+    @figure_style()
+    def filled(self, plan: HeatmapPlan) -> Figure:
+        """The page with a head's title, evidence and cells, and with its weights in the cells if they fit."""
+        for text, (line, *_) in zip(self.texts, self.lines(plan), strict=True):
+            text.set_text(line)
+        self.cells.set_norm(plan.norm)
+        self.cells.set_array(plan.values)
+        for number in self.ax.texts[self.names :]:
+            number.remove()
+        any(write_numbers(self.ax, plan.values, self.cells, form) for form in plan.forms)  # as fully as all of them fit
+        return self.figure
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
