@@ -55,7 +55,7 @@ def as_list(given: object, what: str = "a list of texts, or the path of a file o
         items = given.tolist() if hasattr(given, "tolist") else given
     except RuntimeError:  # of torch: a tensor that is sparse, or on the device meta
         items = None
-    if isinstance(items, str) or not isinstance(items, Sequence) or not items:
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:
         found = as_found(given) if isinstance(given, str | Sequence) else type(given).__name__
         raise UsageError(f"expected {what}, found {found}.")
     return list(items)

@@ -30,11 +30,12 @@ VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 REQUIRED = inspect.Parameter.empty  # the default of what has none
 PLUGIN = "plugin"  # the option that names files to run first
 
-# what can take the place of a removed head; see :class:`attnviz.run.edit.Replacement`
+# what can take the place of a removed head; see :class:`attnviz.run.edit.Removal`
 METHODS = ("zero", "mean", "uniform")
 
 # from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`
 PATCH_DIRECTIONS = ("denoise", "noise")
+PATCH_SITES = ("z", "q", "k", "v", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
 PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched prediction is measured
 
 # what the feed-forward networks between the ends of a path do; see :mod:`attnviz.measures.paths`
@@ -480,6 +481,12 @@ COMMANDS = {
                    any_language=True),
             Option("direction", str, "denoise: outputs of the clean run go into the corrupt run; noise: those of the "
                    "corrupt run into the clean one.", "denoise", choices=PATCH_DIRECTIONS),
+            Option("site", str, "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of "
+                   "KV heads where heads share them); or of a layer attn_out, mlp_out (what it adds to the residual "
+                   "stream), resid_pre, resid_mid or resid_post (the stream before, between and after).", "z",
+                   choices=PATCH_SITES),
+            Option("by", str, "position: patch each position alone, for a map of layer or head × position. Default: "
+                   "all tokens at once.", None, choices=("position",)),
             Option("at", list[str], "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or "
                    "a token (cat, cat#2, #3). May be given more than once. Default: all.", (), "TOKEN",
                    any_language=True),
@@ -491,8 +498,8 @@ COMMANDS = {
             Option("metric", str, "logit_difference, loss of the answer, or kl: divergence from the prediction after "
                    "the clean prompt. Default: the first with a foil, the second with an answer alone, else kl.",
                    choices=PATCH_METRICS),
-            replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. May be "
-                    "given more than once. Default: all heads."),
+            replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of a "
+                    "site of layers these. May be given more than once. Default: all."),
             Option("receiver", str, "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or "
                    "values of a head), or logits; all heads between are frozen.", None, "END", flags=("--to",)),
             Option("sender", list[str], "With --to: heads that paths begin at, as for --select. Default: all of "

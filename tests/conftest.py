@@ -128,8 +128,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where numbers on repeated random tokens are not looked at: 4 sequences in place of 32."""
-    for module in ("commands.profile.corpus_run", "measures.repeats"):
-        monkeypatch.setattr(f"attnviz.{module}.SEQUENCES", 4)
+    monkeypatch.setattr("attnviz.measures.repeats.SEQUENCES", 4)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell without job control
@@ -148,7 +147,7 @@ def signals_heard() -> Iterator[None]:
 @pytest.fixture
 def saved_at_once(signals_heard: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long run keeps what it has measured after every batch."""
-    monkeypatch.setattr("attnviz.texts.runs._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.run.corpus._SAVED_EVERY", 0.0)
 
 
 # Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out.

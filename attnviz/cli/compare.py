@@ -11,7 +11,7 @@ from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_no
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
-from attnviz.texts.long_runs import own_file, remove_kept, this_process
+from attnviz.run.processes import own_file, remove_kept, this_process
 from attnviz.wording import counted
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
         attnviz patch pairs.csv -m tiny-gpt2 --to L1H0.k
             Which earlier heads tell L1H0 where to look.
     """
-    from attnviz.commands.ablate.inputs import source_kind
+    from attnviz.texts.reading import source_kind
 
     clean = read_text(clean) if clean == "-" else decoded("CLEAN", clean)
     is_text = source_kind(clean) == "text"

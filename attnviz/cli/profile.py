@@ -12,7 +12,7 @@ from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.errors import OutputError, UsageError
 from attnviz.options import COMMANDS
 from attnviz.progress import Progress
-from attnviz.texts.long_runs import own_file, remove_kept, this_process
+from attnviz.run.processes import own_file, remove_kept, this_process
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

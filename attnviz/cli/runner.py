@@ -28,8 +28,8 @@ from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
+from attnviz.run.processes import this_process
 from attnviz.signals import Interrupted
-from attnviz.texts.long_runs import this_process
 
 if TYPE_CHECKING:
     from attnviz.models.sources import Source

@@ -10,14 +10,14 @@ texts have an effect of has no interval.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.estimates import Interval
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.measures.estimates import Interval, proportion_evidence, share_evidence
 
 # Probability that an interval misses, over all heads together; and false discovery rate over all roles and heads of a
 # model (Benjamini-Yekutieli 2001).
@@ -27,6 +27,27 @@ SAMPLES = 999  # bootstrap samples: with the measured one 1,000, of which 50 are
 LEAST_WITH_EFFECT = 5  # texts with an effect below which a head has no interval; attnviz's own choice
 _SMALLEST = 1e-4  # effects on one text that are smaller, as a share of the head's largest, are rounding
 _NO_ERROR = 1e-9  # errors that are smaller, as a share of what they are compared with, are rounding of 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its interval, which holds together with those of other ones; None where it is not known."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __float__(self) -> float:
+        return self.value
+
+    @property
+    def interval(self) -> Interval | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def side(self) -> int | None:
+        """Sign of the interval: 1 above zero, -1 below, 0 if it includes zero; None without an interval."""
+        return None if self.interval is None else (self.interval[0] > 0) - (self.interval[1] < 0)
 
 
 @dataclass(frozen=True)
@@ -45,6 +66,36 @@ class Simultaneous:
         estimate, half = float(self.estimates[head]), self.critical * float(self.errors[head])
         return estimate - half, estimate + half
 
+    def __iter__(self) -> Iterator[Estimate]:
+        for head, value in enumerate(self.estimates.tolist()):
+            yield Estimate(value, *(self.interval(head) or (None, None)))
+
+
+class TextSamples:
+    """Bootstrap samples of texts, or of pairs of prompts, and means and ratios over these with their intervals.
+
+    Those of one number say nothing new: they are drawn together, and count once.
+    """
+
+    def __init__(self, seed: int, numbers: Sequence[int]) -> None:
+        """Draw :data:`SAMPLES` samples of texts with these numbers."""
+        column = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
+        self._weights = text_weights(seed, [*column], SAMPLES)
+        self._columns = torch.tensor([column[number] for number in numbers])
+
+    def ratios(self, numerators: Tensor, denominators: Tensor) -> Simultaneous:
+        """Ratios of sums over texts: [n_texts, n_heads], and below [n_texts, n_heads] or [n_texts, 1]."""
+        empty = torch.zeros(self._weights.shape[1], 1, dtype=torch.float64)
+        above, below = (
+            empty.repeat(1, side.shape[1]).index_add_(0, self._columns, side.double())
+            for side in (numerators, denominators)
+        )
+        return of_ratios(above, below, self._weights)
+
+    def means(self, values: Tensor) -> Simultaneous:
+        """Means over texts, of [n_texts, n_heads]."""
+        return self.ratios(values, torch.ones(len(values), 1, dtype=torch.float64))
+
 
 def texts_needed(estimates: Iterable[tuple[float, Interval | None]], n: int) -> int | None:
     """About how many texts, if they are like these ``n``, tell the clearest of some estimates from 0; None for none.
@@ -58,6 +109,17 @@ def texts_needed(estimates: Iterable[tuple[float, Interval | None]], n: int) -> 
 def excludes_zero(interval: Interval | None) -> bool:
     """Whether there is an interval, and 0 is not in it."""
     return interval is not None and (interval[0] > 0 or interval[1] < 0)
+
+
+def of_share(share: float, error: float, n: int, n_tests: int = 1) -> Interval:
+    """Interval of one share of ``n_tests``, over n texts or prompts, from its standard error."""
+    return share_evidence(share, 0.0, (error, error), n, ERROR_RATE / n_tests).interval
+
+
+def of_proportion(share: float, n: int, n_tests: int = 1) -> Interval:
+    """Interval of one share of ``n_tests`` that is a part of n prompts."""
+    error = (share * (1 - share) / n) ** 0.5
+    return proportion_evidence(share, 0.0, (error, error), (n, n), ERROR_RATE / n_tests).interval
 
 
 def of_ratios(numerators: Tensor, denominators: Tensor, weights: Tensor) -> Simultaneous:

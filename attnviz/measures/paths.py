@@ -30,16 +30,15 @@ from attnviz.options import PATH_NETWORKS
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import check_total
-from attnviz.run.edit import KeptPass, answering, attention_known, resume, run_block
+from attnviz.run.edit import AT_ONCE, Edit, KeptPass, answering, attention_known, edited, resume, run_block
 from attnviz.run.patterns import LayerQK, of_heads
-from attnviz.run.sites import at_site, sites_of, taps
+from attnviz.run.sites import at_site
 
 LOGITS = "logits"
 
 FROZEN, RUN = PATH_NETWORKS
 
 READS = {"q": "queries", "k": "keys", "v": "values"}  # what a head reads the stream for, by the letter after its id
-AT_ONCE = 2048  # tokens that are run at a time
 
 
 @dataclass(frozen=True)
@@ -104,20 +103,14 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
     """
     modules = checkpoint.modules[head.layer]
     weight = checkpoint.architecture.parameters(checkpoint.model, head.layer).output_weight[head.head]
-    columns = _columns(head, len(weight))
-    before, instead = (upcast(kept.o_proj[head.layer][..., columns]) for kept in (base, other))
+    before, instead = (upcast(kept.values[head.layer, "z"][:, :, head.head]) for kept in (base, other))
     added = (instead - before) @ upcast(weight)
     if modules.attention_output_norm is not None:
-        written = modules.o_proj(base.o_proj[head.layer])
+        written = modules.o_proj(base.values[head.layer, "z"].flatten(-2))
         added = upcast(modules.attention_output_norm(written + added) - modules.attention_output_norm(written))
     if at is not None:
         added = added * at[..., None]
     return added * checkpoint.architecture.residual_multiplier(checkpoint.config)
-
-
-def _columns(head: HeadId, d_head: int) -> slice:
-    """Where its weighted values stand among those of its layer, side by side."""
-    return slice(head.head * d_head, (head.head + 1) * d_head)
 
 
 def along_paths(
@@ -147,9 +140,9 @@ def along_paths(
         if receiver.head is None:
             final = checkpoint.architecture.final_states(checkpoint.model, changed)
         else:
-            weighted = _received(checkpoint, base, receiver.head, receiver.reads, changed.flatten(0, 1))
-            sites = sites_of(checkpoint, ["concatenated"], [receiver.head.layer])
-            with taps(sites, lambda *_, values=weighted: values):
+            received = _received(checkpoint, base, receiver.head, receiver.reads, changed.flatten(0, 1))
+            edit = Edit(receiver.head.layer, received[:, :, None], heads=[receiver.head.head])
+            with edited(checkpoint, [[edit]]):
                 final = resume(checkpoint, base, receiver.head.layer, len(changed))
         final = final.reshape(len(changed), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
@@ -179,12 +172,11 @@ def _with_networks(
         modules = checkpoint.modules[layer]
         with ExitStack() as known:
             if modules.attends:
-                values = base.o_proj[layer][where].repeat(copies, 1, 1)
+                values = base.values[layer, "z"][where].repeat(copies, 1, 1, 1)  # [copies, n_tokens, n_heads, d_head]
                 for copy, sender in enumerate(senders, start=1):
                     if sender.layer == layer:
-                        columns = _columns(sender, values.shape[-1] // checkpoint.n_heads_of(layer))
-                        values[copy, :, columns] = other.o_proj[layer][where][:, columns]
-                known.enter_context(attention_known(checkpoint, layer, values))
+                        values[copy, :, sender.head] = other.values[layer, "z"][where][:, sender.head]
+                known.enter_context(attention_known(checkpoint, layer, values.flatten(-2)))
             else:
                 given: list[Tensor] = []  # what the layer's mixer gives in the base, [rows, n, d_model]
                 with at_site(modules.output, "output", given.append):
@@ -218,7 +210,7 @@ def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
 
 
 def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, changed: Tensor) -> Tensor:
-    """Weighted values of a head's layer, where it reads changed streams, [copies * rows, n, n_heads * d_head]."""
+    """Weighted values of a head that reads changed streams, [copies * rows, n, d_head]."""
     layer = head.layer
     stream = base.calls[layer][0][0]
     norm = checkpoint.modules[layer].attention_norm
@@ -234,8 +226,5 @@ def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, 
     heads = LayerQK(query=query, key=key, scoring=parameters, mask=mask, across=False, mask_cache={})
     pattern = of_heads(heads, [head.head]).rows(0, query.shape[-2])
     value = attention.values(inputs["v"], parameters)[:, head.head]
-    weighted = base.o_proj[layer].repeat(copies, 1, 1)
     received = (pattern @ value[:, None]).expand(-1, parameters.n_heads, -1, -1)
-    gated = attention.gated(received, inputs["gate"], parameters)
-    weighted[..., _columns(head, value.shape[-1])] = gated[:, head.head]
-    return weighted
+    return attention.gated(received, inputs["gate"], parameters)[:, head.head]

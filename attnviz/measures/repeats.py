@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern
-from attnviz.texts.batches import SampledAttention, batch_of_ids
+from attnviz.run.corpus import CorpusLoop
+from attnviz.texts.batches import Batch
+from attnviz.texts.reading import Text
 from attnviz.wording import counted
 
 # Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022.
@@ -130,24 +133,27 @@ class RepeatTally(SumTally):
         n = self._length = min(LENGTH, checkpoint.positions // 2)
         # offset of each diagonal, and the first query that has such a key
         self._diagonals = {"previous": (-1, 1), "duplicate": (-n, n), "induction": (1 - n, n)}
-        self._needles, self._numbers = Needles(checkpoint, seed, SEQUENCES), list[int]()
+        self._needles, self._numbers = Needles(checkpoint, seed, SEQUENCES), list[int]()  # of the batch's sequences
         names = [*self._diagonals, RETRIEVAL] if self._needles.measurable else self._diagonals
         super().__init__(**dict.fromkeys(names, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
 
-    def measure(
-        self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
-    ) -> None:
-        """Measure the sequences with these numbers; ``tell`` is called with the number done."""
-        sequences = repeated_tokens(self._checkpoint, self._seed)
-        needles = self._needles.drawn() if self._needles.measurable else None
-        for first in range(0, len(numbers), batch_size):
-            chosen = numbers[first : first + batch_size]
-            self._numbers = chosen
-            attention.run(batch_of_ids(self._checkpoint, sequences[chosen].tolist()), self._add)
-            if needles is not None:
-                attention.run(batch_of_ids(self._checkpoint, needles[chosen].tolist()), self._add_needles)
-            copy_to_host([self])
-            tell(first + len(chosen))
+    def measure(self, loop: CorpusLoop) -> None:
+        """Measure this process's share of the sequences."""
+        kinds = {"repeats": (repeated_tokens(self._checkpoint, self._seed), self._add)}
+        if self._needles.measurable:
+            kinds["needles"] = (self._needles.drawn(), self._add_needles)
+        for name, (sequences, add) in kinds.items():
+            texts = [
+                Text("", number=number, ids=tuple(ids))
+                for number, ids in enumerate(sequences.tolist())
+                if loop.process.owns(number)
+            ]
+            loop.over(texts, partial(self._run, loop, add), name, len(texts))
+
+    def _run(self, loop: CorpusLoop, add: Callable[[int, Tensor], None], batch: Batch) -> None:
+        self._numbers = [item.source.number for item in batch.items]
+        loop.attention.run(batch, add)
+        copy_to_host([self])
 
     def _add(self, _: int, pattern: Tensor) -> None:
         for name, (offset, first) in self._diagonals.items():

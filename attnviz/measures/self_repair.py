@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import VerificationError
-from attnviz.measures.paths import AT_ONCE, check_unchanged, last_stream, sent
+from attnviz.measures.paths import check_unchanged, last_stream, sent
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.run.contributions import why_not_linear
-from attnviz.run.edit import KeptPass, Replacement, removed_heads, resume
+from attnviz.run.edit import AT_ONCE, Edit, KeptPass, edited, resume
 from attnviz.run.sites import Site, taps, what_to_try
 from attnviz.run.stream import Source
 
@@ -105,8 +105,8 @@ class _Reading:
     def without(self, other: KeptPass, heads: Sequence[HeadId], at: Tensor | None) -> Iterator[Repair]:
         """Remove heads of one layer, each from a copy; the first copy of the pass is unchanged."""
         checkpoint, base, layer = self._checkpoint, self._base, heads[0].layer
-        replacement = Replacement("patch", values=other.o_proj, positions=at)
-        variants: list[list[HeadId]] = [[], *([head] for head in heads)]
+        instead = other.values[layer, "z"]
+        variants: list[list[Edit]] = [[], *([Edit(layer, instead, heads=[head.head], at=at)] for head in heads)]
         seen: dict[tuple[int, str], Tensor] = {}
 
         def keep(key: tuple[int, str], tensor: Tensor) -> None:
@@ -120,8 +120,7 @@ class _Reading:
             sites |= {(later, name): Site(module, "output", modules) for name, module in modules.writers.items()}
             if later != layer and modules.attends:
                 sites[later, "heads"] = Site(modules.o_proj, "input", modules)
-        removed = removed_heads(checkpoint, variants, replacement, base.inputs["attention_mask"])
-        with taps(sites, keep), removed:
+        with taps(sites, keep), edited(checkpoint, variants):
             final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
         stream = seen.pop((_END, "stream"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.measures.bootstrap import REPLICATES
+from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (
     PATTERNS,
@@ -28,8 +28,8 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import told_apart
 from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
+from attnviz.run.corpus import Additive
 from attnviz.texts.batches import Batch
-from attnviz.texts.runs import Additive
 
 
 def _at(offset: int) -> PatternSpec:
@@ -55,6 +55,14 @@ class Tally(Additive, OnDevice, Protocol):
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
+
+
+_TEXTS_APART = 1 << 40  # between the numbers of texts of two corpora, so that each has its own bootstrap weights
+
+
+def batch_weights(seed: int, batch: Batch, corpus: int = 0) -> Tensor:
+    """The :func:`attnviz.measures.bootstrap.text_weights` of a batch of the corpus with this index."""
+    return text_weights(seed, [corpus * _TEXTS_APART + item.source.number for item in batch.items])
 
 
 @contextmanager

@@ -1,15 +1,17 @@
 """Merges an adapter of peft (LoRA and its kin) into a model, and checks every merged module against the adapter's."""
 
+import copy
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import CheckpointError, VerificationError
+from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
 from attnviz.models.adapter_settings import allowed_settings, refuse_other_sizes, with_names
 from attnviz.models.classifier import SPAN, TEXT, TOKEN
+from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture
 from attnviz.models.files import read_json
 from attnviz.models.libraries import calling_transformers
@@ -32,7 +34,6 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
     """
     from peft import PeftModel, set_peft_model_state_dict
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_PREFIX_MAPPING
-    from peft.tuners.tuners_utils import BaseTunerLayer
 
     saved = read_weights([adapter.folder / ADAPTER_WEIGHTS])
     check_weights(saved.items(), str(adapter.folder))
@@ -59,28 +60,57 @@ def merge_adapter(model: Any, architecture: Architecture, adapter: Source) -> No
                 f"the adapter in {adapter.folder} does not fit its base model: {len(misfit)} weights are left over or "
                 f"missing, such as {shortened(misfit[0], 150)}. Name the model that it was trained on: --model."
             )
-        embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
-        names = [
-            name
-            for name, part in model.named_modules()
-            if isinstance(part, BaseTunerLayer) or part in (embeddings, head)
-        ]
-        calls = _calls(model, architecture, names)
-        shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
-        embeddings_alone = shared is not None and getattr(head, "weight", None) is shared
-        head_weight = nn.Parameter(shared.clone()) if embeddings_alone else None
-        adapted.base_model.merge_and_unload(safe_merge=True)
-        if head_weight is not None:
-            head.weight = head_weight
-        for name, (inputs, keywords, expected) in calls.items():
-            tolerance = TOLERANCES[expected.dtype].output
-            error = float((model.get_submodule(name)(*inputs, **keywords) - expected).abs().max())
-            error /= float(expected.abs().max()) or 1
-            if not error <= tolerance:
-                raise VerificationError(
-                    f"the adapter {adapter.name!r} is not what was merged: with it beside the weights, {name} gives "
-                    f"other numbers, by {error:.2g} of the largest (tolerance {tolerance:g}). Nothing was written."
-                )
+        _merge_checked(adapted.base_model, model, architecture, repr(adapter.name))
+
+
+def merged_copy(model: Any) -> nn.Module:
+    """A copy of a model of peft with its adapter merged; the model stays as it is.
+
+    Raises:
+        ArchitectureError: an adapter that cannot be merged, or that peft's own class does not hold.
+        VerificationError: a merged module gives other numbers than with the adapter beside it.
+    """
+    from peft import PeftModel
+
+    if not isinstance(model, PeftModel) or not hasattr(model.base_model, "merge_and_unload"):
+        raise ArchitectureError(
+            f"expected an adapter that peft merges into the weights, found {type(model).__name__} with another; name "
+            "its base and its folder: model=BASE, adapter=FOLDER."
+        )
+    with calling_transformers("peft cannot merge the adapter of this model"), torch.no_grad():
+        copied: Any = copy.deepcopy(model).eval()
+        base = copied.get_base_model()
+        architecture = architecture_of(base.config, next(base.parameters()).dtype)
+        _merge_checked(copied.base_model, base, architecture, "of this model")
+    return cast(nn.Module, base)
+
+
+def _merge_checked(adapted: Any, model: Any, architecture: Architecture, name: str) -> None:
+    """Merge an adapter in place, and compare every module that it changes before and after, on a short text."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()  # which may be one
+    names = [
+        part_name
+        for part_name, part in model.named_modules()
+        if isinstance(part, BaseTunerLayer) or part in (embeddings, head)
+    ]
+    calls = _calls(model, architecture, names)
+    shared: Any = getattr(getattr(embeddings, "base_layer", None), "weight", None)
+    embeddings_alone = shared is not None and getattr(head, "weight", None) is shared
+    head_weight = nn.Parameter(shared.clone()) if embeddings_alone else None
+    adapted.merge_and_unload(safe_merge=True)
+    if head_weight is not None:
+        head.weight = head_weight
+    for part_name, (inputs, keywords, expected) in calls.items():
+        tolerance = TOLERANCES[expected.dtype].output
+        error = float((model.get_submodule(part_name)(*inputs, **keywords) - expected).abs().max())
+        error /= float(expected.abs().max()) or 1
+        if not error <= tolerance:
+            raise VerificationError(
+                f"the adapter {name} is not what was merged: with it beside the weights, {part_name} gives other "
+                f"numbers, by {error:.2g} of the largest (tolerance {tolerance:g}). Nothing was written."
+            )
 
 
 def saved_head(adapter: Source | None) -> tuple[str, dict[str, int]]:
@@ -116,7 +146,8 @@ def _calls(model: Any, architecture: Architecture, names: Collection[str]) -> di
         calls[name] = inputs, keywords, output
 
     hooks = [model.get_submodule(name).register_forward_hook(partial(note, name), with_kwargs=True) for name in names]
-    ids = (torch.arange(8) % model.get_input_embeddings().weight.shape[0])[None]
+    embeddings = model.get_input_embeddings().weight
+    ids = (torch.arange(8, device=embeddings.device) % len(embeddings))[None]
     model(input_ids=ids, **({"decoder_input_ids": ids} if architecture.stacks(model.config) else {}))
     for hook in hooks:
         hook.remove()

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
-from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError, VerificationError
-from attnviz.models.adapters import merge_adapter, saved_head
+from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
+from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
@@ -446,12 +446,10 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         CheckpointError: no tokenizer, weights of another kind of number or not finite, or rotary frequencies that were
             rounded by a conversion.
     """
-    if any(type(module).__module__.startswith("peft.") for module in model.modules()):
-        raise ArchitectureError(
-            "the model has an adapter of peft beside its weights; merge it into a copy, "
-            "copy.deepcopy(model).merge_and_unload(), or name its base and its folder: model=BASE, adapter=FOLDER."
-        )
     notes: tuple[str, ...] = ()
+    if any(type(module).__module__.startswith("peft.") for module in model.modules()):
+        model = merged_copy(model)
+        notes = ("The adapter of peft that this model has beside its weights was merged, in a copy.",)
     if isinstance(model, nn.Sequential) and hasattr(next(iter(model), None), "auto_model"):
         outer: Any = model
         tokenizer = outer.tokenizer if tokenizer is None else tokenizer
@@ -462,7 +460,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
             modes = [pooling] if isinstance(pooling, str) else pooling
             steps.append(" ".join(filter(None, [" and ".join(modes), type(module).__name__])))
         follows = f"; what follows it ({', '.join(steps)}) is not measured" if steps else ""
-        notes = (f"This is the transformer inside a {type(outer).__name__}{follows}.",)
+        notes += (f"This is the transformer inside a {type(outer).__name__}{follows}.",)
     dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
     architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:

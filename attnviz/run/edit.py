@@ -1,12 +1,15 @@
-"""Run a model once, then resume it at the layer of removed heads; all layers below keep their results.
+"""One door for what replaces a part of a running model: edits of sites, in passes that are resumed where they begin.
 
-What a head writes is decided where the heads' weighted values stand side by side, just before W_O: the head's slice of
-d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
+A pass is run once and kept; with edits it is resumed at the first edited block, on stacked copies of its batch, one for
+each variant. All below keeps its results, and everything after an edit is the model's own. At ``z``, where the heads'
+weighted values stand side by side just before W_O, b_O belongs to no head and stays.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,23 +20,128 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.run.record import in_blocks
-from attnviz.run.sites import at_site, sites_of, taps
+from attnviz.run.sites import at_named, at_site, recording, sites_of
+
+AT_ONCE = 2048  # least tokens of an edited pass, which runs several copies of a small batch
+BEFORE_Z = ("resid_pre", "q", "k", "v")  # sites whose edits need the block's attention to run anew
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """Replaces a removed head's weighted values, by one of :data:`attnviz.options.METHODS` or ``patch``.
+class Uniform:
+    """What heads give where each query attends to all keys that it may see alike (Kovaleva et al. 2019)."""
 
-    ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
-    head's mean weighted value, the same for every token, of ``means``. ``uniform``: what the head
-    would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019). ``patch``: what it gives in
-    another pass over as many rows and tokens, ``values``.
+    checkpoint: Checkpoint
+    attention_mask: Tensor  # of one copy of the batch, [rows, n]: 1 for a token and 0 for padding
+    decoder_mask: Tensor | None = None  # likewise of what a decoder reads
+
+    def values(self, layer: int, x: Tensor) -> Tensor:
+        """Weighted values of every head, [copies * rows, n or 1, n_heads, d_head], from the input of W_V."""
+        checkpoint = self.checkpoint
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
+        mask = self.decoder_mask if in_decoder and self.decoder_mask is not None else self.attention_mask
+        allowed = attention.allowed_positions(mask, parameters.causal, parameters.window)
+        if checkpoint.stacks and layer >= checkpoint.stacks[2].first:
+            allowed = allowed[:, :, :1]  # every query of the target sees the whole source
+        pattern = attention.uniform_pattern(allowed).to(x)  # [rows, 1, n, n]
+        value = attention.values(x, parameters)
+        copies = value.reshape(-1, len(mask), *value.shape[1:])
+        return attention.gated(torch.matmul(pattern, copies).flatten(0, 1), x, parameters).transpose(1, 2)
+
+
+# What comes instead: values that broadcast to those of the site, in its shape; a function of these; or a uniform
+# pattern's, at z.
+Instead = Tensor | Callable[[Tensor], Tensor] | Uniform
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """At a site of a layer (:data:`attnviz.run.sites.SITES`), what comes instead of the model's own values.
+
+    It takes the place of some heads, and at some positions alone, [rows, n]; None for all.
     """
 
+    layer: int
+    instead: Instead
+    site: str = "z"
+    heads: Sequence[int] | None = None
+    at: Tensor | None = None
+
+    def edited(self, value: Tensor, instead: Tensor) -> Tensor:
+        """The value of the site in one copy of the batch, [rows, n, ..]."""
+        where = torch.ones((), dtype=torch.bool, device=value.device)
+        if self.heads is not None:
+            where = torch.zeros(value.shape[-2], 1, dtype=torch.bool, device=value.device)
+            where[list(self.heads)] = True
+        if self.at is not None:
+            where = where & self.at.to(value.device).reshape(*self.at.shape, *[1] * (value.ndim - 2))
+        return torch.where(where, instead.to(value), value)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What takes the place of removed heads' weighted values, by one of :data:`attnviz.options.METHODS`.
+
+    ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
+    head's mean weighted value, the same for every token, of ``means``. ``uniform``: see :class:`Uniform`.
+    """
+
+    checkpoint: Checkpoint
     method: str
     means: Sequence[Tensor] | None = None  # a layer each, [n_heads, d_head]
-    values: Mapping[int, Tensor] | None = None  # by layer, [rows, n, n_heads * d_head]
-    positions: Tensor | None = None  # where it is replaced, [rows, n]; None for all tokens
+
+    def edits(self, heads: Collection[HeadId], inputs: dict[str, Tensor]) -> list[Edit]:
+        """Edits that remove heads from a pass over the model's inputs."""
+        masks = inputs["attention_mask"], inputs.get("decoder_attention_mask")
+        uniform = Uniform(self.checkpoint, *masks) if self.method == "uniform" else None
+        edits = []
+        for layer, of_layer in groupby(sorted(heads), key=lambda head: head.layer):
+            instead = uniform or (torch.zeros(()) if self.means is None else self.means[layer])
+            edits.append(Edit(layer, instead, heads=[head.head for head in of_layer]))
+        return edits
+
+
+def gated(layer: int, gate: Tensor) -> Edit:
+    """The heads of a layer times a gate, [rows, n_heads], which gradients can be taken by."""
+    return Edit(layer, lambda z: z * gate[:, None, :, None])
+
+
+@contextmanager
+def edited(checkpoint: Checkpoint, variants: Sequence[Sequence[Edit]]) -> Iterator[None]:
+    """Inside the block, edit each copy of a batch by one variant: the model must run on the copies stacked, in order.
+
+    VerificationError: an edited layer did not run exactly once, so the output is not that of the edited model.
+    """
+    here = defaultdict[tuple[int, str], list[tuple[int, Edit]]](list)
+    for copy, edits in enumerate(variants):
+        for edit in edits:
+            here[edit.layer, edit.site].append((copy, edit))
+    runs = dict.fromkeys(here, 0)
+    from_source = {edit.layer for edits in variants for edit in edits if isinstance(edit.instead, Uniform)}
+
+    def visit(key: tuple[int, str], value: Tensor) -> Tensor:
+        runs[key] += 1
+        copies = list(value.reshape(len(variants), -1, *value.shape[1:]))
+        uniform = list[Tensor]()
+        for copy, edit in here[key]:
+            if isinstance(edit.instead, Uniform):
+                if not uniform:
+                    of_all = edit.instead.values(edit.layer, sources[edit.layer, "source"])
+                    uniform = list(of_all.reshape(len(variants), -1, *of_all.shape[1:]))
+                instead = uniform[copy]
+            else:
+                instead = edit.instead(copies[copy]) if callable(edit.instead) else edit.instead
+            copies[copy] = edit.edited(copies[copy], instead)
+        return torch.cat(copies)
+
+    with recording(sites_of(checkpoint, ("source",), from_source)) as sources, at_named(checkpoint, runs, visit):
+        yield
+    wrong = {layer: count for (layer, _), count in runs.items() if count != 1}
+    if wrong:
+        raise VerificationError(
+            f"expected every edited layer to run once, found {wrong} (runs by layer); the edited model cannot be "
+            "measured."
+        )
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments of a module
@@ -45,7 +153,7 @@ class KeptPass:
 
     calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
     attention_inputs: dict[int, Tensor]  # by layer the input of W_K and W_V; empty unless requested
-    o_proj: dict[int, Tensor]  # by layer the weighted values of all heads, [rows, n, n_heads * d_head]
+    values: dict[tuple[int, str], Tensor]  # by layer and name of a site: z of all layers, and what was requested
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # the model's inputs
     encoded: Tensor | None = None  # of an encoder-decoder its encoder's output, [rows, n, d_model]
@@ -79,37 +187,60 @@ def run_model(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
     return decoded[0]
 
 
-def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
-    """Run the model once inside :func:`running`, and keep every layer's input, optionally also that of attention."""
-    kept: dict[str, dict[int, Any]] = {"arguments": {}, "source": {}, "concatenated": {}}
-    names = [name for name in kept if inside or name != "source"]
-    encoded: list[Tensor] = []
+def run_and_keep(
+    checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[tuple[int, str]] = (), *, inside: bool = False
+) -> KeptPass:
+    """Run the model once inside :func:`running`, and keep every layer's input, and the values of sites.
 
-    def keep(site: tuple[int, str], value: Any) -> None:
-        layer, name = site
-        kept[name][layer] = value
-
+    ``inside`` keeps the input of W_K and W_V, too.
+    """
+    calls, encoded = sites_of(checkpoint, ["arguments", "source"] if inside else ["arguments"]), list[Tensor]()
+    values = dict[tuple[int, str], Tensor]()
+    wanted = {*((layer, "z") for layer in checkpoint.layers), *sites}
     with ExitStack() as stack:
-        stack.enter_context(taps(sites_of(checkpoint, names), keep))
+        seen = stack.enter_context(recording(calls))
+        stack.enter_context(at_named(checkpoint, wanted, values.__setitem__))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
         final = run_model(checkpoint, inputs)
     return KeptPass(
-        calls=kept["arguments"],
-        attention_inputs=kept["source"],
-        o_proj=kept["concatenated"],
+        calls={layer: value for (layer, name), value in seen.items() if name == "arguments"},
+        attention_inputs={layer: value for (layer, name), value in seen.items() if name == "source"},
+        values=values,
         final=final,
         inputs=inputs,
         encoded=encoded[0] if encoded else None,
     )
 
 
-def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
+def edited_passes(
+    checkpoint: Checkpoint, kept: KeptPass, variants: Sequence[Sequence[Edit]]
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield numbers of variants, and the final states of a kept batch with each, [n_variants * rows, n, d_model].
+
+    Variants that begin at one layer share passes.
+    """
+    order = {layer: number for number, layer in enumerate(checkpoint.every_layer)}
+    starts = defaultdict[tuple[int, bool], list[int]](list)
+    for number, edits in enumerate(variants):
+        first = min((edit.layer for edit in edits), key=order.__getitem__)
+        before = any(edit.layer == first and edit.site in BEFORE_Z for edit in edits)
+        starts[first, before].append(number)
+    n_copies = max(1, AT_ONCE // kept.final[..., 0].numel())
+    for (layer, anew), numbers in starts.items():
+        for first in range(0, len(numbers), n_copies):
+            some = numbers[first : first + n_copies]
+            with edited(checkpoint, [variants[number] for number in some]):
+                final = resume(checkpoint, kept, layer, len(some), attending=anew)
+            yield some, final
+
+
+def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, *, attending: bool = False) -> Tensor:
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
-    All before W_O is taken from the kept pass. Hooks can change the input of W_O and all that follows. A model that is
-    not resumable runs again from the beginning, a decoder from its encoder's output on.
+    All before W_O is taken from the kept pass, or, where it is ``attending``, all before the layer. Hooks can change
+    what follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's output on.
     """
     if not checkpoint.architecture.resumable:
         inputs: dict[str, Any] = {name: _repeated(value, copies) for name, value in kept.inputs.items()}
@@ -119,7 +250,10 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
         return run_model(checkpoint, inputs)
     layers = checkpoint.modules
     hidden = _repeated(kept.calls[layer][0][0], copies)
-    with attention_known(checkpoint, layer, _repeated(kept.o_proj[layer], copies)):
+    with ExitStack() as known:
+        if layers[layer].attends and not attending:
+            values = _repeated(kept.values[layer, "z"].flatten(-2), copies)
+            known.enter_context(attention_known(checkpoint, layer, values))
         hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
     every = checkpoint.every_layer
     for later in every[every.index(layer) + 1 :]:
@@ -171,81 +305,3 @@ def run_block(block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copi
     result = block(hidden, *map(repeated, args[1:]), **{name: repeated(value) for name, value in kwargs.items()})
     after: Tensor = result[0] if isinstance(result, tuple) else result
     return after
-
-
-@contextmanager
-def removed_heads(
-    checkpoint: Checkpoint,
-    variants: Sequence[Collection[HeadId]],
-    replacement: Replacement,
-    attention_mask: Tensor,
-    decoder_mask: Tensor | None = None,
-) -> Iterator[None]:
-    """Remove the heads of one variant from each copy of a batch, inside the block.
-
-    ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
-    copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads. VerificationError: a layer with
-    a removed head did not run exactly once, so the output is not that of the model without the head.
-    """
-    runs = dict.fromkeys(sorted({int(head.layer) for heads in variants for head in heads}), 0)
-    attention_inputs: dict[int, Tensor] = {}
-
-    def replace(site: tuple[int, str], values: Tensor) -> Tensor | None:
-        layer, name = site
-        if name == "source":
-            attention_inputs[layer] = values
-            return None
-        runs[layer] += 1
-        n_heads = checkpoint.n_heads_of(layer)
-        missing = [[HeadId(layer, head) in heads for head in range(n_heads)] for heads in variants]
-        copies = values.reshape(len(variants), -1, values.shape[1], n_heads, values.shape[2] // n_heads)
-        instead = torch.zeros((), dtype=values.dtype, device=values.device)
-        if replacement.values is not None:
-            instead = replacement.values[layer].reshape(copies.shape[1:])
-        elif replacement.means is not None:
-            instead = replacement.means[layer].to(values)
-        elif replacement.method == "uniform":
-            in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
-            mask = decoder_mask if in_decoder and decoder_mask is not None else attention_mask
-            uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
-            instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
-        where = torch.tensor(missing, device=values.device)[:, None, None, :, None]
-        if replacement.positions is not None:
-            where = where & replacement.positions.to(values.device)[:, :, None, None]
-        replaced = torch.where(where, instead, copies)
-        return replaced.reshape(values.shape).contiguous()
-
-    names = ("concatenated", "source") if replacement.method == "uniform" else ("concatenated",)
-    with taps(sites_of(checkpoint, names, runs), replace):
-        yield
-    wrong = {layer: count for layer, count in runs.items() if count != 1}
-    if wrong:
-        raise VerificationError(
-            f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
-            "the model without these heads cannot be measured."
-        )
-
-
-@contextmanager
-def gated_heads(checkpoint: Checkpoint, gates: Mapping[int, Tensor]) -> Iterator[None]:
-    """Multiply the heads of some layers by gates, each [rows, n_heads], inside the block."""
-
-    def multiply(site: tuple[int, str], values: Tensor) -> Tensor:
-        gate = gates[site[0]]
-        heads = values.reshape(*values.shape[:2], gate.shape[1], -1)
-        return (heads * gate[:, None, :, None]).flatten(-2)
-
-    with taps(sites_of(checkpoint, ("concatenated",), gates), multiply):
-        yield
-
-
-def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:
-    """Weighted values of every head under uniform attention, [copies * rows, n, n_heads, d_head]."""
-    parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-    allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window)
-    if checkpoint.stacks and layer >= checkpoint.stacks[2].first:
-        allowed = allowed[:, :, :1]  # every query of the target sees the whole source
-    pattern = attention.uniform_pattern(allowed).to(x)  # [rows, 1, n, n]
-    value = attention.values(x, parameters)
-    copies = value.reshape(-1, len(attention_mask), *value.shape[1:])
-    return attention.gated(torch.matmul(pattern, copies).flatten(0, 1), x, parameters).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Named sites of a model's layers, whose tensors are read or replaced while the model runs."""
+"""Named sites of a model's blocks, whose tensors are read or replaced while the model runs."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -6,16 +6,39 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from attnviz.arguments import as_found
+from attnviz.errors import ArchitectureError, UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules
+from attnviz.models.families.base import LayerModules, first_of, heads_apart
+from attnviz.models.head_ids import HeadId
 from attnviz.wording import counted
 
 Key = TypeVar("Key")
+
+# Of a block, in the order in which they are computed; the names are TransformerLens'. The stream is what blocks read
+# and pass on: of BERT and its relatives it is normed once something is added.
+SITES = {
+    "resid_pre": "the residual stream that the block reads, [batch, n, d_model]",
+    "q": "x W_Q + b_Q, before rotary positions and norms of heads, [batch, n, n_heads, d_head]",
+    "k": "x W_K + b_K, likewise, [batch, n, n_kv_heads, d_head]",
+    "v": "x W_V + b_V, [batch, n, n_kv_heads, d_head]",
+    "scores": "what the softmax is taken of, [batch, n_heads, n, n]",
+    "pattern": "attention after the softmax, [batch, n_heads, n, n]",
+    "z": "values weighted by the pattern, which W_O is applied to, [batch, n, n_heads, d_head]",
+    "head_out": "z W_O of each head, without b_O, [batch, n, n_heads, d_model]",
+    "attn_out": "what the attention adds to the stream, [batch, n, d_model]",
+    "resid_mid": "the stream after the attention, [batch, n, d_model]",
+    "mlp_out": "what the feed-forward network adds to the stream, [batch, n, d_model]",
+    "resid_post": "the stream that the block passes on, [batch, n, d_model]",
+}
+OF_HEADS = ("q", "k", "v", "z")  # sites that have a part for each head, or KV head
+COMPUTED = ("scores", "pattern", "head_out")  # which no module gives: the verified run has them, to be read
 
 _OF_ENCODER = ("key_value_states", "encoder_hidden_states")  # what attention layers call the encoder's final states
 
@@ -65,6 +88,152 @@ def sites_of(
     return sites
 
 
+class Place(NamedTuple):
+    """Where a site of :data:`SITES` is in a running block: in what a module takes or gives, times a factor."""
+
+    site: Site
+    n_heads: int | None  # heads, or KV heads, that it has a part for; None for one vector a token
+    columns: Callable[[int], Tensor] | None = None  # those of a map for several, by its width; None for all
+    factor: float = 1.0
+    base: Site | None = None  # the stream that it is added to, where the sum is the site
+
+    def value(self, tensor: Tensor, base: Tensor | None) -> Tensor:
+        """The value of the site, in its shape, from the tensor of the module, and that of the stream."""
+        if self.n_heads is not None:
+            part = tensor if self.columns is None else tensor[..., self.columns(tensor.shape[-1]).to(tensor.device)]
+            return part.reshape(*part.shape[:-1], self.n_heads, -1)
+        scaled = tensor if self.factor == 1 else tensor * self.factor
+        return scaled if base is None else base + scaled
+
+    def tensor(self, value: Tensor, before: Tensor, base: Tensor | None) -> Tensor:
+        """The tensor of the module with which the site has a value; ``before`` is the module's own."""
+        if self.columns is not None:
+            replaced = before.clone()
+            replaced[..., self.columns(before.shape[-1]).to(before.device)] = value.flatten(-2)
+            return replaced
+        if self.n_heads is not None:
+            return value.flatten(-2)
+        added = value if base is None else value - base
+        return added if self.factor == 1 else added / self.factor
+
+
+def place_of(checkpoint: Checkpoint, layer: int, name: str) -> Place:
+    """Where a site of a layer is, by its index; UsageError for no such site, ArchitectureError where it is missing."""
+    return _place(checkpoint, checkpoint.modules[layer], layer, name)
+
+
+def _place(checkpoint: Checkpoint, modules: LayerModules, layer: int, name: str) -> Place:
+    if name not in SITES:
+        raise UsageError(f"expected a site, one of {', '.join(SITES)}, found {as_found(name)}.")
+    why = _why_missing(checkpoint, layer, modules, name)
+    if why:
+        of = HeadId((*checkpoint.layers, *checkpoint.other_layers)[layer], 0).layer_name
+        raise ArchitectureError(f"{of} of this {checkpoint.architecture.name} has no {name}: {why}.")
+    pre_norm = checkpoint.architecture.pre_norm
+    n_heads, n_kv_heads = checkpoint.architecture.head_counts(checkpoint.config, layer)
+    if name == "z":
+        return Place(Site(modules.o_proj, "input", modules), n_heads)
+    if name in OF_HEADS:
+        number = "qkv".index(name)
+        linear = modules.projections[min(number, len(modules.projections) - 1)]
+        heads = n_kv_heads if number else n_heads
+        return Place(Site(linear, "output", modules), heads, _columns(checkpoint, layer, modules, name))
+    if name in ("resid_pre", "resid_post"):
+        return Place(Site(modules.block, "input" if name == "resid_pre" else "output", modules), None)
+    if name == "resid_mid" and not pre_norm:
+        assert modules.attention_norm is not None
+        return Place(Site(modules.attention_norm, "output", modules), None)
+    writer: Any = first_of(modules.attention_output_norm, modules.output)
+    if name == "mlp_out":
+        writer = modules.writers["feed-forward"]
+    return Place(
+        Site(writer, "output", modules),
+        None,
+        factor=checkpoint.architecture.residual_multiplier(checkpoint.config),
+        base=Site(modules.block, "input", modules) if name == "resid_mid" else None,
+    )
+
+
+def _why_missing(checkpoint: Checkpoint, layer: int, modules: LayerModules, name: str) -> str:
+    """Why a layer has no such site that a module gives, or ''."""
+    linear = modules.projections
+    stack = checkpoint.layers[layer].stack.letter if checkpoint.stacks else ""  # type: ignore[attr-defined]
+    of_distances = getattr(modules.attention, "share_att_key", False)
+    reasons = {
+        "it is computed inside the attention, and read in a verified run alone": name in COMPUTED,
+        "it mixes tokens in another way than by attention": name in (*OF_HEADS, "attn_out") and not modules.attends,
+        f"its keys and values are those of layer {modules.keys_layer}": (
+            name in ("k", "v") and modules.keys_layer is not None
+        ),
+        "its values are its keys": name == "v" and len(linear) == 3 and linear[1] is linear[2],
+        "a part of its keys is one for all heads": name == "k" and len(linear) == 2,
+        "one map makes it of tokens and of their distances": name in ("q", "k") and of_distances,
+        "its attention and its network read the same stream, side by side": name == "resid_mid" and modules.parallel,
+        "it has experts beside a network": name == "mlp_out" and modules.experts is not None,
+        "its network comes after the cross-attention": name == "mlp_out" and stack == "D",
+        "it is a part of a block": name == "resid_post" and stack != "",
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _columns(checkpoint: Checkpoint, layer: int, modules: LayerModules, name: str) -> Callable[[int], Tensor] | None:
+    """The columns of one of q, k and v among what its map gives, by the width of that; None for all."""
+    architecture, config = checkpoint.architecture, checkpoint.config
+    n_heads, n_kv_heads = architecture.head_counts(config, layer)
+    heads = n_heads, n_kv_heads, n_kv_heads
+
+    number = "qkv".index(name)
+
+    def of_fused(width: int) -> Tensor:
+        every, d_head = torch.arange(width), width // sum(heads)
+        in_order = heads_apart(every, n_heads, n_kv_heads) if architecture.fused_by_head else every
+        return in_order[sum(heads[:number]) * d_head : sum(heads[: number + 1]) * d_head]
+
+    def before_gate(width: int) -> Tensor:
+        return torch.arange(width).reshape(n_heads, 2, -1)[:, 0].flatten()
+
+    def after_key(width: int) -> Tensor:
+        return torch.arange(width).reshape(n_heads, -1)[:, config.qk_nope_head_dim :].flatten()
+
+    if len(modules.projections) == 1:
+        return of_fused
+    if name == "q":
+        return before_gate if architecture.gated else None
+    return after_key if len(modules.projections) == 2 else None
+
+
+@contextmanager
+def at_named(
+    checkpoint: Checkpoint,
+    wanted: Collection[tuple[int, str]],
+    visit: Callable[[tuple[int, str], Tensor], Tensor | None],
+) -> Iterator[None]:
+    """Call ``visit`` with layer and name, and the value in the shape of :data:`SITES`, when passes inside compute it.
+
+    A tensor that it returns replaces the value, for all that is computed from it.
+    """
+    modules = checkpoint.modules
+    places = {(layer, name): _place(checkpoint, modules[layer], layer, name) for layer, name in wanted}
+    blocks = {(key, "block"): Site(modules[key[0]].block, "input", modules[key[0]]) for key in places}
+    streams = dict[tuple[int, str], Tensor]()
+
+    def pass_on(at: tuple[tuple[int, str], str], tensor: Tensor) -> Tensor | None:
+        key, part = at
+        if part == "block":
+            streams[key] = tensor
+            return None
+        stream, place = streams.get(key, tensor), places[key]
+        base = None if place.base is None else stream
+        before = tensor  # some networks see no batch, and DeepSeek's keys have an axis more
+        if tensor.ndim != stream.ndim:
+            before = tensor.reshape(*stream.shape[:-1], -1)
+        value = visit(key, place.value(before, base))
+        return None if value is None else place.tensor(value, before, base).reshape(tensor.shape)
+
+    with taps({(key, "site"): place.site for key, place in places.items()} | blocks, pass_on):
+        yield
+
+
 @contextmanager
 def taps(sites: Mapping[Key, Site], visit: Callable[[Key, Any], Any]) -> Iterator[None]:
     """Call ``visit`` with the key and the tensor of each site, whenever it is passed, inside the block.
@@ -98,6 +267,14 @@ def recording(sites: Mapping[Key, Site]) -> Iterator[dict[Key, Any]]:
     """The tensor of each site, by key, as the last pass inside the block has passed it."""
     seen = dict[Key, Any]()
     with taps(sites, seen.__setitem__):
+        yield seen
+
+
+@contextmanager
+def recording_all(sites: Mapping[Key, Site]) -> Iterator[dict[Key, list[Any]]]:
+    """All tensors of each site, by key, in order: also of a module that runs several times in a pass."""
+    seen: dict[Key, list[Any]] = {key: [] for key in sites}
+    with taps(sites, lambda key, tensor: seen[key].append(tensor)):
         yield seen
 
 

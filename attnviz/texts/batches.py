@@ -1,8 +1,8 @@
-"""Texts as padded batches, run through the model; a sample of the batches is verified in full."""
+"""Texts as padded batches of what a model reads."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -15,13 +15,9 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.head_ids import LayerId
 from attnviz.models.tokens import overlapping
-from attnviz.run.checks import LayerCheck, Verification, worse_of
-from attnviz.run.patterns import PatternCallback
-from attnviz.run.record import record_attention
-from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
+from attnviz.models.words import Encoding
+from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Corpus, Span, Text, read_texts
-
-EVERY = 20  # one of so many batches is verified, of the first ones the very first
 
 # Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
 _MOST_WEIGHTS = 1 << 24
@@ -93,11 +89,12 @@ def encode(
     without it that is a TextError. ``truncate`` cuts texts that are too long; of those of no file the reason ends with
     ``offer``, what can be done about them.
     """
-    items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in texts if text.ids]
+    drawn = [text for text in texts if text.ids and not text.ids_given]
+    items = [EncodedText(text.ids, (False,) * len(text.ids), (), text) for text in drawn]
     limit = checkpoint.positions
     unknown = unknown_id(checkpoint.tokenizer)
-    for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids]):
-        cut = truncate and len(whole.ids) > limit
+    for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids or text.ids_given]):
+        cut = truncate and len(whole.ids) > limit and not text.ids
         pairs = None if text.pair is None else [text.pair]
         encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
         segments = encoding.sequence_ids
@@ -107,7 +104,7 @@ def encode(
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions{checkpoint.limit}"
-            if offer and text.place is None:
+            if offer and text.given_alone:
                 why += f"; {offer}"
         elif lost_segments(encoding, 1 if text.pair is None else 2):
             why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
@@ -138,7 +135,11 @@ def encode(
 
 
 def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Text, Any]]:
-    """Each text with its encoding; chats come after texts, and those with a pair come last."""
+    """Each text with its encoding; ids come first, chats after texts, and those with a pair last."""
+    for text in texts:
+        if text.ids:
+            yield _spelled(checkpoint, text)
+    texts = [text for text in texts if not text.ids]
     chats = [text for text in texts if text.chat is not None]
     paired = [text for text in texts if text.pair is not None]
     alone = [text for text in texts if text.chat is None and text.pair is None]
@@ -146,6 +147,23 @@ def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Te
         pairs = [str(text.pair) for text in group] if group is paired else None
         encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
         yield from zip(group, encodings, strict=True)
+
+
+def _spelled(checkpoint: Checkpoint, text: Text) -> tuple[Text, Encoding]:
+    """A text of given ids with what these spell, and its encoding; UsageError for ids that the model has not."""
+    if len(text.ids) > checkpoint.positions:
+        return text, Encoding(list(text.ids), [], [], [], [], [])
+    with naming_row(text.place):
+        [(words, pair, tokens)] = checkpoint.documents({"input_ids": text.ids})
+    encoding = Encoding(
+        ids=list(tokens.ids),
+        tokens=list(tokens.labels),
+        sequence_ids=list(tokens.segments),
+        word_ids=list(tokens.words),
+        offsets=list(tokens.offsets),
+        type_ids=list(tokens.type_ids or (0,) * len(tokens)),
+    )
+    return replace(text, text=words, pair=pair), encoding
 
 
 def batches(
@@ -218,99 +236,3 @@ def running_tokens(checkpoint: Checkpoint, corpora: Iterable[Corpus], limit: int
 
 def _letter(layer: int) -> str:
     return layer.stack.letter if isinstance(layer, LayerId) else "E"
-
-
-class SampledAttention:
-    """Runs batches through a model and passes on the patterns of each layer.
-
-    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
-    and a random one of every twenty after it. In a verified batch every head of every text is recomputed
-    and compared, and the patterns are the reference's; in the others they are the model's.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
-        self._checkpoint = checkpoint
-        self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
-        self._batches = self._chosen = 0
-        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
-        self.texts_verified = 0
-
-    @property
-    def next_is_verified(self) -> bool:
-        return self._batches % EVERY == self._chosen
-
-    def run(
-        self,
-        batch: Batch,
-        on_pattern: Callable[[int, Tensor], None],
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
-    ) -> None:
-        """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
-
-        They are in float32 at least, so that sums over them are exact enough. After that ``on_weighted_values`` gets
-        the layer's weighted values A v, behind any gate, [batch, n, n_heads, d_head]. VerificationError where a head of
-        a verified batch does not reproduce the model.
-        """
-        verifying = self.next_is_verified
-        self._batches += 1
-        if self._batches % EVERY == 0:
-            self._chosen = self._random.randrange(EVERY)
-        if verifying:
-            self.verify(batch, lambda rows: on_pattern(rows.layer, rows.in_float32), torch.inf, on_weighted_values)
-        else:
-            patterns = PatternCallback(
-                self._checkpoint, on_pattern, on_weighted_values, lambda layer: batch.keys(layer).long()
-            )
-            record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
-            patterns.check()
-
-    def verify(
-        self,
-        batch: Batch,
-        on_rows: Callable[[VerifiedRows], None],
-        memory: float | None = None,
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
-    ) -> None:
-        """Run the model once on a batch and verify it; ``on_rows`` gets each layer in chunks of rows.
-
-        VerificationError where a head does not reproduce the model.
-        """
-
-        def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
-            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
-
-        verifier = Verifier(
-            self._checkpoint,
-            names,
-            on_rows,
-            lambda layer: batch.keys(layer).long(),
-            keep=False,
-            on_weighted_values=on_weighted_values,
-        )
-        verifier.run(batch.inputs, memory)
-        for layer, check in verifier.checks.items():
-            self._checks[layer] = worse_of(self._checks[layer], check)
-        self.texts_verified += len(batch.items)
-
-    def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
-        ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
-        if ids is None:  # of a sound
-            return lambda _: list(map(str, range(valid.shape[1])))
-        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
-
-    @property
-    def verification(self) -> Verification:
-        checks = tuple(check for check in self._checks if check is not None)
-        return Verification(self._checkpoint.tolerance, checks)
-
-    def state(self) -> dict[str, Any]:
-        """Number of verified texts and checks by layer, to save."""
-        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
-        return {"texts_verified": self.texts_verified, "checks": checks}
-
-    def merge(self, state: Mapping[str, Any]) -> None:
-        """Add the :meth:`state` of another process or an earlier run."""
-        self.texts_verified += state["texts_verified"]
-        for layer, check in enumerate(state["checks"]):
-            if check is not None:
-                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))

@@ -2,20 +2,26 @@
 
 import codecs
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from attnviz.errors import CorpusError
+from attnviz.errors import CorpusError, TextError, UsageError
 
 
 class Place(NamedTuple):
-    """A line of a file, or a row of a table without lines, counted from 1; prints as ``path:line``."""
+    """A line of a file, or a row of a table without lines, counted from 1; prints as ``path:line``.
 
-    path: Path
+    Without a path it is a text in memory, or a row of a table there.
+    """
+
+    path: Path | None
     line: int
     is_row: bool = False
 
     def __str__(self) -> str:
+        if self.path is None:
+            return f"{'row' if self.is_row else 'text'} {self.line}"
         return f"{self.path}, row {self.line}" if self.is_row else f"{self.path}:{self.line}"
 
 
@@ -53,9 +59,22 @@ def _decoded(data: bytes, place: Place) -> str:
         raise broken(place, "text encoded as UTF-8", found) from error
 
 
-def broken(place: Place | Path, expected: str, found: str) -> CorpusError:
-    """The error of a line that is not as expected."""
-    return CorpusError(f"{place}: expected {expected}, found {found.removesuffix('.')}.")
+def broken(place: Place | Path, expected: str, found: str) -> CorpusError | TextError:
+    """The error of a line that is not as expected; a TextError of a text in memory."""
+    kind = TextError if isinstance(place, Place) and place.path is None else CorpusError
+    return kind(f"{place}: expected {expected}, found {found.removesuffix('.')}.")
+
+
+@contextmanager
+def naming_row(place: Place | None) -> Iterator[None]:
+    """Name the line of a file, the row of a table or the text of a list in what is raised inside the block."""
+    try:
+        yield
+    except (TextError, UsageError) as error:
+        if place is None:
+            raise
+        kind = type(error) if place.path is None else CorpusError
+        raise kind(f"{place}: {error}") from error
 
 
 def cannot_read(path: Path, error: OSError) -> CorpusError:

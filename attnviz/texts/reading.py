@@ -1,4 +1,4 @@
-"""Reads corpora as streams: sentences one a line, tables, treebanks (CoNLL-U), and GAP's ambiguous pronouns.
+"""Reads corpora as streams: sentences one a line, tables, treebanks (CoNLL-U), GAP's pronouns, and texts in memory.
 
 A malformed line is an error that names file and line, raised when it is read. Texts without a tree get one of a spaCy
 pipeline.
@@ -6,28 +6,33 @@ pipeline.
 
 import hashlib
 import importlib.util
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, groupby
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-from attnviz.arguments import as_found
+from attnviz.arguments import as_found, as_list, is_there, is_whole
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
 from attnviz.models.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
-from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, naming_row
 from attnviz.texts.tables import (
+    IN_MEMORY,
     TABLES,
     Columns,
+    Rows,
     Table,
     chat_rows,
+    columns_of,
     has_chats,
+    is_chat,
     is_table_folder,
-    n_rows,
     open_table,
     table_files,
 )
@@ -71,24 +76,36 @@ class Text:
     label: str | None = None  # its class: a name or a number
     contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
     target: DecoderTarget | None = None
-    ids: tuple[int, ...] = ()  # of random tokens, which have no text
+    ids: tuple[int, ...] = ()  # in place of a text: random ones, or a user's
+    ids_given: bool = False  # whether they are a user's: some are special, and they spell a text
     messages: tuple[Message, ...] = ()  # of a chat, which has no text before it is rendered
     chat: RenderedChat | None = None  # of which ``text`` is the text
+
+    @property
+    def given_alone(self) -> bool:
+        """Whether it is of no file and no table."""
+        return self.place is None or (self.place.path is None and not self.place.is_row)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A file or folder to read."""
+    """A file or folder to read, or texts in memory."""
 
     path: Path
-    kind: str  # conllu, txt, gap, chats or table
+    kind: str  # conllu, txt, gap, chats, table; or ids, texts (already read) in memory
     sha256: str
     size: int  # about its number of texts, for progress
     table: Table | None = None
+    content: tuple[Any, ...] | None = None  # what is in memory
+    labels: tuple[str | None, ...] = ()  # of the texts, where they were given beside them
 
     @property
     def has_words_marked(self) -> bool:
         return self.kind in ("conllu", "gap")
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.path, self.content)
 
     @property
     def identity(self) -> str:
@@ -103,7 +120,11 @@ class Corpus:
         return {"path": str(self.path), "sha256": self.sha256, **columns}
 
 
-def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str] = ()) -> Corpus:  # noqa: B008 - frozen
+def open_corpus(
+    path: Path,
+    columns: Columns = Columns(),  # noqa: B008 - frozen
+    refused: Sequence[str] = (),
+) -> Corpus:
     """A corpus of the kinds of :data:`SUFFIXES`, a folder that datasets has saved, or one with parquet files.
 
     ``columns`` are those to read of a table; ``refused`` kinds (``gap``, ``chats``) are a CorpusError, as is a file
@@ -120,11 +141,10 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
         kind = suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
         if suffix == ".tsv" and next((line.split("\t") for _, line in filled_lines(path)), []) == _GAP_COLUMNS:
             kind = "gap"
-        elif kind == "table" and has_chats(path, columns):
+        elif kind == "table" and has_chats(Rows(path), columns):
             kind = "chats"
-        if kind in refused:
-            raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
-        table = open_table(path, columns) if kind == "table" else None
+        _refuse(kind, path, refused)
+        table = open_table(Rows(path), columns) if kind == "table" else None
         digest = hashlib.sha256()
         size = 0
         ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
@@ -134,20 +154,146 @@ def open_corpus(path: Path, columns: Columns = Columns(), refused: Sequence[str]
                     digest.update(content)
                     size += sum(content.count(end) for end in ends)
         if is_table or suffix in (".json", ".parquet"):  # a row is no line
-            size = n_rows(path)
+            size = sum(1 for _ in Rows(path).read())
         return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
     except OSError as error:
         raise cannot_read(path, error) from error
 
 
-def open_corpora(paths: Iterable[str | Path], columns: Columns, refused: Sequence[str] = ()) -> tuple[Corpus, ...]:
-    """Corpora as of :func:`open_corpus`; UsageError for two of one content, whose texts would count twice."""
-    corpora = tuple(open_corpus(Path(path), columns, refused) for path in paths)
+def _refuse(kind: str, path: Path, refused: Sequence[str]) -> None:
+    if kind in refused:
+        raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
+
+
+def open_corpora(
+    given: Any,
+    columns: Columns = Columns(),  # noqa: B008 - frozen
+    refused: Sequence[str] = (),
+    labels: Any = None,
+) -> tuple[Corpus, ...]:
+    """Files as of :func:`open_corpus`, and what is in memory; texts in memory that stand together are one corpus.
+
+    ``given`` is a text, a file, or a list of them; in memory a column of texts, a table with named columns (pandas,
+    datasets, polars, a dict of lists), rows of such a table, chats, or token ids. A ``str`` is a file if there is one
+    of this name, or if it is a word that ends like one. ``labels`` are the classes of the texts in memory, one each.
+
+    UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
+    """
+    sources = list(_sources(given))
+    corpora = [
+        open_corpus(rows.path, columns, refused) if rows.content is None else _in_memory(rows, columns, refused)
+        for rows in sources
+    ]
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
-    return corpora
+    if labels is not None:
+        corpora = [_labelled(corpora, as_list(labels, "labels as a list, one for each text"))]
+    return tuple(corpora)
+
+
+def open_one(
+    given: Any,
+    columns: Columns,
+    refused: Sequence[str] = (),
+    labels: Any = None,
+) -> Corpus:
+    """The only corpus of :func:`open_corpora`; UsageError for none or several."""
+    corpora = open_corpora(given, columns, refused, labels)
+    if len(corpora) != 1:
+        raise UsageError(f"expected a list of texts, or the path of one file of texts, found {as_found(given)}.")
+    return corpora[0]
+
+
+def _sources(given: Any) -> Iterator[Rows]:
+    columns = columns_of(given)
+    if columns is not None:
+        yield columns
+        return
+    if isinstance(given, str | Path):
+        given = [given]
+    elif isinstance(given, list | tuple) and not given:
+        return
+    items = [_plain(item) for item in as_list(given)]
+    if is_chat(items) or all(map(is_whole, items)):  # a single one
+        items = [items]
+    of_column = hasattr(given, "tolist")  # whose texts are no names of files
+    for is_file, group in groupby(items, key=lambda item: not of_column and _is_file(item)):
+        some = tuple(group)
+        yield from map(Rows, map(Path, some)) if is_file else [Rows(IN_MEMORY, some)]
+
+
+def _is_file(item: object) -> bool:
+    """Whether a list's item is a corpus, also a missing file or one of a wrong suffix; CorpusError for a folder."""
+    if not isinstance(item, str | Path):
+        return False
+    kind = source_kind(item)
+    if kind == "folder":
+        raise CorpusError(f"{item} is a folder; expected a corpus in it (.txt, .csv, .conllu), or a text.")
+    return kind == "corpus"
+
+
+def source_kind(item: str | Path) -> str:
+    """Classify an argument: ``folder``, ``corpus`` (also a missing file, or a wrong suffix), or ``text``."""
+    name = str(item)
+    is_path = isinstance(item, Path)
+    one_word = not any(map(str.isspace, name))
+    if is_there(name, is_table_folder):
+        return "corpus"
+    if is_there(name, Path.is_dir) and (is_path or name in {".", ".."} or ("/" in name and one_word)):
+        return "folder"
+    is_file = is_there(name, Path.is_file)
+    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(SUFFIXES)) else "text"
+
+
+def in_memory(given: Any) -> Corpus:
+    """The corpus of a list of texts, chats or token ids, none of which is the name of a file."""
+    return _in_memory(Rows(IN_MEMORY, tuple(_plain(item) for item in as_list(given))), Columns(), ())
+
+
+def _plain(item: Any) -> Any:
+    return item.tolist() if hasattr(item, "tolist") else item
+
+
+def _in_memory(rows: Rows, columns: Columns, refused: Sequence[str]) -> Corpus:
+    content = rows.content or ()
+    if not content:
+        raise UsageError("expected texts in memory, found a table without rows.")
+    kinds = {_kind_in_memory(item) for item in content}
+    if len(kinds) > 1:
+        raise TextError(f"expected a list of one kind, found {' and '.join(sorted(kinds))}; give them apart.")
+    [kind] = kinds
+    if kind == "table" and has_chats(rows, columns):
+        kind = "chats"
+    _refuse(kind, rows.path, refused)
+    table = open_table(rows, columns) if kind == "table" else None
+    digest = hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
+    return Corpus(rows.path, kind, digest, len(content), table, content)
+
+
+def _kind_in_memory(item: object) -> str:
+    if isinstance(item, Text):
+        return "texts"
+    return "ids" if isinstance(item, list | tuple) and item and all(map(is_whole, item)) else "table"
+
+
+def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
+    """The only corpus, of texts in memory, with a label each."""
+    files = [str(corpus.path) for corpus in corpora if corpus.content is None]
+    if files or len(corpora) != 1:
+        found = files[0] if files else "none"
+        raise UsageError(f"labels=[...] are of texts in memory, found {found}; of a file name the label_column.")
+    [corpus] = corpora
+    if corpus.table is not None and "label" in corpus.table.columns:
+        raise UsageError(
+            f"expected labels=[...] or a column of them, found both (column {corpus.table.columns['label']!r})."
+        )
+    if len(labels) != corpus.size:
+        raise UsageError(
+            f"expected as many labels as texts, found {len(labels)} for {corpus.size}; give one for each, in order."
+        )
+    return replace(corpus, labels=tuple(None if label is None else str(label) for label in labels))
 
 
 def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
@@ -162,7 +308,7 @@ def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
 def unread_columns(tables: Iterable[Table | None]) -> list[str]:
     """A sentence for each table with columns that are not read."""
     return [
-        f"{visible(table.path.name)}: columns not read: {shorten(visible(', '.join(table.unread)), 200)}."
+        f"{visible(table.rows.path.name)}: columns not read: {shorten(visible(', '.join(table.unread)), 200)}."
         for table in tables
         if table and table.unread
     ]
@@ -179,7 +325,7 @@ def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
     for text in read(corpus):
         if limit is not None and text.number >= limit:
             return
-        yield text
+        yield replace(text, label=corpus.labels[text.number]) if corpus.labels else text
     if text is None:
         raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
 
@@ -196,11 +342,20 @@ def _cells(corpus: Corpus) -> Iterator[Text]:
 
 
 def _chats(corpus: Corpus) -> Iterator[Text]:
-    for number, (place, row, id) in enumerate(chat_rows(corpus.path)):
+    for number, (place, row, id) in enumerate(chat_rows(corpus.rows)):
         try:
             yield Text("", place=place, number=number, id=id, messages=checked_messages(row, str(place)))
         except TextError as error:
             raise CorpusError(str(error)) from error
+
+
+def _ids(corpus: Corpus) -> Iterator[Text]:
+    for number, ids in enumerate(corpus.content or ()):
+        yield Text("", ids=tuple(ids), ids_given=True, place=Place(None, number + 1), number=number)
+
+
+def _texts(corpus: Corpus) -> Iterator[Text]:
+    return (replace(text, number=number) for number, text in enumerate(corpus.content or ()))
 
 
 class _TreeWord(NamedTuple):
@@ -316,6 +471,8 @@ _READERS = {
     "gap": (_gap_examples, "a row of GAP with exactly one right name"),
     "table": (_cells, "a row with a text"),
     "chats": (_chats, "a chat"),
+    "ids": (_ids, "a text"),
+    "texts": (_texts, "a text"),
 }
 
 
@@ -371,18 +528,21 @@ def chat_of(given: Sequence[Message] | str | Path) -> Chat:
     if not isinstance(given, str | Path):
         return Chat(checked_messages(given))
     path = Path(given).expanduser()
-    chats = [checked_messages(row, str(place)) for place, row, _ in chat_rows(path)]
+    chats = [checked_messages(row, str(place)) for place, row, _ in chat_rows(Rows(path))]
     if len(chats) != 1:
         raise TextError(f"{path} holds {len(chats)} chats; expected one; attnviz profile FILE measures all.")
     return Chat(chats[0], path)
 
 
-def rendered(text: Text, tokenizer: Any) -> Text:
-    """A chat with the text that the tokenizer's template makes of it, else CorpusError; any other text as it is."""
+def rendered(text: Text, checkpoint: Checkpoint) -> Text:
+    """A chat with the text that the tokenizer's template makes of it, else CorpusError; ids with what they spell."""
+    if text.ids_given and len(text.ids) <= checkpoint.positions:
+        with naming_row(text.place):
+            return replace(text, text=checkpoint.documents({"input_ids": text.ids})[0][0])
     if not text.messages:
         return text
     try:
-        chat = rendered_chat(tokenizer, text.messages)
+        chat = rendered_chat(checkpoint.tokenizer, text.messages)
     except TextError as error:
         raise CorpusError(f"{text.place}: {error}") from error
     return replace(text, text=chat.text, chat=chat)

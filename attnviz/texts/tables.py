@@ -1,4 +1,4 @@
-"""Reads tables: .csv, .tsv, .jsonl, .json, .parquet, and folders of the library datasets, row by row.
+"""Reads tables: .csv, .tsv, .jsonl, .json, .parquet, folders of the library datasets, and in memory, row by row.
 
 Which columns have the texts, their pairs, labels and ids is found by their names, or given.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
-from attnviz.errors import CorpusError
+from attnviz.errors import CorpusError, UsageError
 from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
 from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
@@ -28,6 +28,7 @@ _MESSAGES = "messages"
 _SAMPLED = 20  # rows in which a column of words is looked for
 _MOST_LISTED = 10  # columns that a message names
 _FORMAT = "expected a table of texts"
+IN_MEMORY = Path("texts in memory")  # in place of a path
 _Row = tuple[Place, Mapping[str, Any]]
 
 
@@ -47,13 +48,73 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of a file, a folder, or in memory."""
+
+    path: Path
+    content: tuple[Any, ...] | None = None  # in memory: texts, objects with columns, or chats, as .json has them
+    header: bool = True  # whether the first line of a .tsv has the names
+
+    def read(self, only: Sequence[str] = ()) -> Iterator[_Row]:
+        """Rows by the names of their columns; ``only`` are those that are needed."""
+        path, suffix = self.path, self.path.suffix.lower()
+        if self.content is not None:
+            items = enumerate(self.content, 1)
+            yield from _objects(((Place(None, number, isinstance(item, dict)), item) for number, item in items), only)
+        elif path.is_dir() or suffix == ".parquet":
+            yield from _stored_rows(path, only)
+        elif suffix in (".json", ".jsonl"):
+            yield from _objects(_json_items(path), only)
+        else:
+            yield from self._cells(suffix == ".tsv")
+
+    def _cells(self, is_tsv: bool) -> Iterator[_Row]:
+        names = list[str]() if self.header else ["text", "label"]
+        for place, cells in _cells_of_tsv(self.path) if is_tsv else _cells_of_csv(self.path):
+            if not names:
+                names = [cell.strip() for cell in cells]
+                _check_names(place, names)
+            elif len(cells) != len(names):
+                between = "tabs between" if is_tsv else "commas between"
+                raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
+            else:
+                yield place, dict(zip(names, cells, strict=True))
+
+    def columns(self) -> list[str]:
+        """The names of the columns of the first row, of objects those of all rows."""
+        all_rows = self.content is not None or self.path.suffix.lower() in (".json", ".jsonl")
+        rows = islice(self.read(), None if all_rows else 1)
+        return list(dict.fromkeys(name for _, row in rows for name in row))
+
+
+def columns_of(given: Any) -> Rows | None:
+    """The rows of a table in memory: of pandas, polars, pyarrow or datasets, or lists by the names of their columns.
+
+    None for anything else. UsageError for columns of unequal length.
+    """
+    names = given if isinstance(given, Mapping) else getattr(given, "column_names", getattr(given, "columns", None))
+    if names is None or len(names) == 0:
+        return None
+    columns = {str(name): _values(given[name]) for name in names}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{length} in {name!r}" for name, length in lengths.items())
+        raise UsageError(f"expected columns of one length, found {found}; give as many of each.")
+    return Rows(IN_MEMORY, tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
+
+
+def _values(column: Any) -> list[Any]:
+    converted = [getattr(column, name) for name in ("tolist", "to_list", "to_pylist") if hasattr(column, name)]
+    return list(converted[0]() if converted else column)
+
+
+@dataclass(frozen=True)
 class Table:
     """A table of texts, or of pairs of prompts, and which of its columns are read."""
 
-    path: Path  # a file or folder
+    rows: Rows
     columns: dict[str, str]  # names by what they hold: text, pair, label, id, answer, foil; or clean and corrupt, too
     unread: tuple[str, ...]  # all other columns
-    header: bool = True  # whether the first line of a .tsv has the names
     needs_label: bool = False  # whether a row without a label is an error, as where the column was asked for
 
     @property
@@ -63,16 +124,13 @@ class Table:
         columns = {name: column for name, column in self.columns.items() if name != "label"}
         return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
-    def _read_rows(self) -> Iterator[_Row]:
-        return _rows(self.path, self.header, tuple(self.columns.values()))
-
     def texts(self) -> Iterator[dict[str, Any]]:
         """What is read of every row, as arguments of :class:`attnviz.texts.reading.Text`.
 
         CorpusError for a row without a text, pair or wanted label names the column.
         """
         column = self.columns.get
-        for place, row in self._read_rows():
+        for place, row in self.rows.read(tuple(self.columns.values())):
             label = _word_in(place, row, column("label"))
             if label is None and self.needs_label:
                 raise broken(place, f"a label in column {column('label')!r}", "none")
@@ -89,7 +147,7 @@ class Table:
     def pairs(self) -> Iterator["PromptPair"]:
         """The pair of prompts of every row; CorpusError for one without a cell names the column."""
         column, labelled = self.columns.get, "label" in self.columns
-        for place, row in self._read_rows():
+        for place, row in self.rows.read(tuple(self.columns.values())):
             answer = _word_in(place, row, column("label")) if labelled else _token_in(place, row, column("answer"))
             foil = _token_in(place, row, column("foil"))
             for name, cell in ((column("answer") or column("label"), answer), (column("foil"), foil)):
@@ -99,22 +157,17 @@ class Table:
             yield PromptPair(clean=clean, corrupt=corrupt, answer=answer, foil=foil, labelled=labelled, place=place)
 
 
-def n_rows(path: Path) -> int:
-    """How many rows a table has, without a header."""
-    return sum(1 for _ in _rows(path))
-
-
-def has_chats(path: Path, wanted: Columns) -> bool:
+def has_chats(rows: Rows, wanted: Columns) -> bool:
     """Whether the first row is a chat; not where a column of texts is named."""
-    if wanted.text is not None or path.suffix.lower() in (".csv", ".tsv"):  # which hold text alone
+    if wanted.text is not None or rows.path.suffix.lower() in (".csv", ".tsv"):  # which hold text alone
         return False
-    first: Mapping[str, Any] = next((row for _, row in _rows(path)), {})
+    first: Mapping[str, Any] = next((row for _, row in rows.read()), {})
     return isinstance(first.get(_MESSAGES), list)
 
 
-def chat_rows(path: Path) -> Iterator[tuple[Place, Mapping[str, Any], str | None]]:
+def chat_rows(rows: Rows) -> Iterator[tuple[Place, Mapping[str, Any], str | None]]:
     """Rows that should have messages, each with its place, and its id if it has one."""
-    for place, row in _rows(path):
+    for place, row in rows.read():
         yield place, row, _word_in(place, row, _known(list(row), _ID))
 
 
@@ -129,12 +182,12 @@ class PromptPair(NamedTuple):
     place: Place | None = None
 
 
-def open_pairs(path: Path) -> Table:
+def open_pairs(rows: Rows) -> Table:
     """A table with the columns ``clean`` and ``corrupt``, and perhaps ``answer`` or ``label``, and ``foil``.
 
     CorpusError where it is empty, or has no such columns, or both an answer and a label.
     """
-    names = _columns(path)
+    names, path = rows.columns(), rows.path
     if not names:
         raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
     columns = {name: _known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
@@ -143,12 +196,12 @@ def open_pairs(path: Path) -> Table:
     answer, label = columns["answer"], columns["label"]
     if answer is not None and label is not None:
         raise broken(path, "an answer or a label of each pair", f"the columns {answer!r} and {label!r}; leave out one")
-    return _table(path, names, columns)
+    return _table(rows, names, columns)
 
 
-def _table(path: Path, names: Sequence[str], columns: Mapping[str, str | None], **more: bool) -> Table:
+def _table(rows: Rows, names: Sequence[str], columns: Mapping[str, str | None], needs_label: bool = False) -> Table:
     read = {name: column for name, column in columns.items() if column is not None}
-    return Table(path, read, tuple(name for name in names if name not in read.values()), **more)
+    return Table(rows, read, tuple(name for name in names if name not in read.values()), needs_label)
 
 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
@@ -190,19 +243,19 @@ def _whole(place: Place, column: str, text: str) -> str:
     return text
 
 
-def open_table(path: Path, wanted: Columns) -> Table:
+def open_table(rows: Rows, wanted: Columns) -> Table:
     """A table, with its columns found; CorpusError where it cannot be read, is empty, or has no such column."""
-    header = True
+    path = rows.path
     if path.suffix.lower() == ".tsv" and wanted == Columns():  # a first line of other than two cells has names
         first = next((cells for _, cells in _cells_of_tsv(path)), [])
         known = {*_TEXT, *_LABEL, *_ID, *_CONTRAST}
-        header = len(first) != 2 or any(cell.strip().lower() in known for cell in first)
-    names = _columns(path, header)
+        rows = replace(rows, header=len(first) != 2 or any(cell.strip().lower() in known for cell in first))
+    names = rows.columns()
     if not names:
         raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
     text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
     if text is None:  # the only column with a value of several words
-        sample = [row for _, row in islice(_rows(path, header), _SAMPLED)]
+        sample = [row for _, row in islice(rows.read(), _SAMPLED)]
         others = [name for name in names if name not in (wanted.pair, wanted.label)]
         of_words = [name for name in others if any(_has_words(row.get(name)) for row in sample)]
         if len(of_words) != 1 or _has_words(of_words[0]):  # a name of several words may be a text
@@ -223,13 +276,7 @@ def open_table(path: Path, wanted: Columns) -> Table:
     contrast = {name: _known(names, [name]) for name in _CONTRAST}
     if None not in contrast.values():
         columns |= contrast
-    return _table(path, names, columns, header=header, needs_label=wanted.label is not None or not header)
-
-
-def _columns(path: Path, header: bool = True) -> list[str]:
-    most = None if path.suffix.lower() in (".json", ".jsonl") else 1
-    rows = islice(_rows(path, header), most)
-    return list(dict.fromkeys(name for _, row in rows for name in row))
+    return _table(rows, names, columns, needs_label=wanted.label is not None or not rows.header)
 
 
 def _named(path: Path, names: Sequence[str], what: str, wanted: str | None) -> str | None:
@@ -252,27 +299,6 @@ def _has_words(value: object) -> bool:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return f"the columns {', '.join(map(as_found, names[:_MOST_LISTED]))}{more}" if names else "no column"
-
-
-def _rows(path: Path, header: bool = True, only: Sequence[str] = ()) -> Iterator[_Row]:
-    """Rows by the names of their columns; ``only`` are those that are needed."""
-    suffix = path.suffix.lower()
-    if path.is_dir() or suffix == ".parquet":
-        yield from _stored_rows(path, only)
-        return
-    if suffix in (".json", ".jsonl"):
-        yield from _json_rows(path, only)
-        return
-    names = list[str]() if header else ["text", "label"]
-    for place, cells in _cells_of_tsv(path) if suffix == ".tsv" else _cells_of_csv(path):
-        if not names:
-            names = [cell.strip() for cell in cells]
-            _check_names(place, names)
-        elif len(cells) != len(names):
-            between = "tabs between" if suffix == ".tsv" else "commas between"
-            raise broken(place, f"{len(names)} columns with {between}", str(len(cells)))
-        else:
-            yield place, dict(zip(names, cells, strict=True))
 
 
 def _cells_of_tsv(path: Path) -> Iterator[tuple[Place, list[str]]]:
@@ -324,21 +350,24 @@ def _check_names(place: Place | Path, names: Sequence[str]) -> None:
         raise broken(place, "columns with different names", f"{as_found(twice[0])} more than once")
 
 
-def _json_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:
-    """The objects, texts or chats of a JSON file, which is a list or an object with one list, or of JSON lines."""
-    items: Iterable[tuple[Place, Any]]
+def _json_items(path: Path) -> Iterator[tuple[Place, Any]]:
+    """The entries of a JSON file, which is a list or an object with one list, or of JSON lines."""
     if path.suffix.lower() == ".jsonl":
-        items = ((place, _parsed(place, line)) for place, line in filled_lines(path))
-    else:
-        content = _parsed_file(path)
-        lists = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else []
-        rows = [content] if _is_chat(content) else lists[0] if len(lists) == 1 else content
-        if not isinstance(rows, list):
-            raise broken(path, "a list of texts or of objects", as_found(content))
-        items = ((Place(path, number, is_row=True), item) for number, item in enumerate(rows, 1))
+        yield from ((place, _parsed(place, line)) for place, line in filled_lines(path))
+        return
+    content = _parsed_file(path)
+    lists = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else []
+    rows = [content] if is_chat(content) else lists[0] if len(lists) == 1 else content
+    if not isinstance(rows, list):
+        raise broken(path, "a list of texts or of objects", as_found(content))
+    yield from ((Place(path, number, is_row=True), item) for number, item in enumerate(rows, 1))
+
+
+def _objects(items: Iterable[tuple[Place, Any]], only: Sequence[str]) -> Iterator[_Row]:
+    """Objects, texts or chats as rows."""
     for place, item in items:
         row = {"text": item} if isinstance(item, str) else item
-        if isinstance(item, list) and _is_chat(item):
+        if isinstance(item, list) and is_chat(item):
             row = {_MESSAGES: item}
         if not isinstance(row, dict):
             raise broken(place, "an object with columns, a text, or the messages of a chat", as_found(item))
@@ -348,7 +377,7 @@ def _json_rows(path: Path, only: Sequence[str]) -> Iterator[_Row]:
         yield place, row
 
 
-def _is_chat(content: object) -> bool:
+def is_chat(content: object) -> bool:
     """Whether it is one chat: messages, or an object that has them."""
     messages = content.get(_MESSAGES) if isinstance(content, dict) else content
     first = messages[0] if isinstance(messages, list) and messages else None

@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, SetEffect
-from attnviz.commands.ablate.inputs import CLASS, MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
+from attnviz.commands.ablate.effects import Curve, CurvePoint, SetEffect
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES, of_ratios
+from attnviz.measures.intervals import SAMPLES, Estimate, of_ratios
+from attnviz.measures.predictions import CLASS, MASKED, NEXT, STATES, model_inputs
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention
 from attnviz.run import edit
+from attnviz.run.passes import input_batches
+from attnviz.texts.sources import read_sources
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.classifiers import sharp_classifier
@@ -64,7 +66,7 @@ def test_each_head_removed_does_what_edited_weights_do(kind, method):
     assert result.kind == kind
     if kind != STATES:
         losses = [cross_entropy(*predictions(model, tokenizer, text), reduction="none") for text in TEXTS]
-        assert result.clean_loss == pytest.approx(torch.cat(losses).mean().item(), abs=SUMS_32)
+        assert result.clean["loss"] == pytest.approx(torch.cat(losses).mean().item(), abs=SUMS_32)
     assert {head.id for head in result.heads} == set(all_heads(3, 4))
     for head in result.heads:
         expected = effects_of(model, without(model, tokenizer, [head.id], method), tokenizer)
@@ -114,7 +116,7 @@ def test_the_load_bearing_head_comes_first(kind, method):
     else:
         (model, tokenizer), texts = ablations.copying_bert(pairs), [" ".join(pair * 6) for pair in pairs]
     result = ablate(texts, model, tokenizer=tokenizer, method=method, curve=False)
-    assert result.clean_loss < 1
+    assert result.clean["loss"] < 1
     first, *idle = result.heads
     assert first.id == HeadId(0, 0)
     assert first.damage["loss"].value > 0.3
@@ -126,7 +128,7 @@ def test_neither_padding_nor_order_changes_anything(kind):
     model, tokenizer = KINDS[kind]()
     for texts, batch_size in ((TEXTS, 1), (TEXTS[::-1], 3)):
         other = ablate(texts, model, tokenizer=tokenizer, curve=False, batch_size=batch_size)
-        assert other.clean_loss == pytest.approx(small(kind).clean_loss, abs=SUMS_32)
+        assert other.clean["loss"] == pytest.approx(small(kind).clean["loss"], abs=SUMS_32)
         same_numbers(other, small(kind, "mean"))
 
 
@@ -277,7 +279,7 @@ def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states():
     model, tokenizer = KINDS[MASKED]()
     tokenizer.mask_token = None
     result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L0H0"], curve=False)
-    assert (result.kind, result.clean_loss) == (STATES, None)
+    assert (result.kind, result.clean) == (STATES, {})
 
 
 TREES, REPEATS, PAIR = {"role": "obj"}, {"repeats": True}, {"answer": " away", "foil": " house"}
@@ -321,7 +323,7 @@ def test_what_cannot_be_measured(kind, options, error, word):
 
 def a_set(value: float, low: float, high: float) -> SetEffect:
     effect = dict.fromkeys(("loss", "kl"), Estimate(value, low, high))
-    return SetEffect((HeadId(0, 0),), None, effect, effect, effect)
+    return SetEffect((HeadId(0, 0),), effect, effect, effect)
 
 
 def test_how_many_heads_can_go_follows_from_the_curve():

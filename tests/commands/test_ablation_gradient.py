@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attnviz.commands.ablate import gradients
-from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import ablate
+from attnviz.measures.predictions import MASKED, NEXT, STATES
 from attnviz.models.checkpoint import from_loaded
 from tests.support.ablations import KINDS, TEXTS, measured, predictions, states_model
 from tests.support.tolerances import SHARP_32, SUMS_32

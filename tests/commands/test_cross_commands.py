@@ -197,7 +197,7 @@ def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, 
     ids, labels = (torch.tensor([tokenizer(each).input_ids]) for each in (SOURCE, TARGET))
     with torch.no_grad():
         clean = float(whole(input_ids=ids, labels=labels).loss)
-    assert found.clean_loss == pytest.approx(clean, abs=SUMS_32)
+    assert found.clean["loss"] == pytest.approx(clean, abs=SUMS_32)
     for head in ("E1H2", "D0H1", "D2H3", "X1H0", "X2H3"):
         expected = loss_without(whole, checkpoint, head, method, SOURCE, TARGET)
         assert found.head(head).damage["loss"].value == pytest.approx(expected - clean, abs=SUMS_32 * clean), head
@@ -236,7 +236,7 @@ def test_the_loss_is_on_the_tokens_that_were_generated(models, tokenizer, family
     source, labels = torch.tensor([tokenizer(SOURCE).input_ids]), torch.tensor([read.predicted])
     with torch.no_grad():
         expected = float(whole(input_ids=source, labels=labels).loss)
-    assert found.clean_loss == pytest.approx(expected, abs=SUMS_32)
+    assert found.clean["loss"] == pytest.approx(expected, abs=SUMS_32)
 
 
 def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):

@@ -137,7 +137,7 @@ def test_a_file_of_texts_is_not_taken_for_a_chat(tmp_path: Path):
     assert (done.exit_code, "x.txt" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("texts", [[], [LINES[0], TOO_LONG], [1], "gone.txt", "trees.conllu"])
+@pytest.mark.parametrize("texts", [[], [LINES[0], TOO_LONG], [1.5], "gone.txt", "trees.conllu"])
 def test_what_are_no_texts_is_refused(texts: Any):
     with pytest.raises(attnviz.AttnvizError):
         attnviz.analyze_each(texts, sharp_bert(), tokenizer=bert_tokenizer())

@@ -20,11 +20,10 @@ from attnviz.profiles.examples import (
     parts_of_text,
     stored_examples,
 )
-from attnviz.texts.long_runs import Process, Unfinished
+from attnviz.run.processes import Process, Unfinished
 from attnviz.texts.reading import open_corpus
-from attnviz.texts.runs import RunSettings
 from tests.support import corpora
-from tests.support.long_runs import gathered_here, interrupting
+from tests.support.long_runs import gathered_here, interrupting, quiet_loop
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -51,11 +50,10 @@ def every(model, paths):
     roles = [replace(role, holds=True) for role in found.roles]
 
     def measure(process=None, batch_size=16, unfinished=None, progress=lambda *_: None):
-        kept, warn = Unfinished(unfinished, {}), lambda _: None
-        corpora = tuple(map(open_corpus, paths))
-        run = CorpusRun(
-            RunSettings(model, corpora, None, None, batch_size, 0, process or Process(), kept, progress, warn)
-        )
+        kept = Unfinished(unfinished, {})
+        options = {"process": process or Process(), "unfinished": kept, "progress": progress}
+        loop = quiet_loop(model, map(open_corpus, paths), batch_size=batch_size, **options)
+        run = CorpusRun(loop, None, None)
         return find_examples(run, roles, 3) if run.measure(repeats=False) else None
 
     return measure

@@ -172,4 +172,4 @@ def test_a_mixture_of_experts_is_one_step_named_so() -> None:
     (entry,) = (stage for stage in result.document()["stages"] if stage["title"] == "Mixture of experts")
     assert (entry["name"], entry["compared"]) == ("feed_forward_output", False)
     assert result.d_ff == result.checkpoint.config.intermediate_size
-    assert not of_gpt2("the cat").mixture
+    assert not of_gpt2("the cat").experts

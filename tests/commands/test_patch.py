@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import kl_div
 
 import attnviz
-from attnviz.commands.ablate.effects import PassVerifier
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
+from attnviz.run.passes import Passes
 from tests.support import models
 from tests.support.ablations import copying_gpt2, masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier
@@ -149,16 +149,16 @@ def test_spans_of_prompts_of_other_lengths_are_those_of_a_plain_hook(kind: str) 
 def test_both_prompts_are_verified_and_what_does_not_verify_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     clean, corrupt, *_ = PROMPTS["gpt2"]
     model, tokenizer, _ = made("gpt2")
-    verify, seen = PassVerifier.verify, []
+    verify, seen = Passes.verify, []
 
     def spoiled(self: Any, inputs: Any, kept: Any, resumed: bool) -> None:
         seen.append(inputs.inputs[0].item.source.text)
         if len(seen) > 1:
-            kept.o_proj[1][0, 2] += 0.1
+            kept.values[1, "z"][0, 2] += 0.1
         verify(self, inputs, kept, resumed)
 
     assert attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt).verified.n_inputs == 2
-    monkeypatch.setattr(PassVerifier, "verify", spoiled)
+    monkeypatch.setattr(Passes, "verify", spoiled)
     with pytest.raises(VerificationError, match="L1H"):
         attnviz.patch(clean, model, tokenizer=tokenizer, corrupt=corrupt)
     assert set(seen) == {clean, corrupt}

@@ -10,17 +10,16 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.commands.check.papers import mcdougall_2023, wang_2022, wu_2024
-from attnviz.commands.patch.measure import PatchedPasses
 from attnviz.commands.patch.pairs import PairedInputs, paired_inputs
+from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import AttnvizError
-from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES
+from attnviz.measures.intervals import TextSamples
 from attnviz.measures.paths import receiver_named
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.generate import drafted_greedily
-from attnviz.texts.batches import SampledAttention
 from tests.reference import test_paths
 from tests.support import corpora
 from tests.support.circuits import SHARP, Head, before, circuit_gpt2, codes
@@ -128,7 +127,7 @@ def test_the_share_of_copy_suppression_is_all_of_a_head_that_does_nothing_else(
         measure.count(measure.see(ids))
     sums = torch.stack([measure.divergences(measure.see(ids)).sum(-1) for ids in rows_of_ids])
     assert float(sums[:, 0].sum()) > 1e-6
-    found = float(mcdougall_2023.explained(sums, text_weights(0, range(15), SAMPLES)).estimates)
+    found = float(mcdougall_2023.explained(sums, TextSamples(0, range(15))).estimates)
     assert max(found, 0) == pytest.approx(share, abs=0.05)
 
 
@@ -254,7 +253,7 @@ def test_an_effect_is_that_of_plain_hooks(
     checkpoint = from_loaded(circuit(tokenizer), tokenizer)
     inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
     passes = PatchedPasses(checkpoint, inputs, "logit_difference", False, receiver, unrelated=False, networks="run")
-    passes.run([sender], 1, lambda *_: None)
+    passes.run([Part(*sender)], 1, lambda *_: None)
     (clean,), (corrupt,) = inputs.clean, inputs.corrupt
     (answer,), (foil,), end = clean.labels, clean.foils, clean.positions[0]
     monkeypatch.setattr(test_paths, "BASE", torch.tensor([clean.item.ids]))

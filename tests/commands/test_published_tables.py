@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 import attnviz
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.gu_2024 import GU_2024
 from attnviz.commands.check.papers.table import PaperRun
 from attnviz.commands.circuits.successors import ordinal_sequences

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import attnviz
 from attnviz.commands.rollout import measure
-from attnviz.commands.rollout.matrices import mixed_with_identity, norm_patterns, rolled_out, rows_apart, summed_norms
+from attnviz.commands.rollout.measure import norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.tokens import merge_pattern
 from attnviz.present.view import ViewOptions
@@ -33,7 +33,7 @@ def doubles(values: Any) -> torch.Tensor:
 
 
 def roll(patterns: Any, residual: float = 0.5) -> list[torch.Tensor]:
-    return list(rolled_out(mixed_with_identity(doubles(patterns), residual)))
+    return list(rolled_out(doubles(patterns), residual))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_rows_sum_to_one_and_the_causal_triangle_stays_empty(
     n: int, n_layers: int, causal: bool, residual: float, seed: int
 ):
     patterns = random_patterns(n, n_layers, causal, seed)
-    for rolled in rolled_out(mixed_with_identity(patterns, residual)):
+    for rolled in rolled_out(patterns, residual):
         torch.testing.assert_close(rolled.sum(-1), torch.ones(n, dtype=torch.float64))
         assert (rolled >= 0).all()
         if causal:

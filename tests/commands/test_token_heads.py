@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.ablate.inputs import STATES
 from attnviz.errors import UsageError, VerificationError
 from attnviz.measures.direct_effects import NOT_LINEAR
+from attnviz.measures.predictions import STATES
 from attnviz.models.opening import open_checkpoint
 from tests.support.classifiers import CARRIER, LABELS, LLAMAS, hand_built_classifier, sharp_classifier
 from tests.support.families import first_of

@@ -21,8 +21,8 @@ from attnviz.errors import CheckpointError, OutOfMemoryError
 from attnviz.language import parsers
 from attnviz.memory import LESS_MEMORY, memory_size, out_of_memory_named
 from attnviz.models.libraries import calling_transformers
-from attnviz.texts.long_runs import Process as OneOfMany
-from attnviz.texts.long_runs import Unfinished, gathered
+from attnviz.run.processes import Process as OneOfMany
+from attnviz.run.processes import Unfinished, gathered
 from tests.conftest import SENTENCE
 from tests.support.corpora import sentences
 from tests.support.tolerances import SUMS_32

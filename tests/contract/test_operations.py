@@ -18,12 +18,11 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.run import verify
 from attnviz.run.record import record_attention
 from attnviz.texts.batches import batches
-from attnviz.texts.long_runs import Process, Unfinished
 from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.texts.runs import RunSettings
 from tests.benchmarks.long_text import text_of
 from tests.support.corpora import treebank
 from tests.support.families import first_of
+from tests.support.long_runs import quiet_loop
 from tests.support.models import bert_tokenizer, gpt2_tokenizer
 
 WAITS = set("nonzero equal unique item tolist cpu numpy __bool__ __float__ __int__ __index__".split())
@@ -116,10 +115,7 @@ def profiled(tmp_path: Path, kind: str, layers: int) -> tuple[int, int, int]:
     """Operations of the model's own eager pass over a batch, those of counting it for a profile, and the waits."""
     checkpoint, more = opened(kind, layers)
     corpus = open_corpus(treebank(tmp_path / "trees.conllu", 24))
-    settings = RunSettings(
-        checkpoint, (corpus,), None, None, 16, 0, Process(), Unfinished(None, {}), lambda *_: None, lambda _: None
-    )
-    run = CorpusRun(settings)
+    run = CorpusRun(quiet_loop(checkpoint, [corpus]), None, None)
     texts = [text for text in map(run.prepared, read_texts(corpus, None)) if text is not None]
     batch = next(batches(checkpoint, texts, 16))
     run.count(0, batch)  # the first batch is verified, the second is not

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attnviz.errors import OutputError, ProcessError
-from attnviz.texts.long_runs import (
-    Measured,
+from attnviz.run.corpus import Measured
+from attnviz.run.processes import (
     Process,
     Unfinished,
     gathered,
@@ -18,26 +18,33 @@ from attnviz.texts.long_runs import (
     remove_kept,
     this_process,
 )
-from attnviz.texts.reading import Text
+from attnviz.texts.batches import Batch, EncodedText
+from attnviz.texts.reading import Corpus, Text
+
+CORPUS = Corpus(Path("corpus.txt"), "txt", "0", 5)
 
 
 def half_done() -> Measured:
     """Texts 3, 0 and 4 are measured, 1 was left out."""
-    measured = Measured()
-    for number in (3, 0, 4):
-        measured.note(Text("", number=number), n_tokens=5)
-    measured.note(Text("", number=1))
+    measured = Measured(CORPUS)
+    texts = [
+        EncodedText((1, 2, 3, 4, 5), (False,) * 5, (), Text("", number=number), unknown_id=2) for number in (3, 0, 4)
+    ]
+    measured.add(Batch(tuple(texts), {}, torch.empty(0), torch.empty(0)))
+    measured.leave_out(Text("", number=1))
     return measured
 
 
 def test_the_state_survives_a_file_and_another_run_does_not_take_it(tmp_path: Path):
-    assert half_done() == Measured({0, 1, 3, 4}, texts=3, tokens=15, left_out=1)
+    assert half_done() == Measured(CORPUS, {0, 1, 3, 4}, texts=3, tokens=15, unknown=3, left_out=1)
     kept = Unfinished(tmp_path / "new" / "profile.unfinished", {"seed": 1})
     assert kept.load() is None
     kept.save({"measured": half_done().state(), "sums": torch.arange(3.0)})
     state = Unfinished(kept.path, {"seed": 1}).load()
     assert state["sums"].tolist() == [0, 1, 2]
-    assert Measured.of(state["measured"]) == half_done()
+    again = Measured(CORPUS)
+    again.merge(state["measured"])
+    assert again == half_done()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["profile.unfinished"]
     with pytest.raises(OutputError, match="seed 1"):
         Unfinished(kept.path, {"seed": 2}).load()

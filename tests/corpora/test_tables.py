@@ -14,7 +14,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.profiles.parts import parts_of
 from attnviz.texts.batches import encode
 from attnviz.texts.reading import Text, open_corpus, read_texts, unread_columns
-from attnviz.texts.tables import Columns, open_pairs
+from attnviz.texts.tables import Columns, Rows, open_pairs
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -187,10 +187,13 @@ def test_columns_of_any_row_are_columns(tmp_path: Path) -> None:
     for rows, lacks in ((late, 1), (late[::-1], 2), ([*late[1:], {**late[1], "answer": False}], 2)):
         (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
         with pytest.raises(CorpusError, match=f"pairs.jsonl:{lacks}: .*'answer'"):
-            list(open_pairs(tmp_path / "pairs.jsonl").pairs())
+            list(open_pairs(Rows(tmp_path / "pairs.jsonl")).pairs())
     rows = [{**pair, "answer": " a", "foil": 5, "z": 1}, {"foil": 6, "answer": 7, **pair}]
     (tmp_path / "pairs.json").write_text(json.dumps(rows))
-    assert [(each.answer, each.foil) for each in open_pairs(tmp_path / "pairs.json").pairs()] == [(" a", 5), (7, 6)]
+    assert [(each.answer, each.foil) for each in open_pairs(Rows(tmp_path / "pairs.json")).pairs()] == [
+        (" a", 5),
+        (7, 6),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -208,10 +211,10 @@ def test_a_table_of_pairs_names_what_is_not_read(columns: str, unread: list[str]
     path.write_text(f"{columns}\n{columns}\n")
     if unread is None:
         with pytest.raises(CorpusError):
-            open_pairs(path)
+            open_pairs(Rows(path))
     else:
-        assert list(open_pairs(path).unread) == unread
-        (note,) = unread_columns([open_pairs(path)])
+        assert list(open_pairs(Rows(path)).unread) == unread
+        (note,) = unread_columns([open_pairs(Rows(path))])
         assert ", ".join(unread) in note
 
 
@@ -294,7 +297,7 @@ def test_a_classifier_of_pairs_is_measured_on_a_table(tmp_path: Path) -> None:
         read = tokenizer(text, pair, return_tensors="pt", return_token_type_ids=True)
         with torch.no_grad():
             losses.append(-float(model(**read).logits[0].log_softmax(-1)[names.index(label)]))
-    assert result.clean_loss == pytest.approx(sum(losses) / 2, abs=SUMS_32)
+    assert result.clean["loss"] == pytest.approx(sum(losses) / 2, abs=SUMS_32)
     causal: dict[str, Any] = {"tokenizer": gpt2_tokenizer(), "text_column": "premise", "label_column": "gold"}
     with pytest.raises(UsageError, match="label"):
         attnviz.ablate(path, sharp_gpt2(), **causal)

@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import attnviz
-from attnviz.commands.ablate.effects import Estimate
-from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.views import draw_curve
 from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.figures.matrix import Labels, Outline
 from attnviz.figures.style import Style
+from attnviz.measures.intervals import Estimate
+from attnviz.measures.predictions import NEXT, STATES
 from attnviz.present.view import ViewOptions
 from attnviz.wording import signed
 from tests.conftest import SENTENCE

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import attnviz
-from attnviz.commands.ablate.inputs import NEXT, STATES
 from attnviz.figures.page import heading
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.measures.predictions import NEXT, STATES
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.present.report import views_of

@@ -7,9 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from attnviz.commands.patch.pairs import PairSamples
 from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios, texts_needed
+from attnviz.measures.intervals import SAMPLES, Simultaneous, TextSamples, of_ratios, texts_needed
 from tests.benchmarks.intervals import simulate
 
 N, HEADS = 40, 5
@@ -105,7 +104,7 @@ def test_where_too_many_samples_miss_the_effect_nothing_is_known():
 def test_equal_pairs_are_one_pair():
     numerators, denominators = (torch.from_numpy(each[:, :1]) for each in effects())
     weights = text_weights(7, range(N), SAMPLES)
-    twice = PairSamples(weights, torch.arange(N).repeat_interleave(2))
+    twice = TextSamples(7, torch.arange(N).repeat_interleave(2).tolist())
     doubled = twice.ratios(numerators.repeat_interleave(2, 0), denominators.repeat_interleave(2, 0))
     assert doubled.interval(0) == pytest.approx(of_ratios(numerators, denominators, weights).interval(0))
 

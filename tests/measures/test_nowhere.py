@@ -10,7 +10,7 @@ import torch
 
 import attnviz
 from attnviz.commands.compare.differences import mean_differences
-from attnviz.commands.rollout.matrices import mixed_with_identity
+from attnviz.commands.rollout.measure import rolled_out
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.reference.attention import attention_pattern, nowhere, uniform_pattern
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -74,9 +74,9 @@ def test_distances_count_it_as_an_outcome():
 
 
 def test_what_goes_nowhere_carries_nothing():
-    half = torch.full((2, 2), 0.25)
-    assert mixed_with_identity(half, 0.5, learned_sinks=True).sum(-1).tolist() == [0.75, 0.75]
-    assert mixed_with_identity(half, 0.5).sum(-1).tolist() == [1.0, 1.0]
+    half = torch.full((1, 2, 2), 0.25)
+    assert next(rolled_out(half, learned_sinks=True)).sum(-1).tolist() == [0.75, 0.75]
+    assert next(rolled_out(half)).sum(-1).tolist() == [1.0, 1.0]
     text = analysed()
     assert float(attnviz.rollout(TEXT, text.checkpoint).weights[-1].sum(-1).max()) < 1
     assert attnviz.compare(text, replace(text)).heads[0].distance == 0

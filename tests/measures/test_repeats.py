@@ -10,8 +10,9 @@ from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.texts.batches import SampledAttention
+from attnviz.run.corpus import SampledAttention
 from tests.support.hand_made import uniform_pattern
+from tests.support.long_runs import quiet_loop
 from tests.support.models import (
     CAUSAL_LOOKS_AT,
     bert_tokenizer,
@@ -89,22 +90,25 @@ def test_a_role_rests_on_two_different_tokens_that_come_back_with_what_followed_
 
 def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
     """What a tally finds in patterns made from token ids, and the ids of the sequences that repeat as a whole."""
-    seen, runs = [], iter(range(1000))
+    seen, told = [], {}
 
     def run(_, batch, visit):
         ids = batch.inputs["input_ids"]
-        if not checkpoint.architecture.causal or next(runs) % 2 == 0:  # else one with needles, of causal models alone
+        if "repeats" not in told or told["repeats"] < SEQUENCES:  # those with needles come after them
             seen.extend(ids.tolist())
         patterns = torch.stack([pattern_of(row) for row in ids])[:, None].expand(-1, checkpoint.n_heads, -1, -1)
         for layer in range(checkpoint.n_layers):
             visit(layer, patterns)
 
-    tally, told = RepeatTally(checkpoint, seed), []
+    def tell(name, done, _):
+        told[name] = done
+
+    tally = RepeatTally(checkpoint, seed)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(SampledAttention, "run", run)
-        tally.measure(SampledAttention(checkpoint), list(range(SEQUENCES)), batch_size, told.append)
-    assert told[-1] == SEQUENCES
-    return tally, seen
+        tally.measure(quiet_loop(checkpoint, batch_size=batch_size, progress=tell))
+    assert set(told.values()) == {SEQUENCES}
+    return tally, sorted(seen)
 
 
 def test_scores_on_random_sequences_are_those_of_a_plain_loop_and_of_uniform_attention_the_baseline(checkpoint):

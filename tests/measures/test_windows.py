@@ -14,14 +14,15 @@ from attnviz import analyze, rollout
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.figures.style import Style
-from attnviz.measures.repeats import RepeatTally
+from attnviz.measures.repeats import SEQUENCES, RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
 from attnviz.reference.attention import Chunk
-from attnviz.texts.batches import SampledAttention
+from attnviz.run.processes import Process
 from attnviz.texts.reading import Text
 from tests.support.corpora import count
 from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
+from tests.support.long_runs import quiet_loop
 from tests.support.tolerances import SUMS_32
 from tests.support.verified import context_of
 
@@ -79,7 +80,7 @@ def test_cosines_within_a_window_have_its_baseline(uniform):
 
 def test_uniform_heads_score_their_baselines_on_repeats(uniform):
     tally = RepeatTally(uniform, 0)
-    tally.measure(SampledAttention(uniform), [0, 1], 2, lambda _: None)
+    tally.measure(quiet_loop(uniform, process=Process(0, SEQUENCES // 2)))  # two of the sequences
     found = tally.results()
     for name in ("previous", "duplicate", "induction"):
         baseline = found.baselines[name].double().expand(2, 4)

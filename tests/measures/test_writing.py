@@ -14,7 +14,8 @@ from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, WRITT
 from attnviz.measures.tallies import counting
 from attnviz.measures.writing import QUIET, WritingTally
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.texts.batches import SampledAttention, batches
+from attnviz.run.corpus import SampledAttention
+from attnviz.texts.batches import batches
 from attnviz.texts.reading import Text
 from tests.support.corpora import WORDS, sentences
 from tests.support.encoder_decoders import sharp, unigram_tokenizer

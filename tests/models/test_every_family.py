@@ -130,7 +130,7 @@ def test_padding_that_is_attended_to_fails(family, monkeypatch):
 @pytest.mark.parametrize("verifying", [True, False])
 def test_a_corpus_is_summed_as_a_text_is(verifying, tmp_path, monkeypatch):
     """Verified or not, patterns are widened before anything is summed; rows in half precision do not sum to 1."""
-    monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
+    monkeypatch.setattr("attnviz.run.corpus.SampledAttention.next_is_verified", verifying)
     checkpoint, corpus = checkpoint_of("gpt_oss", torch.float16), tmp_path / "corpus.txt"
     corpus.write_text(f"{TEXT}\n")
     profile = attnviz.profile_heads(checkpoint, [corpus], syntax=False, control=False)

@@ -21,8 +21,9 @@ from attnviz.figures.style import Style
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES, REFUSED
 from attnviz.models.head_ids import HeadId, number_of
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.verify import verify_attention
-from attnviz.texts.batches import SampledAttention, batch_of_ids
+from attnviz.texts.batches import batch_of_ids
 from tests.support.blocks import in_blocks
 from tests.support.drawn import drawing_of
 from tests.support.families import TEXT, checkpoint_of, model_of, padded, verified
@@ -186,7 +187,7 @@ def test_patching_is_that_of_plain_hooks(monkeypatch):
 
 @pytest.mark.parametrize("verifying", [True, False])
 def test_what_a_profile_measures_of_heads_is_what_their_output_map_is_given(verifying, monkeypatch):
-    monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
+    monkeypatch.setattr("attnviz.run.corpus.SampledAttention.next_is_verified", verifying)
     model, found, given = checkpoint(), dict[int, Tensor](), dict[int, Tensor]()
     ids = model.encode([TEXT])[0].ids
     SampledAttention(model).run(batch_of_ids(model, [ids]), lambda *_: None, found.__setitem__)

@@ -1,5 +1,6 @@
 """Format, lint, types, import contracts: part of the tests, so that one command runs everything."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -40,3 +41,53 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 def test_no_module_uses_pyplot() -> None:
     imports = re.compile(r"^\s*(import|from) .*pyplot", re.M)
     assert [module.name for module in MODULES if imports.search(module.read_text(encoding="utf-8"))] == []
+
+
+# What commands leave to run/ and measures/intervals.py: hooks on modules, loops over batches, intervals.
+NOT_OF_COMMANDS = {
+    *("taps", "at_site", "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"),
+    *("batches", "input_batches", "split_batch", "collate"),
+    *("text_weights", "of_ratios", "simultaneous", "standard_error"),
+}
+NOT_YET = {
+    "check/papers/table.py": {"standard_error"},
+    "check/papers/wang_2022.py": {"input_batches"},
+    "compare/corpus/measure.py": {"collate", "split_batch", "text_weights"},
+    "compare/decisions.py": {"collate"},
+    "compare/differences.py": {"simultaneous"},
+    "models/verify.py": {"collate"},
+}
+
+
+def used_names(source: str) -> set[str]:
+    """The names that a module imports, calls or refers to."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.alias):
+            names.add(node.name.rpartition(".")[2])
+        elif isinstance(node, ast.Name | ast.Attribute):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from attnviz.run.sites import taps as listen", "taps"),
+        ("block.register_forward_hook(print)", "register_forward_hook"),
+        ("for batch in corpus.batches(texts): pass", "batches"),
+        ("from attnviz.measures import intervals\nintervals.of_ratios(above, below, weights)", "of_ratios"),
+    ],
+)
+def test_what_commands_leave_to_others_is_found(source: str, name: str) -> None:
+    assert used_names(source) & NOT_OF_COMMANDS == {name}
+
+
+def test_commands_hook_no_module_loop_over_no_batches_and_compute_no_interval() -> None:
+    commands = ROOT / "attnviz" / "commands"
+    found = {
+        module.relative_to(commands).as_posix(): used_names(module.read_text(encoding="utf-8")) & NOT_OF_COMMANDS
+        for module in sorted(commands.rglob("*.py"))
+    }
+    assert len(found) > 40
+    assert {module: names for module, names in found.items() if names} == NOT_YET

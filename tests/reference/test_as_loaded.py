@@ -305,7 +305,7 @@ def test_attention_to_padding_is_refused_in_every_batch_of_a_corpus(registered, 
         return sdpa_attention_forward(module, query, key, value, None, **more)
 
     registered("to padding", to_padding)
-    monkeypatch.setattr("attnviz.texts.batches.SampledAttention.next_is_verified", verifying)
+    monkeypatch.setattr("attnviz.run.corpus.SampledAttention.next_is_verified", verifying)
     model = sharp_bert()
     model.set_attn_implementation("to padding")
     corpus = tmp_path / "corpus.txt"

@@ -258,11 +258,11 @@ def test_removed_heads_have_the_direct_effects_of_outputs_and_the_logits_of_hook
     read, answer, foil = torch.tensor([ids.shape[1] - 1]), torch.tensor([17]), torch.tensor([13])
     with running(checkpoint):
         (base,) = kept(checkpoint, ids)
-        nothing = replace(base, o_proj={layer: torch.zeros_like(values) for layer, values in base.o_proj.items()})
+        nothing = replace(base, values={key: torch.zeros_like(value) for key, value in base.values.items()})
         repairs = list(self_repair.self_repairs(checkpoint, base, nothing, heads, read, answer, foil))
         for each in repairs:
             layer, head = each.head
-            d_head = base.o_proj[layer].shape[-1] // checkpoint.n_heads
+            d_head = base.values[layer, "z"].shape[-1]
             columns = torch.arange(head * d_head, (head + 1) * d_head)
             without = partial(lambda _, args, columns: (args[0].index_fill(-1, columns, 0),), columns=columns)
             with checkpoint.modules[layer].o_proj.register_forward_pre_hook(without):

@@ -1,16 +1,25 @@
 """Runs over corpora that are interrupted, or split over processes in this one, and whether their numbers agree."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from signal import Signals
 from typing import Any
 
 import pytest
 
-from attnviz.texts import runs
-from attnviz.texts.long_runs import Process
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.run import corpus
+from attnviz.run.corpus import CorpusLoop
+from attnviz.run.processes import Process
+from attnviz.texts.reading import Corpus
 from tests.support.tolerances import SUMS_32
+
+
+def quiet_loop(checkpoint: Checkpoint, corpora: Iterable[Corpus] = (), **options: Any) -> CorpusLoop:
+    """A loop that tells nobody of its progress."""
+    defaults = {"batch_size": 16, "seed": 0, "progress": lambda *_: None, "warn": lambda _: None}
+    return CorpusLoop(checkpoint=checkpoint, corpora=tuple(corpora), **defaults | options)
 
 
 def interrupting(after: int, *signals: Signals) -> Callable[..., None]:
@@ -33,7 +42,7 @@ def gathered_here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         states.insert(0, state)
         return states if process.first else []
 
-    monkeypatch.setattr(runs, "gathered", gathered)
+    monkeypatch.setattr(corpus, "gathered", gathered)
     return states
 
 

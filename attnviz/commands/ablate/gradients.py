@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.ablate.effects import BatchMetrics
-from attnviz.commands.ablate.inputs import STATES, InputBatch
 from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
+from attnviz.measures.predictions import BatchMetrics
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run import edit
 from attnviz.run.finite import refuse_not_finite
+from attnviz.run.passes import Pass
 
 PROJECTIONS = 4  # random projections of final states, where there is no loss
 
@@ -28,16 +28,17 @@ class GradientTally:
     the root mean square of its derivatives is, to first order, how far the states move without the head.
     """
 
-    def __init__(self, checkpoint: Checkpoint, kind: str, counts: Tensor, seed: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, predicts: bool, counts: Tensor, seed: int) -> None:
         """``counts``: measured positions, [n_texts] float64; ``seed``: of the random directions."""
-        self._checkpoint, self._kind, self._counts, self._seed = checkpoint, kind, counts, seed
+        self._checkpoint, self._predicts, self._counts, self._seed = checkpoint, predicts, counts, seed
         self._n_heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._n_heads), dtype=torch.float64)
 
-    def add(self, inputs: InputBatch, kept: edit.KeptPass, metrics: BatchMetrics) -> None:
+    def add(self, unchanged: Pass, metrics: BatchMetrics) -> None:
         """Measure a batch."""
-        texts = torch.tensor([text.text for text in inputs.inputs])
-        if self._kind != STATES:
+        inputs, kept, _ = unchanged
+        texts = torch.tensor(inputs.texts)
+        if self._predicts:
             gradient = metrics.loss_gradient(kept.final, 1 / self._counts[texts])
             self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient))
             return
@@ -52,7 +53,7 @@ class GradientTally:
     @property
     def importance(self) -> Tensor:
         """Importance of every head, mean over texts, [n_layers, n_heads]."""
-        return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
+        return (self._sums.abs() if self._predicts else self._sums.sqrt()).mean(0)
 
     def _gate_gradients(self, kept: edit.KeptPass, gradient: Tensor) -> Tensor:
         """Derivatives by the gates, [rows, n_layers, n_heads], 0 where a layer has fewer heads.
@@ -65,7 +66,7 @@ class GradientTally:
             of_gates = self._by_layer(kept, gradient)
         else:
             gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
-            with torch.enable_grad(), edit.gated_heads(model, dict(enumerate(gates))):
+            with torch.enable_grad(), edit.edited(model, [[edit.gated(*gate) for gate in enumerate(gates)]]):
                 of_gates = torch.autograd.grad(edit.run_model(model, kept.inputs), gates, gradient)
         widest = max(self._n_heads)
         stacked = torch.stack([pad(of_gate.double().cpu(), (0, widest - of_gate.shape[1])) for of_gate in of_gates], 1)
@@ -80,7 +81,7 @@ class GradientTally:
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
                 gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
-                with edit.gated_heads(model, {layer: gate}):
+                with edit.edited(model, [[edit.gated(layer, gate)]]):
                     after = edit.run_block(layers[layer].block, kept, layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)

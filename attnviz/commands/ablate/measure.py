@@ -1,49 +1,31 @@
 """Remove heads of a running model and measure the change, one at a time and in sets."""
 
-import random
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
-from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.ablate.effects import (
-    Bootstrap,
-    Curve,
-    CurvePoint,
-    HeadEffect,
-    HeadSet,
-    Passes,
-    SampleVerification,
-    SetEffect,
-    mean_values,
-)
+from attnviz.commands.ablate.effects import Curve, HeadEffect, Removals, SetEffect
 from attnviz.commands.ablate.gradients import GradientTally
-from attnviz.commands.ablate.inputs import (
-    ANSWER,
-    CLASS,
+from attnviz.commands.ablate.inputs import role_names, role_tokens, texts_with_roles, token_weights, with_targets
+from attnviz.errors import UsageError
+from attnviz.measures.decisions import Decision
+from attnviz.measures.intervals import TextSamples
+from attnviz.measures.predictions import (
     CLASSES,
     LABELLED,
     MARGIN,
     STATES,
     Metric,
-    Tell,
-    TextSources,
-    contrast_named,
+    Scoring,
     metrics_of,
     model_inputs,
     prediction_kind,
-    read_sources,
-    role_names,
-    role_tokens,
-    texts_with_roles,
-    token_weights,
-    with_targets,
 )
-from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
@@ -51,12 +33,16 @@ from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import Replacement
-from attnviz.texts.reading import unread_columns
+from attnviz.run.edit import Removal
+from attnviz.run.passes import SampleVerification, mean_values
+from attnviz.texts.reading import Text, rendered, unread_columns
+from attnviz.texts.sources import TextSources, contrast_named, read_sources
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
 MANY = 2000  # inputs from which on a message gives their number
+# arguments that stand in the document as they are given
+_OPTIONS = "method together repeats limit truncate seed curve gradient answer foil target order_by".split()
 SATURATED = 0.05  # A loss of a class, in nats, below which it hardly tells heads apart: its margin does
 
 
@@ -69,14 +55,15 @@ class Ablation(Result):
     checkpoint: Checkpoint
     sources: TextSources
     options: dict[str, Any]  # arguments of :func:`ablate` by name
-    kind: str  # next-token, masked-token, states, labelled-class, class or answer
-    n_texts: int  # that were measured
+    kind: str  # next-token, masked-token, states, labelled-class, class, answer or function
+    metrics: tuple[Metric, ...]  # that which heads are ordered by first
+    texts: tuple[Text, ...]  # that were measured
     n_cut: int  # of these, longer than the model and cut
     n_positions: int  # measured tokens in them; a text that is classified counts once
-    clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
-    clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
-    saturated: float | None  # of a classifier, share of texts whose loss, unchanged, is below SATURATED; else None
-    clean_difference: float | None  # its logit of the answer less that of the foil, mean over texts; None without
+    # of the unchanged model, means over them, by name as in documents: loss in nats, logit_difference, metric; of a
+    # classifier also accuracy, where it has labels, and share_saturated, of texts whose loss is below SATURATED
+    clean: dict[str, float]
+    decisions: tuple[Decision, ...]  # of a classifier as it is, for each text; empty where it has no classes
     verified: SampleVerification  # of the sample
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
     layers: tuple[SetEffect, ...]  # the removed heads of each layer with two or more
@@ -90,8 +77,8 @@ class Ablation(Result):
         return str(self.options["method"])
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
-        return tuple(sorted(metrics_of(self.kind), key=lambda metric: metric.name != self.options["order_by"]))
+    def n_texts(self) -> int:
+        return len(self.texts)
 
     @property
     def texts_measured(self) -> str:
@@ -139,7 +126,7 @@ class Ablation(Result):
 
 @checked
 def ablate(
-    texts: str | Path | Sequence[str | Path] = (),
+    texts: Any = (),
     model: Model | None = None,
     *,
     method: str = "mean",
@@ -153,7 +140,9 @@ def ablate(
     curve: bool = True,
     gradient: bool = True,
     order_by: str | None = None,
+    metric: Scoring | None = None,
     label: str | int | None = None,
+    labels: Any = None,
     answer: str | int | None = None,
     foil: str | int | None = None,
     label_column: str | None = None,
@@ -170,9 +159,16 @@ def ablate(
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
 
     Arguments are the options of ``attnviz ablate --help``. ``texts`` are texts and corpora, as for
-    :func:`attnviz.profile_heads`; existing files are corpora. ``method`` says what takes the place of a removed head
-    (:class:`attnviz.run.edit.Replacement`). ``together`` leaves out layers and the curve. ``order_by`` is by
-    default the first metric that the model has, but the margin of a classifier whose loss is below 0.05 on most texts.
+    :func:`attnviz.profile_heads`, those in memory perhaps with ``labels``, a class each. ``method`` says what takes the
+    place of a removed head (:class:`attnviz.run.edit.Removal`). ``together`` leaves out layers and the curve.
+    ``order_by`` is by default the first metric that the model has, but the margin of a classifier whose loss is below
+    0.05 on most texts.
+
+    ``metric`` is a function of your own, ``metric(logits, row)``: of logits [batch, n_vocab] (or of classes) at the
+    last token of one text, or its mask, and of a dict of the ``text``, ``pair``, ``id``, ``label``, ``answer`` and
+    ``foil``, None where there is none. It returns a number for each row of logits, [batch], higher where the
+    prediction is better. Damage is what the whole model has less what it has without the head.
+
     ``progress`` is called for each stage with how much of it is done, and of how much; ``warn`` for each sentence that
     is left out because the model cannot read it.
 
@@ -180,42 +176,35 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
             not reproduce the model.
     """
-    items = [texts] if isinstance(texts, str | Path) else texts
+    given = locals()
     tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
-    options: dict[str, Any] = {
-        "method": method,
+    options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "select": selection_texts(select),
-        "together": together,
         "role": role_names(role),
-        "repeats": repeats,
-        "limit": limit,
-        "truncate": truncate,
-        "seed": seed,
-        "curve": curve,
-        "gradient": gradient,
         "label": None if label is None else str(label),
-        "answer": answer,
-        "foil": foil,
-        "target": target,
-        "order_by": order_by,
     }
     roles = role_tokens(options["role"], repeats)
     contrast = contrast_named(answer, foil, options["label"])
-    given = (label, limit, contrast)
     columns, opening = Columns.taken(reading, label_column)
-    if repeats and (items or truncate or any(value is not None for value in given) or columns != Columns()):
+    beside = (label, labels, limit, contrast)
+    has_texts = not isinstance(texts, list | tuple) or len(texts) > 0
+    if repeats and (has_texts or truncate or any(value is not None for value in beside) or columns != Columns()):
         raise UsageError(
             "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
             "answer or column."
         )
     sources = TextSources((), (), ())
     if not repeats:
-        sources = read_sources(items, limit, None if contrast else options["label"], contrast, columns)
+        sources = read_sources(texts, limit, None if contrast else options["label"], contrast, columns, labels)
     checkpoint, _ = open_checkpoint(model, **opening)
+    sources = replace(sources, texts=tuple(rendered(text, checkpoint) for text in sources.texts))
     refuse_target(checkpoint, target, max_new_tokens)
-    kind = prediction_kind(checkpoint, sources.texts, wanted=label is not None or label_column is not None)
+    wanted = any(value is not None for value in (label, labels, label_column))
+    kind = prediction_kind(checkpoint, sources.texts, wanted, metric)
+    metrics = metrics_of(kind, metric)
     heads = select_heads(options["select"], checkpoint.kinds)
-    _check(checkpoint, kind, heads, options)
+    options["metric"] = None if metric is None else metrics[0].unit
+    _check(checkpoint, metrics, heads, options)
     if roles:
         sources = replace(sources, texts=tuple(texts_with_roles(checkpoint, sources.texts, kind, repeats, seed)))
     layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
@@ -227,67 +216,65 @@ def ablate(
         if method == "mean":
             whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
             means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
-        replacement = Replacement(method, means)
         if len(inputs) > MANY:
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
-        passes = Passes(checkpoint, inputs, batch_size, token_weights(checkpoint, inputs, roles), kind)
-        singles: list[HeadSet] = [frozenset([head]) for head in heads]
-        tally = GradientTally(checkpoint, kind, passes.counts[:, 0], seed)
-        on_batch = [tally.add] if gradient else []
-        sums = passes.run(replacement, [*singles, *groups], partial(tell, "removing"), *on_batch)
-        saturated = None
-        if kind in CLASSES and passes.clean is not None:
-            saturated = float((passes.clean[0] < SATURATED).double().mean())
-        options["order_by"] = order_by or (MARGIN if is_sure(saturated) else metrics_of(kind)[0].name)
-        bootstrap = Bootstrap(
-            seed=seed,
-            texts=measured,
-            counts=passes.counts,
-            kind=kind,
-            order_by=options["order_by"],
-            sums=sums,
-            roles=roles,
+        removals = Removals(
+            checkpoint=checkpoint,
+            inputs=inputs,
+            metrics=metrics,
+            weights=token_weights(checkpoint, inputs, roles),
+            removal=Removal(checkpoint, method, means),
+            samples=TextSamples(seed, [text.number for text in measured]),
+            batch_size=batch_size,
         )
-        ranked = bootstrap.ranked_heads(tally.importance if gradient else None)
+        tally = GradientTally(checkpoint, metrics[0].of_predictions, removals.counts[:, 0], seed)
+        sets = [*(frozenset([head]) for head in heads), *groups]
+        removals.run(sets, partial(tell, "removing"), *([tally.add] if gradient else []))
+        decided = [removals.decisions[text] for text in sorted(removals.decisions)]
+        clean = dict(removals.clean)
+        if kind == LABELLED:
+            clean["accuracy"] = sum(bool(each.right) for each in decided) / len(decided)
+        if kind in CLASSES:
+            sure = [each for each in decided if each.right is not False and each.probability > math.exp(-SATURATED)]
+            clean["share_saturated"] = len(sure) / len(decided)
+        options["order_by"] = order_by or (MARGIN if is_sure(clean) else metrics[0].name)
+        ranked = removals.ranked_heads(options["order_by"], roles, tally.importance if gradient else None)
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
-            removal = _removal_curve(passes, replacement, order, bootstrap, seed, partial(tell, "curve"))
+            removal = removals.curve(order, seed, partial(tell, "curve"))
     encoded = {text.text: text.item for text in inputs}.values()
     unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
-    sets = tuple(bootstrap.of_sets(groups))
-    n_positions = int(passes.counts[:, 0].sum())
-    clean_loss = None if passes.clean is None else float(passes.clean[0].sum()) / n_positions
+    effects = tuple(removals.of_sets(groups))
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
         options=options,
         kind=kind,
-        n_texts=len(measured),
+        metrics=tuple(sorted(metrics, key=lambda metric: metric.name != options["order_by"])),
+        texts=tuple(measured),
         n_cut=len({text.text for text in inputs if text.item.cut}),
-        n_positions=n_positions,
-        clean_loss=None if kind in (ANSWER, CLASS) else clean_loss,  # without labels it is of the predicted class
-        clean_accuracy=float(passes.clean[1].mean()) if kind == LABELLED and passes.clean is not None else None,
-        saturated=saturated,
-        clean_difference=-clean_loss if kind == ANSWER and clean_loss is not None else None,
-        verified=passes.verifier.verified,
+        n_positions=int(removals.counts[:, 0].sum()),
+        clean=clean,
+        decisions=tuple(decided),
+        verified=removals.passes.verified,
         heads=ranked,
-        layers=() if together else sets,
-        together=sets[0] if together else None,
+        layers=() if together else effects,
+        together=effects[0] if together else None,
         curve=removal,
         text_notes=(*filter(None, [unknown]), *unread_columns(corpus.table for corpus, _ in sources.corpora)),
     )
 
 
-def is_sure(saturated: float | None) -> bool:
+def is_sure(clean: Mapping[str, float]) -> bool:
     """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
-    return saturated is not None and saturated > 0.5
+    return clean.get("share_saturated", 0.0) > 0.5
 
 
-def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: dict[str, Any]) -> None:
+def _check(checkpoint: Checkpoint, metrics: Sequence[Metric], heads: Sequence[HeadId], options: dict[str, Any]) -> None:
     order_by = options["order_by"]
-    names = [metric.name for metric in metrics_of(kind)]
+    names = [metric.name for metric in metrics]
     if order_by is not None and order_by not in names:
         raise UsageError(
             f"--order-by (order_by=...) names a metric of this model, {', '.join(names)}; found {order_by}."
@@ -296,21 +283,3 @@ def _check(checkpoint: Checkpoint, kind: str, heads: Sequence[HeadId], options: 
         raise UsageError("weights of 4 bits have no gradient on this CPU: expected --no-gradient (gradient=False).")
     if options["together"] and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
-
-
-def _removal_curve(
-    passes: Passes, replacement: Replacement, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Tell
-) -> Curve:
-    """Sets of the curve: a few heads, then eighths of all, in this order and in random order."""
-    shuffled = sorted(order)
-    n = len(order)
-    random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
-    few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
-    counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
-    pairs: list[tuple[HeadSet, HeadSet]] = [(frozenset(order[:k]), frozenset(shuffled[:k])) for k in counts]
-    new = list(dict.fromkeys(heads for pair in pairs for heads in pair if heads not in bootstrap.sums))
-    if new:
-        bootstrap.sums.update(passes.run(replacement, new, tell))
-    ordered, drawn = (bootstrap.of_sets(sets) for sets in zip(*pairs, strict=True))
-    points = [CurvePoint(len(least.heads), least, other) for least, other in zip(ordered, drawn, strict=True)]
-    return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))

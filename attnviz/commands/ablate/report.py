@@ -4,32 +4,36 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from attnviz.commands.ablate.effects import (
-    Curve,
-    CurvePoint,
-    Estimate,
-    HeadEffect,
-    RoleEffect,
-    SampleVerification,
-    SetEffect,
-)
+from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, RoleEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
-from attnviz.commands.ablate.inputs import ANSWER, CLASS, DIFFERENCE, LABELLED, MARGIN, MASKED, METRICS, STATES
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.intervals import ERROR_RATE, texts_needed
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.measures.decisions import Decision
+from attnviz.measures.intervals import ERROR_RATE, Estimate, texts_needed
+from attnviz.measures.predictions import (
+    ANSWER,
+    CLASS,
+    DIFFERENCE,
+    FUNCTION,
+    LABELLED,
+    MARGIN,
+    MASKED,
+    METRICS,
+    OF_FUNCTION,
+    STATES,
+)
 from attnviz.models.head_ids import HeadId
-from attnviz.present.documents import layer_entry, model_entry, verification_entry
+from attnviz.present.documents import layer_entry, model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, first_rows, notes, verification_line
+from attnviz.present.samples import first_lines, sample_entry
+from attnviz.present.tables import RowTable, first_rows, notes
 from attnviz.present.view import ViewOptions
-from attnviz.wording import about_needed, amount, bracketed, counted, error, percent, quoted, visible
+from attnviz.texts.reading import Text as Passage
+from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 # Replacement of a removed head in words, by method.
 REPLACEMENT_TEXT = {
@@ -49,43 +53,28 @@ def source_line(result: Ablation) -> str:
     return ", ".join([*files, *texts])
 
 
-def sample_entry(sample: SampleVerification) -> dict[str, Any]:
-    """What was verified, for a JSON document."""
-    errors = {"values_error": sample.values_error, "resumed_error": sample.resumed_error}
-    return verification_entry(sample.attention) | {"rows_verified": sample.n_inputs} | errors
-
-
-def first_lines(source: str, what: str, sample: SampleVerification, model: Checkpoint, noun: str | None) -> Text:
-    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
-    more = ""
-    if noun:
-        more = (
-            f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
-            f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
-        )
-    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
-
-
 def what_is_measured(result: Ablation) -> tuple[str, str]:
     """On which texts and by what is measured; and what is known of the model as it is, or ''."""
-    texts = result.texts_measured
-    n = result.n_positions
+    texts, n, clean = result.texts_measured, result.n_positions, result.clean
+    loss = f"loss of the model as it is {amount(clean.get('loss', 0.0))}"
     if result.kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
         return f"final hidden states of {counted(n, 'token')} in {texts}", why
     if result.kind == ANSWER:
-        contrasts = {text.contrast for text in result.sources.texts}
+        contrasts = {text.contrast for text in result.texts}
         answer, foil = "each answer", "its foil"
         if len(contrasts) == 1:
             answer, foil = (quoted(str(token)) for token in next(iter(contrasts)) or ())
-        unchanged = f"{amount(result.clean_difference or 0.0)} logits in the model as it is"
+        unchanged = f"{amount(clean[DIFFERENCE])} logits in the model as it is"
         return f"logit of {answer} less that of {foil} in {texts}", unchanged
+    if result.kind == FUNCTION:
+        unchanged = f"{amount(clean[OF_FUNCTION.name])} in the model as it is"
+        return f"metric {visible(str(result.options['metric']))} in {texts}", unchanged
     if result.kind == CLASS:
         return f"class probabilities of {texts} without labels", ""
-    loss = f"loss of the model as it is {amount(result.clean_loss or 0.0)}"
     if result.kind == LABELLED:
-        return f"labelled class of {texts}", f"{loss} nats/text, {percent(result.clean_accuracy)} right"
+        return f"labelled class of {texts}", f"{loss} nats/text, {percent(clean['accuracy'])} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
     where = f"in {texts}"
     if result.checkpoint.stacks:
@@ -100,6 +89,7 @@ _GRADIENT_OF = {
     STATES: f"{PROJECTIONS} random projections of the final states",
     CLASS: "loss of the class that the whole model decides for",
     ANSWER: "logit of the foil less that of the answer",
+    FUNCTION: "metric, with the other sign",
 }
 
 
@@ -121,13 +111,15 @@ def conclusion(result: Ablation) -> str:
         return f"Too few texts to name a head: {what}{about_needed(needed, 'text')}."
     if result.removable is None:
         return ""
-    worse = {MARGIN: "the margin is clearly smaller", DIFFERENCE: "the logit difference is clearly smaller"}.get(
-        first.name, "the loss is clearly higher"
-    )
+    worse = f"the {first.title.removesuffix(' lost')} is clearly smaller"
+    worse = "the loss is clearly higher" if first.name == "loss" else worse
     if result.removable == 0:
         return f"{capital(worse)} as soon as the least important head is removed."
     heads = counted(result.removable, "head")
     return f"{heads}, the least important, can go before {worse} (in the steps of the curve)."
+
+
+_CLEAN = "share_saturated loss accuracy logit_difference metric".split()  # keys of what is known of the whole model
 
 
 def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
@@ -142,18 +134,19 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     measured = {
         "kind": result.kind,
         "importance": result.metrics[0].name,
-        "share_saturated": result.saturated,
         "texts": result.n_texts,
         "texts_cut": result.n_cut,
         "tokens": result.n_positions,
-        "loss": result.clean_loss,
-        "accuracy": result.clean_accuracy,
-        "logit_difference": result.clean_difference,
+        **{name: result.clean.get(name) for name in _CLEAN},
         "classes": list(classifier.labels) if classifier else None,
     }
     return content | {
         "options": {name: value for name, value in options.items() if name != "target"},
         "measured": measured,
+        "decisions": [
+            {"number": text.number, **decision.entry}
+            for text, decision in zip(result.texts, result.decisions, strict=False)  # none without classes
+        ],
         "verification": sample_entry(result.verified),
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
@@ -204,9 +197,9 @@ _FIELDS: tuple[Field[HeadEffect], ...] = (
             value=lambda head, name=name: with_intervals(head.damage.get(name)),  # type: ignore[misc]
             name=name,
             csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
-            meaning=f"{metric.title} without the head ({metric.unit})",
+            meaning=f"{metric.title} without the head ({metric.unit or 'of the function'})",
         )
-        for name, metric in METRICS.items()
+        for name, metric in (METRICS | {OF_FUNCTION.name: OF_FUNCTION}).items()
     ),
     Field("Gradient", name="gradient", write=amount, meaning="how much the loss changes with the head's scale"),
 )
@@ -233,6 +226,15 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     yield first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
     if has_roles:
         yield _role_table(result, choices.rows(4))
+    if result.decisions:
+        decisions: list[Field[tuple[Passage, Decision]]] = [
+            Field("Text", lambda row: quoted(row[0].text)),
+            Field("Class", lambda row: visible(row[1].label)),
+            Field("Probability", lambda row: row[1].probability),
+            Field("Right", lambda row: {True: "yes", False: "no", None: None}[row[1].right]),
+        ]
+        rows = [*zip(result.texts, result.decisions, strict=True)]
+        yield first_rows("What the whole model decides", decisions, rows, choices.rows(4), "ablate.json", noun="text")
     if result.sets and (whole or result.together):
         yield _set_table(result)
     if result.curve is not None and whole:
@@ -248,10 +250,12 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     lines = []
     if result.kind == ANSWER:
         lines.append("Negative: without the head the answer gains, so the head works against it.")
-    if result.metrics[0].name == MARGIN and is_sure(result.saturated):
+    if result.kind == FUNCTION:
+        lines.append("Negative: the metric is higher without the head.")
+    if result.metrics[0].name == MARGIN and is_sure(result.clean):
         lines.append(
             f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
-            f"{percent(result.saturated)} of the texts, and hardly tells heads apart (--order-by)."
+            f"{percent(result.clean['share_saturated'])} of the texts, and hardly tells heads apart (--order-by)."
         )
     yield notes(*lines, conclusion(result), *(_notes(result) if whole else ()))
 

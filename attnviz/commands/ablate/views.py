@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from attnviz.commands.ablate.effects import Estimate, HeadEffect
+from attnviz.commands.ablate.effects import HeadEffect
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import REPLACEMENT_TEXT, source_line, what_is_measured
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, chart_page, new_page, page_width, power_of_ten
 from attnviz.figures.style import Style, figure_style, text_colour
-from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.wording import counted

@@ -8,7 +8,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from attnviz.commands.ablate.inputs import CLASSES, prediction_kind, source_kind
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
@@ -20,6 +19,7 @@ from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
+from attnviz.measures.predictions import CLASSES, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
@@ -30,7 +30,7 @@ from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 from attnviz.texts.batches import encode
-from attnviz.texts.reading import open_corpus, read_texts
+from attnviz.texts.reading import open_corpus, read_texts, source_kind
 from attnviz.wording import counted
 
 SHOWN = 3  # hits, and failures, that a card shows

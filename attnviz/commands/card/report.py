@@ -1,41 +1,251 @@
-"""JSON, CSV and tables of a card, or of several."""
+"""What a card says of a head: title, tables of numbers, what was not measured; JSON, CSV, and tables of several."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf
 from operator import itemgetter
+from statistics import NormalDist, median
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from attnviz.commands.ablate.effects import SAME, RoleEffect
 from attnviz.commands.ablate.report import with_intervals
-from attnviz.commands.card.measure import NEAREST, Card, Cards
-from attnviz.commands.card.tables import (
-    LEGEND,
-    ROLE_COLUMNS,
-    Row,
-    card_table,
-    measured_on,
-    no_sentence,
-    not_measured,
-    notes_of,
-    role_table,
-    sentence_of,
-    strongest,
-    tables_of,
-    title_of,
-)
+from attnviz.commands.card.measure import NEAREST, Card, Cards, first_relation
+from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.commands.profile.show import example_tables
 from attnviz.judge.roles import role_key
+from attnviz.judge.verdicts import NO_LABEL, UNNAMED
+from attnviz.measures.intervals import ERROR_RATE, Estimate
+from attnviz.measures.paths import RUN
+from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import NamedTable, by_name, entry, pick
+from attnviz.present.fields import Field, NamedTable, by_name, entry, pick
+from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import first_rows, left_out, notes, verification_line
+from attnviz.present.role_words import role_words
+from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries
+from attnviz.wording import counted, quoted, rounded, signed, visible
+
+PROMOTED = 3  # tokens whose logits the head raises most, in the table
+
+ROLE_COLUMNS = ("Role", "Score", "Guess", "Interval", "Untrained", "n")
+
+LEGEND = (
+    "Guess: the score of uniform attention, or of the best of six guesses where a word has to be found. Untrained: the "
+    "best head of an untrained copy of the model. Intervals of scores hold at 95 % for all heads together. "
+    f"{DESCRIBING}"
+)
+
+Cell = str | int | float | tuple[float, float] | None
+
+
+Row = tuple[Cell, ...]
+
+
+def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> RowTable[Row]:
+    """A table of rows of values, with these titles of columns, the least important last, and decimals of numbers."""
+    write = partial(cell_text, decimals=decimals)
+    columns = [Field[Row](column, itemgetter(at), write=write) for at, column in enumerate(titles)]
+    return RowTable(title, columns, rows)
+
+
+def cell_text(value: Cell, decimals: int | None = None) -> str:
+    """A value with these decimals, default in two digits that matter; an interval as ``0.71–0.88``; '' for None."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        between = " to " if min(value) < 0 else "–"
+        return between.join(cell_text(end, decimals) for end in value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(value)
+    if decimals is None and 0 < size < 0.095:
+        return f"{value:.2g}".replace("-", "−", 1) if value < 0 else f"{value:.2g}"
+    if decimals is None:
+        decimals = 2 if size < 9.995 else 0
+    return rounded(value, decimals)
+
+
+def title_of(card: Card) -> str:
+    """What the head does, by its clearest role."""
+    name = f"{card.head} of {card.checkpoint.short_name}"
+    if card.roles:
+        return f"{name} {role_words(card.roles[0].role, card.roles[0].direction, verb='looks')}"
+    head = card.analysis.head(card.head)
+    shown = "no pattern that has a name" if head.label == UNNAMED else visible(head.shown)
+    if head.label in NO_LABEL:
+        shown = "too short for a label"
+    if card.profile is None or not is_of_source(card.head.layer):
+        return f"{name} on one text: {shown}"
+    return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
+
+
+def sentence_of(card: Card) -> str:
+    """Its clearest role as a sentence for a paper; '' without a role."""
+    return f"{sentence(card.roles[0], card.checkpoint.full_name)}." if card.roles else ""
+
+
+def no_sentence(card: Card) -> str:
+    """Why a head without a role has no sentence, where it had too few cases for one; else ''."""
+    roles = () if card.profile is None else card.profile.roles.get(card.head, ())
+    few = [f"{role_name(role.role, role.direction)} {role.too_few}" for role in roles if role.too_few]
+    return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
+
+
+def role_table(card: Card) -> RowTable[Row]:
+    """The roles that the head has, the clearest first."""
+    rows = list[Row]()
+    for role in card.roles:
+        guess = shown_baseline(role.baseline, role.role)
+        rows.append((role_name(role.role, role.direction), role.score, guess, role.interval, role.untrained, role.n))
+    return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
+
+
+def measured_on(*cards: Card) -> str:
+    """The corpora, or random tokens, that measured the roles of cards of one model; '' without a role."""
+    profile = cards[0].profile
+    return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
+
+
+def exchange_table(card: Card) -> RowTable[Row]:
+    """The heads that it reads and is read by, those with similar patterns, and what it writes."""
+    rows = list[Row]()
+    title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
+    if circuits is not None:
+        reads, read_by = strongest(circuits, card.head)
+        if reads is not None:
+            rows.append(("reads", f"{reads.writer} ({reads.kind})", reads.score, _deviations(reads)))
+        if read_by is not None:
+            rows.append(("is read by", f"{read_by.id} ({read_by.kind})", read_by.score, _deviations(read_by)))
+    share = card.outputs.head(card.head).projection_share
+    if share is not None:
+        uniform = cell_text(1 / card.checkpoint.n_heads_of(card.head.layer))
+        rows.append(("share of layer", "", share, f"uniform {uniform}"))
+    weights = None if circuits is None else circuits.head(card.head)
+    if weights is not None and weights.copying is not None:
+        rows.append(("copying", "", weights.copying, f"random {signed(weights.untrained or 0.0)}"))
+    if patched is not None:
+        path = f" to {patched['receiver']}" if patched["receiver"] else ""
+        path += " through networks" if patched["networks"] == RUN else ""
+        run = f"{patched['direction']}{path}, {counted(patched['pairs'], 'pair')}"
+        control = patched["unrelated"]
+        rows.append(("carries", run, patched["effect"], None if control is None else f"unrelated {cell_text(control)}"))
+    if effects is not None and card.head in effects.promotions:
+        title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
+        raised = effects.promotions[card.head].promoted[:PROMOTED]
+        if raised:
+            rows.append(("raises logits", ", ".join(quoted(token.text) for token in raised), raised[0].logit, None))
+    middle = median(distance for _, distance in card.nearest) if card.nearest else 0.0
+    if rounded(middle) != rounded(0.0):  # else all heads are alike
+        near = card.nearest[:NEAREST]
+        names = ", ".join(str(head) for head, _ in near)
+        rows.append(("nearest patterns", names, near[0][1], f"median {cell_text(middle)}"))
+    return card_table(title, ("What", "Heads or tokens", "Value", "Vs chance"), rows)
+
+
+def _deviations(pair: Pair) -> str:
+    return f"+{rounded(pair.deviations, 0)} SD"
+
+
+def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | None]:
+    """The pair in which it reads, and that in which it writes, furthest above random rotations.
+
+    None where it is not beyond what is normal for the furthest of all pairs of the model, at an error rate of 0.05.
+    """
+    n_pairs = sum(int((~scores.isnan()).sum()) for scores in circuits.scores.values())
+    limit = NormalDist().inv_cdf(1 - ERROR_RATE / max(n_pairs, 1))
+    clear = [pair for pair in circuits.pairs([head]) if pair.deviations > limit]
+    reads = next((pair for pair in clear if pair.id == head), None)
+    return reads, next((pair for pair in clear if pair.writer == head), None)
+
+
+def ablation_table(card: Card) -> RowTable[Row]:
+    """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
+    title = "Without it"
+    rows = list[Row]()
+    compared = list[tuple[RoleEffect, str, str, str]]()
+    measured = card.ablation or card.on_repeats
+    if measured is not None:
+        title += f": {measured.metrics[0].title} ({measured.metrics[0].unit})"
+
+    def add(on: str, effect: Estimate, verdict: str | None = None) -> None:
+        rows.append((on, effect.value, effect.interval or "too few texts", verdict))
+
+    if card.ablation is not None:
+        metric = card.ablation.metrics[0].name
+        add(card.ablation.texts_measured, card.ablation.head(card.head).damage[metric])
+        role = effect_on_relation(card)
+        if role is not None:
+            compared.append((role, metric, f"{role_name(role.role, role.direction)} ({role.n:,})", "nearest others"))
+    if card.on_repeats is not None:
+        (role,) = card.on_repeats.head(card.head).roles
+        compared.append((role, card.on_repeats.metrics[0].name, "repeats: second copy", "first copy"))
+    for role, metric, on, others in compared:
+        add(on, role.queries[metric])
+        add(others, role.others[metric])
+        add("difference", role.difference[metric], "none shown" if role.verdict == SAME else role.verdict)
+    return card_table(title, ("On", "Effect", "Interval", "Verdict"), rows)
+
+
+def effect_on_relation(card: Card) -> RoleEffect | None:
+    """The effect on the tokens of its first relation."""
+    relation = first_relation(card.roles)
+    if relation is None or card.ablation is None:
+        return None
+    effects = card.ablation.head(card.head).roles
+    wanted = relation.role, relation.direction
+    return next((effect for effect in effects if (effect.role, effect.direction) == wanted), None)
+
+
+def tables_of(card: Card) -> list[RowTable[Row]]:
+    """Its tables that have rows."""
+    return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
+
+
+def not_measured(card: Card) -> list[str]:
+    """What the card does not know."""
+    of_source = is_of_source(card.head.layer)
+    parts = set(card.profile.parts) if card.profile else set[str]()
+    effects, circuits, cut = card.outputs.effects, card.circuits, card.tokens.truncated
+    on_its_tokens = effect_on_relation(card) is not None or card.on_repeats is not None
+    missing = {
+        f"the last {counted(cut, 'token')} of the text": cut > 0,
+        "roles in sentences": not of_source or parts.isdisjoint(("statistics", "syntax")),
+        "roles on repeated random tokens": not of_source or "repeats" not in parts,
+        "nearest heads": not card.nearest,
+        "composition": circuits is None,
+        "copying": circuits is None or circuits.head(card.head).copying is None,
+        "promoted tokens": effects is None or card.head not in effects.promotions,
+        "what happens without it": card.ablation is None,
+        "what the tokens of its role lose without it": card.ablation is not None and not on_its_tokens,
+    }
+    return [what for what, lacking in missing.items() if lacking]
+
+
+def notes_of(card: Card) -> list[str]:
+    """What papers say of the head, the legend of its roles, and what was not measured."""
+    lines = []
+    for head in card.analysis.published:
+        if head.id == card.head:
+            score = "" if head.score is None else f" ({rounded(head.score)})"
+            lines.append(f"{head.paper}: {role_name(*head.universal)}{score}.")
+    if card.roles:
+        lines.append(f"Roles over {measured_on(card)}. {LEGEND}")
+    missing = not_measured(card)
+    if missing:
+        lines.append(f"Not measured: {'; '.join(missing)}.")
+    return lines
+
 
 _ROLES = pick(ROLE_FIELDS, "role", "direction", "score", "interval", "baseline", "untrained", "n")
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import as_found, check_kind, did_you_mean, is_there, relation_named
-from attnviz.commands.ablate.inputs import METRICS
 from attnviz.commands.check.head_lists import read_head_list
 from attnviz.commands.profile.measure import Profile
 from attnviz.errors import CheckpointError, CorpusError, TextError, UsageError
@@ -23,8 +22,10 @@ from attnviz.judge.roles import MIN_TEXTS_SHARES, Role, role_key
 from attnviz.judge.verdicts import BOTH, DIAGONAL, UNNAMED
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
+from attnviz.measures.estimates import Interval
 from attnviz.measures.names import NAME_DIRECTIONS
 from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, WRITTEN
+from attnviz.measures.predictions import METRICS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.present.output_folder import OutputFile
@@ -33,6 +34,8 @@ from attnviz.profiles.parts import SYNTACTIC
 from attnviz.version import __version__
 from attnviz.wording import quoted, visible
 
+VERDICTS = HOLDS, UNDECIDED, FAILS = "holds", "cannot be decided", "fails"  # from the best to the worst
+REPORTED = "reported"  # the verdict of a number that stands beside a paper's, and of which nothing is claimed
 CLAIMS_FILE = "claims.toml"  # the file of claims where none is named
 CLAIMED = 10  # heads that a new one has
 
@@ -278,3 +281,36 @@ def placed(place: str) -> Iterator[None]:
         yield
     except (UsageError, TextError, CorpusError, CheckpointError) as error:
         raise type(error)(f"{place}{error}") from error
+
+
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim, one of the :data:`VERDICTS` or :data:`REPORTED`, and the evidence."""
+
+    claim: Claim
+    verdict: str
+    measured: float | str | None = None  # a number, or the label that the head has; None where there is none
+    n: int | None = None  # instances, content positions, texts, tokens or heads of the number
+    baseline: float | None = None
+    interval: Interval | None = None  # of the number over a corpus
+    source: str = ""  # the stored profile, or the profile's corpora; '' where the claim names all
+    reason: str = ""  # why it fails or cannot be decided, where the numbers do not say so
+    sentence: str | None = None  # of a role, for a paper
+    untrained: float | None = None  # of a role, or in a paper's table, the same of an untrained copy
+
+
+def bounded(claim: Claim, value: float, n: int, **evidence: Any) -> CheckedClaim:
+    """A number by the claim's bounds; over a corpus there are too few texts where it has no interval."""
+    low, high = evidence.get("interval") or (value, value)
+    sides = [HOLDS]
+    if claim.at_least is not None:
+        sides.append(FAILS if high < claim.at_least else HOLDS if low >= claim.at_least else UNDECIDED)
+    if claim.at_most is not None:
+        sides.append(FAILS if low > claim.at_most else HOLDS if high <= claim.at_most else UNDECIDED)
+    verdict, why = max(sides, key=VERDICTS.index), ""
+    if evidence.get("interval") is None and not claim.text:
+        verdict, why = UNDECIDED, "too few texts, or too few with an effect, for an interval"
+    elif verdict == UNDECIDED:
+        why = "the bound is within the interval"
+    checked = CheckedClaim(claim, verdict, value, n, **evidence)
+    return replace(checked, reason="; ".join(filter(None, [checked.reason, why])))

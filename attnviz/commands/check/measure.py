@@ -7,10 +7,20 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.arguments import is_there
-from attnviz.commands.ablate.inputs import metrics_of, prediction_kind, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.check.checked import FAILS, HOLDS, UNDECIDED, VERDICTS, CheckedClaim, bounded
-from attnviz.commands.check.claims import CLAIMS_FILE, Claim, placed, read_claims, write_claims
+from attnviz.commands.check.claims import (
+    CLAIMS_FILE,
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    VERDICTS,
+    CheckedClaim,
+    Claim,
+    bounded,
+    placed,
+    read_claims,
+    write_claims,
+)
 from attnviz.commands.check.head_lists import HeadList, read_head_list
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable
@@ -26,6 +36,7 @@ from attnviz.judge.roles import Role
 from attnviz.judge.rules import RETRIEVED
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
 from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS
+from attnviz.measures.predictions import metrics_of, prediction_kind
 from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named
@@ -40,9 +51,10 @@ from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, pa
 from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
-from attnviz.texts.long_runs import this_process
+from attnviz.run.processes import this_process
+from attnviz.texts.frequencies import read_frequencies
 from attnviz.texts.reading import open_corpus, read_texts
-from attnviz.texts.runs import read_frequencies
+from attnviz.texts.sources import read_sources
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, rounded
@@ -283,9 +295,7 @@ def _held(
         heads = [id for claim, id in claims if (claim.kind, claim.corpus) == ("ablate", corpus)]
         return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **of_ablation, **over_texts)
 
-    @cache
-    def model_named(name: str) -> Checkpoint:
-        return open_checkpoint(name, **opened)[0] if name else checkpoint
+    model_named = cache(lambda name: open_checkpoint(name, **opened)[0] if name else checkpoint)
 
     @cache
     def analysis(text: str, name: str = "") -> Analysis:
@@ -314,32 +324,22 @@ def _held(
             return bounded(claim, effect.value, removed.n_texts, interval=effect.interval)
         return _on_text(claim, id, analysis(claim.text))
 
-    answers = _known_already(claims, checkpoint, stored, of_ablation, of_profile)
+    same = cache(partial(_is_same, stored, checkpoint, of_profile))
+    asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
+    answers = list[CheckedClaim | None]()
+    for claim, id in claims:  # what cannot be measured is refused before anything takes long
+        with placed(claim.prefix):
+            other_options = asked and not all(map(is_there, claim.corpus))  # than the stored profile's, named alone
+            answer = None
+            if claim.kind == "role" and not other_options:
+                answer = _of_stored(claim, id, stored, same, checkpoint.full_name)
+            if answer is None:
+                _check_measurable(claim, checkpoint, of_profile, of_ablation)
+        answers.append(answer)
     for (claim, id), answer in zip(claims, answers, strict=True):
         with placed(claim.prefix):
             checked_claim = answer or held(claim, id)
         yield checked_claim
-
-
-def _known_already(
-    claims: Sequence[tuple[Claim, HeadId]],
-    checkpoint: Checkpoint,
-    stored: StoredProfile | None,
-    of_ablation: Mapping[str, Any],
-    of_profile: Mapping[str, Any],
-) -> list[CheckedClaim | None]:
-    """The claims that the stored profile decides, None for others; what cannot be measured is refused first."""
-    same = cache(partial(_is_same, stored, checkpoint, of_profile))
-    asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
-    answers = list[CheckedClaim | None]()
-    for claim, id in claims:
-        with placed(claim.prefix):
-            other_options = asked and not all(map(is_there, claim.corpus))  # than the stored profile's, named alone
-            known = claim.kind == "role" and not other_options
-            answers.append(_of_stored(claim, id, stored, same, checkpoint.full_name) if known else None)
-            if answers[-1] is None:
-                _check_measurable(claim, checkpoint, of_profile, of_ablation)
-    return answers
 
 
 def _check_measurable(
@@ -382,12 +382,12 @@ def _judged(claim: Claim, role: Role, source: str, model: str) -> CheckedClaim:
         by_bounds = replace(by_bounds, interval=None)
     if claim.at_least is not None or claim.at_most is not None or role.holds:
         return by_bounds
+    verdict, why = UNDECIDED, "the role does not pass, but its threshold is within the interval"
     if role.describes:
-        return replace(by_bounds, verdict=FAILS, reason="the head is below the threshold")
-    if role.refuted:
-        return replace(by_bounds, verdict=FAILS, reason="the role does not pass")
-    why = "the role does not pass, but its threshold is within the interval"
-    return replace(by_bounds, verdict=UNDECIDED, reason=why)
+        verdict, why = FAILS, "the head is below the threshold"
+    elif role.refuted:
+        verdict, why = FAILS, "the role does not pass"
+    return replace(by_bounds, verdict=verdict, reason=why)
 
 
 def _of_stored(
@@ -451,19 +451,16 @@ def _is_same(
 def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
     head = analysis.head(id)
     name = claim.what.rpartition(BOTH)[2]  # of a label its last part
-    prefixes = {"syntactic": SYNTACTIC}
-    named = {f"{prefixes.get(verdict.kind, '')}{verdict.name}": verdict for verdict in head.verdicts}
+    named = {(SYNTACTIC if verdict.kind == "syntactic" else "") + verdict.name: verdict for verdict in head.verdicts}
     verdict = named.get(name)
     n = analysis.context_of(id.layer).n_non_sink if verdict is None else verdict.n
     score, baseline = (head.statistics.get(name), None) if verdict is None else verdict.judged
-    missing = score is None if claim.kind == "score" else verdict is None and name != UNNAMED
-    if missing:
-        return CheckedClaim(claim, UNDECIDED, n=n, reason="it cannot be measured on this text")
-    if claim.kind == "score":  # on a fixed text it is what it is, whatever n
-        assert score is not None
+    if claim.kind == "score" and score is not None:  # on a fixed text it is what it is, whatever n
         return bounded(claim, score, n, baseline=baseline)
-    there = claim.what in (head.label, *head.label.split(BOTH))
+    if claim.kind == "score" or (verdict is None and name != UNNAMED):
+        return CheckedClaim(claim, UNDECIDED, n=n, reason="it cannot be measured on this text")
     shown = head.labelled.shown
     if n < ENOUGH:
         return CheckedClaim(claim, UNDECIDED, shown, n, baseline, reason=f"n = {n} is below {ENOUGH}")
+    there = claim.what in (head.label, *head.label.split(BOTH))
     return CheckedClaim(claim, HOLDS if there else FAILS, shown, n, baseline)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, VERDICTS, CheckedClaim
+from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, VERDICTS, CheckedClaim
 from attnviz.commands.check.measure import Check
 from attnviz.measures.estimates import Interval
 from attnviz.present.documents import model_entry

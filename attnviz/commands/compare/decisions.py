@@ -3,21 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from attnviz.commands.ablate.inputs import LABELLED, inputs_of
+from attnviz.measures.decisions import class_number, decide
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.reference.attention import upcast
-from attnviz.run.edit import run_model, running
-from attnviz.run.logits import check_logits
 from attnviz.texts.batches import EncodedText, collate
-
-
-class Decision(NamedTuple):
-    """The most probable class of a text."""
-
-    label: str
-    probability: float
 
 
 class TextDecisions(NamedTuple):
@@ -49,13 +37,14 @@ class DecisionTally:
             decide(model, collate(model, of_model).inputs, [item.ids for item in of_model])
             for model, of_model in zip(models, items, strict=True)
         ]
-        for item, (a, _), (b, _) in zip(items[0], *decided, strict=True):
+        flips = [a.label != b.label for a, b in zip(*decided, strict=True)]
+        for item, a, b, flip in zip(items[0], *decided, flips, strict=True):
             source, label = item.source, None
             if source.label is not None:
-                label = classifier.labels[inputs_of(models[0], item, LABELLED, 0)[0].labels[0]]
-            text = source.text if a != b else ""
-            self.texts.append(TextDecisions(source.number, source.place and source.place.line, label, a, b, text))
-        return [a != b for (a, _), (b, _) in zip(*decided, strict=True)]
+                label = classifier.labels[class_number(classifier, source)]
+            text, line = source.text if flip else "", source.place and source.place.line
+            self.texts.append(TextDecisions(source.number, line, label, a.label, b.label, text))
+        return flips
 
     def state(self) -> dict[str, Any]:
         """To save."""
@@ -73,20 +62,3 @@ def why_not_compared(a: Checkpoint, b: Checkpoint) -> str:
     if a.classifier.labels == b.classifier.labels:
         return ""
     return f"A has the classes {a.classifier.listed}; B has {b.classifier.listed}"
-
-
-def decide(model: Checkpoint, inputs: dict[str, Tensor], ids: Sequence[Sequence[int]]) -> list[Decision]:
-    """What a classifier decides for a batch of texts with these ids.
-
-    VerificationError where its head alone, on the longest text, is not what the whole model does.
-    """
-    classifier = model.classifier
-    assert classifier is not None
-    positions = [classifier.position(of_text) for of_text in ids]
-    with running(model):
-        states = run_model(model, inputs)[range(len(ids)), positions]
-        largest, classes = upcast(classifier.head(states)).softmax(-1).max(-1)
-    longest = max(range(len(ids)), key=lambda text: len(ids[text]))  # it has no padding
-    alone = slice(longest, longest + 1)
-    check_logits(model, {name: rows[alone] for name, rows in inputs.items()}, states[alone], positions[alone])
-    return [Decision(classifier.labels[n], share) for n, share in zip(classes.tolist(), largest.tolist(), strict=True)]

@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
-from attnviz.commands.compare.decisions import Decision, decide, why_not_compared
+from attnviz.commands.compare.decisions import why_not_compared
 from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import Label
+from attnviz.measures.decisions import Decision, decide
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens

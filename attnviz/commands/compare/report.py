@@ -78,7 +78,11 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
         "verification": [verification_entry(side.verification) for side in sides],
-        **({"decisions": [decision._asdict() for decision in result.decisions]} if result.decisions else {}),
+        **(
+            {"decisions": [{"label": each.label, "probability": each.probability} for each in result.decisions]}
+            if result.decisions
+            else {}
+        ),
         "rounding": result.floor,
         "largest_possible": result.furthest,
     }

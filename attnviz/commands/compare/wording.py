@@ -51,7 +51,7 @@ def headline(result: Comparison) -> str:
 def _decisions(result: Comparison) -> list[str]:
     if not result.decisions:
         return []
-    a, b = (f"{quoted(label)} ({probability:.2f})" for label, probability in result.decisions)
+    a, b = (f"{quoted(label)} ({probability:.2f})" for label, probability, *_ in result.decisions)
     return [f"class by A: {a}, by B: {b}"]
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from attnviz.arguments import is_whole
-from attnviz.commands.explain.followed_row import FollowedRow, row_of
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.models.head_ids import HeadId, head_named
@@ -17,8 +17,73 @@ from attnviz.models.tokens import find_positions, merge_subwords
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
-from attnviz.reference.attention import HeadParameters
+from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 from attnviz.wording import counted
+
+MOST_KEYS = 32  # keys of which explain.json has the vectors: those with the largest weights
+
+
+@dataclass(frozen=True, eq=False)
+class FollowedRow:
+    """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``."""
+
+    query: Tensor  # [d_head]
+    key: Tensor  # [n, d_head], as is value
+    value: Tensor
+    product: Tensor  # [n], key @ query
+    scale: float  # what products are multiplied by
+    added: dict[str, Tensor]  # [n] each, to scaled products by position
+    score: Tensor  # [n], the sum
+    capped: Tensor | None  # [n]; None without a cap
+    allowed: Tensor  # [n]
+    largest: float  # score that enters the softmax
+    exponential: Tensor  # [n], of the score less the largest; 0 of masked keys
+    sink: float | None  # exponential of a learned sink, which is no token; None without
+    total: float  # sum of all exponentials
+    weight: Tensor  # [n]
+    output: Tensor  # [d_head]
+
+    def strongest(self, most: int) -> list[int]:
+        """The keys with the largest weights, in the order of the text."""
+        return sorted(self.weight.argsort(descending=True, stable=True)[:most].tolist())
+
+
+def queries_and_keys(stages: VerifiedStages) -> Tensor:
+    """Queries and keys as they enter the scores, [2, n_heads, n, d_head]: normed, scaled, turned."""
+    *_, last = (name for name in stages if name in ("split", "head_norm", "rotated"))
+    query, key = stages[last].wide[:2]
+    return torch.stack([query if "rotated" in stages else query * stages.parameters.heads.query_scale, key])
+
+
+def row_of(stages: VerifiedStages, head: int, token: int) -> FollowedRow:
+    """The row of a token in a head, from the verified steps of its layer."""
+    parameters = stages.parameters.heads
+    queries, keys = queries_and_keys(stages)[:, head]
+    score = stages["scores"].wide[head, token]
+    allowed = stages["mask"].tensor[token].cpu()
+    capped = stages["capped"].wide[head, token] if "capped" in stages else None
+    entering = score if capped is None else capped
+    sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
+    largest = torch.cat([entering[allowed], sinks]).max()
+    exponential = torch.where(allowed, (entering - largest).exp(), 0)
+    of_sink = (sinks - largest).exp()
+    return FollowedRow(
+        query=queries[token],
+        key=keys,
+        value=stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]],
+        product=keys @ queries[token],
+        scale=float(parameters.scale),
+        added={name: stages[name].wide[head, token] for name in BY_POSITION if name in stages},
+        score=score,
+        capped=capped,
+        allowed=allowed,
+        largest=float(largest),
+        exponential=exponential,
+        sink=None if parameters.sinks is None else float(of_sink),
+        total=float(exponential.sum() + of_sink.sum()),
+        weight=stages["pattern"].wide[head, token],
+        output=stages["weighted"].wide[head, token],
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -38,37 +103,24 @@ class Explanation(TextResult):
     @property
     def norm_order(self) -> str:
         """``pre-norm`` (GPT-2; GPT-NeoX ``in parallel``), ``post-norm`` (BERT) or ``reordered norm`` (OLMo 2)."""
-        if not self.pre_norm:
+        if not self.stages.parameters.pre_norm:
             return "post-norm"
         order = "pre-norm" if "attention_norm" in self.stages else "reordered norm"
-        return f"{order}, in parallel" if self.parallel else order
+        return f"{order}, in parallel" if self.stages.parameters.parallel else order
 
     @property
-    def pre_norm(self) -> bool:
-        """Whether layer norms stand before attention and feed-forward network."""
-        return self.checkpoint.architecture.pre_norm
-
-    @property
-    def parallel(self) -> bool:
-        """Whether attention and feed-forward network both read the layer's input."""
-        return self.checkpoint.modules[self.layer].parallel
-
-    @property
-    def mixture(self) -> bool:
-        """Whether the feed-forward network is a mixture of experts, which is one step: the model's own output."""
-        return self.checkpoint.modules[self.layer].routed is not None
+    def experts(self) -> int:
+        """Of a mixture of experts their number; its feed-forward network is one step, the model's own output."""
+        routed: Any = self.checkpoint.modules[self.layer].routed
+        return 0 if routed is None else len(routed.experts.down_proj)
 
     @property
     def d_ff(self) -> int:
         """Width of the feed-forward network; of a mixture, of each expert."""
-        routed: Any = self.checkpoint.modules[self.layer].routed
-        if routed is None:
+        if not self.experts:
             return self.stages["expanded"].shape[-1]
+        routed: Any = self.checkpoint.modules[self.layer].routed
         return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)
-
-    @property
-    def activation(self) -> str:
-        return str(self.checkpoint.architecture.activation(self.checkpoint.config))
 
     @property
     def output(self) -> StageCheck:
@@ -76,12 +128,12 @@ class Explanation(TextResult):
 
     @property
     def parameters(self) -> HeadParameters:
-        return self.checkpoint.architecture.parameters(self.checkpoint.model, self.layer)
+        return self.stages.parameters.heads
 
     @cached_property
     def row(self) -> FollowedRow:
         """The row of the followed token in the followed head: its scores, weights and values, key by key."""
-        return row_of(self.stages, self.parameters, self.head.head, self.token)
+        return row_of(self.stages, self.head.head, self.token)
 
     @checked
     def tensor(self, name: str) -> Tensor:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.explain.followed_row import queries_and_keys
-from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.measure import Explanation, queries_and_keys
 from attnviz.commands.explain.report import check_line, verified_line
 from attnviz.commands.explain.steps import steps_of
 from attnviz.models.head_ids import HeadId
@@ -83,7 +82,7 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
 def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     """The tensors of every head, and what its result times its rows of W_O gives."""
     stages, parameters = result.stages, result.parameters
-    yield from zip(("query", "key"), queries_and_keys(stages, parameters)[:, :, rows], strict=True)
+    yield from zip(("query", "key"), queries_and_keys(stages)[:, :, rows], strict=True)
     yield "value", stages["split"].wide[2, :, rows, : parameters.output_weight.shape[1]]
     yield "mask", stages["mask"].wide[rows, rows]
     for name, stage in stages.items():
@@ -106,15 +105,15 @@ def _plain(parameter: Tensor) -> Tensor:
 
 def _sums(result: Explanation) -> dict[str, list[tuple[str, float]]]:
     """What the sums of the residual stream are of: steps, and what each is multiplied by."""
-    multiplier = result.checkpoint.architecture.residual_multiplier(result.checkpoint.config)
+    layer = result.stages.parameters
     attention, network = (
-        (f"{name}_norm" if f"{name}_norm" in result.stages else name, multiplier)
+        (f"{name}_norm" if f"{name}_norm" in result.stages else name, layer.residual_multiplier)
         for name in ("attention_output", "feed_forward_output")
     )
-    if result.parallel:
+    if layer.parallel:
         return {"output": [("input", 1.0), attention, network]}
-    entered = "attention_residual" if result.pre_norm else "attention_norm"
-    second = "output" if result.pre_norm else "feed_forward_residual"
+    entered = "attention_residual" if layer.pre_norm else "attention_norm"
+    second = "output" if layer.pre_norm else "feed_forward_residual"
     return {"attention_residual": [("input", 1.0), attention], second: [(entered, 1.0), network]}
 
 

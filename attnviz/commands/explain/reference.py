@@ -85,16 +85,7 @@ ACTIVATIONS = {
 }
 
 
-def activation_named(name: object) -> Activation:
-    """The activation of a config; ArchitectureError if it is not reproduced."""
-    activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
-    if activation is None:
-        wanted = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
-        raise ArchitectureError(
-            f"this model's feed-forward network has the activation {wanted!r}, which the reference does not reproduce; "
-            f"expected one of: {', '.join(ACTIVATIONS)}."
-        )
-    return activation
+_NORMS = ("attention_norm", "feed_forward_norm", "attention_output_norm", "feed_forward_output_norm")
 
 
 @dataclass(frozen=True)
@@ -119,33 +110,35 @@ class LayerParameters:
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     """Read the parameters of a layer, and its config; ArchitectureError for an unknown activation."""
     architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules[layer]
+    name: Any = architecture.activation(checkpoint.config)
+    activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
+    if activation is None:
+        wanted = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+        raise ArchitectureError(
+            f"this model's feed-forward network has the activation {wanted!r}, which the reference does not reproduce; "
+            f"expected one of: {', '.join(ACTIVATIONS)}."
+        )
     maps = (modules.gate, modules.up_proj, modules.down_proj) if modules.routed is None else (None, None, None)
     gate, up_proj, down_proj = map(_linear_map, maps)
     if up_proj is not None and modules.gate is modules.up_proj:  # the first half of one module
         halves = up_proj.weight.chunk(2, dim=1)
         biases = (None, None) if up_proj.bias is None else up_proj.bias.chunk(2)
         gate, up_proj = (replace(up_proj, weight=half, bias=bias) for half, bias in zip(halves, biases, strict=True))
-
-    def norm(module: nn.Module | None) -> Norm | None:
-        return None if module is None else checkpoint.norm(module)
-
     heads = architecture.parameters(model, layer)
     if checkpoint.attention != "eager" and checkpoint.dtype in (torch.bfloat16, torch.float16):
         heads = replace(heads, upcast=True)  # others do not round scores to the dtype
+    norms = {name: getattr(modules, name) for name in _NORMS}
+    norms["final_norm"] = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
     return LayerParameters(
         heads=heads,
-        attention_norm=norm(modules.attention_norm),
-        up_proj=up_proj,
-        activation=activation_named(architecture.activation(checkpoint.config)),
-        down_proj=down_proj,
-        feed_forward_norm=norm(modules.feed_forward_norm),
-        pre_norm=architecture.pre_norm,
-        final_norm=norm(architecture.final_norm(model)) if layer == checkpoint.n_layers - 1 else None,
         gate=gate,
-        attention_output_norm=norm(modules.attention_output_norm),
-        feed_forward_output_norm=norm(modules.feed_forward_output_norm),
+        up_proj=up_proj,
+        activation=activation,
+        down_proj=down_proj,
+        pre_norm=architecture.pre_norm,
         residual_multiplier=architecture.residual_multiplier(checkpoint.config),
         parallel=modules.parallel,
+        **{name: None if module is None else checkpoint.norm(module) for name, module in norms.items()},
     )
 
 

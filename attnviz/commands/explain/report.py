@@ -9,8 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.commands.explain.followed_row import MOST_KEYS
-from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.measure import MOST_KEYS, Explanation
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import NORM_ORDERS, steps_of
 from attnviz.present.documents import text_entry
@@ -41,7 +40,7 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         keys.append(key)
     return {
         **entry,
-        "model": {**entry["model"], "d_ff": result.d_ff, "activation": result.activation},
+        "model": {**entry["model"], "d_ff": result.d_ff, "activation": result.stages.parameters.activation.name},
         "options": {
             "layer": result.layer,
             "head": str(result.head),
@@ -177,7 +176,7 @@ def verified_line(result: Explanation) -> Text:
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
     n_hidden = len(stages) - len(stages.checks)
     hidden = f", which does not show the other {n_hidden}" if n_hidden else ""
-    experts = ", but for what the mixture of experts gives, which is the model's own" if result.mixture else ""
+    experts = ", but for what the mixture of experts gives, which is the model's own" if result.experts else ""
     return Text.assemble(
         ("Verified", "bold green"),
         f" {len(stages.checks)} of {len(stages)} steps against the running model "

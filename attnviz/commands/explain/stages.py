@@ -1,26 +1,25 @@
 """The steps of a layer, recomputed end to end, each compared with the running model.
 
-One forward pass with taps on each layer gives the model's own steps.
+One recorded pass gives the model's own steps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.commands.explain.reference import embedded, layer_parameters, recompute_layer
+from attnviz.commands.explain.reference import LayerParameters, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
+from attnviz.run.contributions import without_gradients
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.record import Observer, Rows, random_values, record_attention
-from attnviz.run.sites import Site, taps
+from attnviz.run.sites import Site, recording_all
 
 # Tolerances of an activation on the model's own input, by dtype; for others that of outputs.
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
@@ -80,32 +79,19 @@ def _path_of(checkpoint: Checkpoint, module: nn.Module) -> str:
     return path or "the model"
 
 
-def _probed(checkpoint: Checkpoint, layer: int, on_steps: Callable[[Shown], None]) -> AbstractContextManager[None]:
-    """Inside the block, call ``on_steps`` with the model's steps of a layer once it has run, and keep none."""
-    probes = probes_of(checkpoint, layer)
-    places = {stage: f"{site.side} of {_path_of(checkpoint, site.module)}" for stage, site in probes.items()}
-    seen: dict[str, list[Tensor]] = {}
-    *_, last = probes
-
-    def keep(stage: str, value: Any) -> None:
+def _shown(checkpoint: Checkpoint, key: tuple[int, str], site: Site, passed: list[Any]) -> tuple[str, Tensor]:
+    """The place of a step in the model, in words, and the model's own tensor, without the batch axis."""
+    layer, step = key
+    place = f"{site.side} of {_path_of(checkpoint, site.module)}"
+    if not passed:
+        raise VerificationError(f"layer {layer} of the model ran without {place}; nothing can be verified.")
+    for value in passed:
         if not isinstance(value, Tensor):
-            raise VerificationError(
-                f"layer {layer}: expected a tensor as {places[stage]}, found {type(value).__name__}."
-            )
-        if stage in seen and stage in ("query", "key"):
-            return  # DeBERTa's maps read its relative positions after the text
-        seen.setdefault(stage, []).append(value if value.ndim > 2 else value[None])  # OPT's network sees no batch
-        if stage == last:
-            if missing := [place for stage, place in places.items() if stage not in seen]:
-                raise VerificationError(
-                    f"layer {layer} of the model ran without {missing[0]}; nothing can be verified."
-                )
-            # a feed-forward network may run in chunks of tokens
-            every = {stage: parts[0] if len(parts) == 1 else torch.cat(parts, dim=1) for stage, parts in seen.items()}
-            on_steps({stage: (place, every[stage][0]) for stage, place in places.items()})
-            seen.clear()
-
-    return taps(probes, keep)
+            raise VerificationError(f"layer {layer}: expected a tensor as {place}, found {type(value).__name__}.")
+    if step in ("query", "key"):
+        passed = passed[:1]  # DeBERTa's maps read its relative positions after the text
+    # a feed-forward network may run in chunks of tokens, and OPT's sees no batch
+    return place, torch.cat([value if value.ndim > 2 else value[None] for value in passed], dim=1)[0]
 
 
 class _ShownPattern(Observer):
@@ -162,9 +148,9 @@ class Stage:
 class VerifiedStages(dict[str, Stage]):
     """The steps of one layer by name, in order; it exists only if every step that the model shows is reproduced."""
 
-    def __init__(self, layer: int, stages: Iterable[Stage]) -> None:
+    def __init__(self, layer: int, parameters: LayerParameters, stages: Iterable[Stage]) -> None:
         super().__init__((stage.name, stage) for stage in stages)
-        self.layer = layer
+        self.layer, self.parameters = layer, parameters
 
     def __missing__(self, name: object) -> Stage:
         raise UsageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")
@@ -190,22 +176,22 @@ def verify_stages(
     """
     for layer in layers:
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
-    verified: list[int] = []
+    sites = {(layer, step): site for layer in layers for step, site in probes_of(checkpoint, layer).items()}
     patterns = _ShownPattern(layers)
-
-    def verify(layer: int, shown: Shown) -> None:
-        verified.append(layer)
-        on_layer(_verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer)))
-
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(_probed(checkpoint, layer, partial(verify, layer)))
-        record_attention(checkpoint, tokens.model_inputs(checkpoint.device), patterns, torch.inf)
-    if sorted(verified) != sorted(layers):
-        raise VerificationError(
-            f"expected the steps of layers {sorted(layers)}, found those of {sorted(verified)}; "
-            "nothing can be verified against this model."
-        )
+    with recording_all(sites) as passed:
+        try:
+            record_attention(checkpoint, tokens.model_inputs(checkpoint.device), patterns, torch.inf)
+        except VerificationError:
+            for (layer, step), values in passed.items():  # the first step that is not finite is named
+                for value in values:
+                    refuse_not_finite(value, f"{step.replace('_', ' ')} of layer {layer}")
+            raise
+    for layer in layers:
+        of_layer = {key: site for key, site in sites.items() if key[0] == layer}
+        shown = {key[1]: _shown(checkpoint, key, site, passed.pop(key)) for key, site in of_layer.items()}
+        with without_gradients(checkpoint.device):
+            stages = _verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer))
+        on_layer(stages)
 
 
 def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:
@@ -243,7 +229,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
                 f"names: values differ by up to {difference:.3g} on the same input (tolerance {tolerance:g} of the "
                 f"largest, {scale:.6g}). Nothing was written."
             )
-    return VerifiedStages(layer, [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()])
+    return VerifiedStages(layer, parameters, [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()])
 
 
 def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, architecture: Architecture) -> Shown:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.reference import LayerParameters, layer_parameters
+from attnviz.commands.explain.reference import LayerParameters
 from attnviz.reference.attention import BY_POSITION
 
 _NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε) · γ + β", "RMS norm": "norm(x) = x / √(mean(x²) + ε) · γ"}
@@ -30,14 +30,16 @@ class Step:
 
 def steps_of(result: Explanation) -> dict[str, Step]:
     """Every step by name, filled in for this layer of this model."""
-    kinds = ["every", "pre_norm" if result.pre_norm else "post_norm"]
-    if result.parallel:
-        kinds.append("parallel")
-    if "gated" in result.stages:
-        kinds.append("gated")
-    if result.mixture:
-        kinds.append("mixture")
-    templates = {name: texts for kind in kinds for name, texts in _TABLES[kind].items()}
+    layer = result.stages.parameters
+    kinds = {
+        "every": True,
+        "pre_norm": layer.pre_norm,
+        "post_norm": not layer.pre_norm,
+        "parallel": layer.parallel,
+        "gated": "gated" in result.stages,
+        "mixture": result.experts > 0,
+    }
+    templates = {name: texts for kind, is_so in kinds.items() if is_so for name, texts in _TABLES[kind].items()}
     words = _words_of(result)
     return {
         name: Step(number=number, **{part: text.format_map(words) for part, text in templates[name].items()})
@@ -47,11 +49,10 @@ def steps_of(result: Explanation) -> dict[str, Step]:
 
 def _words_of(result: Explanation) -> dict[str, object]:
     model = result.checkpoint
-    layer = layer_parameters(model, result.layer)
+    layer = result.stages.parameters
     heads = layer.heads
-    routed: Any = model.modules[result.layer].routed
-    x = "norm(x)" if result.pre_norm and "attention_norm" in result.stages else "x"
-    h = "norm(h)" if not result.pre_norm or "feed_forward_norm" in result.stages else "h"
+    x = "norm(x)" if layer.pre_norm and "attention_norm" in result.stages else "x"
+    h = "norm(h)" if not layer.pre_norm or "feed_forward_norm" in result.stages else "h"
     biases = {"Q": heads.query.bias, "K": heads.key.bias, "V": heads.value.bias, "O": heads.output_bias}
     for name, linear in (("1", layer.up_proj), ("2", layer.down_proj), ("gate", layer.gate)):
         biases[name] = None if linear is None else linear.bias
@@ -86,7 +87,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
         "d_value": heads.output_weight.shape[1],
         "d_heads": heads.output_weight.shape[:2].numel(),
         "d_ff": result.d_ff,
-        "n_experts": 0 if routed is None else len(routed.experts.down_proj),
+        "n_experts": result.experts,
         "activation": layer.activation.name,
         "short_activation": layer.activation.name.partition("_")[0],
         "activation_formula": layer.activation.formula,
@@ -94,7 +95,7 @@ def _words_of(result: Explanation) -> dict[str, object]:
         "of_Q": x if heads.query.latent is None else f"norm({x} W_DQ)",
         "of_KV": x if heads.key.latent is None else f"norm({x} W_DKV)",
         "shared": "" if heads.key.latent is None else f", beside {x} W_KR in all heads",
-        "h": "norm(x)" if result.parallel else h,
+        "h": "norm(x)" if layer.parallel else h,
         "input": source,
         "masked_scores": "masked scores" if heads.sinks is None else "masked scores, learned sink",
         "cap": f"{heads.cap or 0:g}",
@@ -142,7 +143,7 @@ def _norm_words(result: Explanation, layer: LayerParameters) -> dict[str, str]:
         formula = formula.removesuffix(" · γ")
     if norm_kind.endswith("1 + w"):
         formula = formula.replace("γ", "(1 + γ)")
-    letters = {"x": "x", "h": "x" if result.parallel else "h", "y": "y", "out": "out", "q": "q"}
+    letters = {"x": "x", "h": "x" if layer.parallel else "h", "y": "y", "out": "out", "q": "q"}
     letters |= {"a": "attention", "f": "feed forward"}
     words = {f"norm_{name}": formula.replace("x", letter) for name, letter in letters.items()}
     if heads.query_norm is not None and heads.query_norm.bias is None:

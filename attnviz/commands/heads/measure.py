@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
-from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.errors import TextError, UsageError
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
@@ -46,10 +45,11 @@ from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subword
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
+from attnviz.run.corpus import measure_each
 from attnviz.run.generate import MOST_NEW_TOKENS, continue_greedily, target_tokens, with_language
 from attnviz.run.record import block_memory
 from attnviz.run.verify import VerifiedRows, verify_attention
-from attnviz.texts.reading import Text, chat_of
+from attnviz.texts.reading import Text, chat_of, in_memory, read_texts
 from attnviz.wording import visible
 
 # What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``.
@@ -198,7 +198,7 @@ def analyze(
         if value is not None:
             raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
     if len(inputs) < len(texts):
-        return list(reader.read_each(listed(texts), progress))
+        return list(reader.read_each(list(read_texts(in_memory(texts))), progress))
     documents = [document for item in inputs for document in checkpoint.documents(item)]
     if target is not None and len(documents) > 1:
         raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
@@ -230,19 +230,22 @@ class Reader:
 
         Errors of a text say which it is. With ``targets`` a decoder reads their pairs.
         """
-        for text in texts:
-            with _located(text, " No text was analysed: all are checked first."):
-                is_chat = bool(text.messages)
-                whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
-                self.checkpoint.tokenize(whole, None if targets else text.pair, self.truncate, rendered=is_chat)
-        for number, text in enumerate(texts):
-            tell(progress, "texts", number, len(texts))
-            with _located(text):
-                chat = Chat(text.messages) if text.messages else None
-                pair, target = (None, text.pair) if targets else (text.pair, None)
-                analysis = self.read(text.text, pair, target, None, chat=chat)
-            yield analysis
-        tell(progress, "texts", len(texts), len(texts))
+
+        def check(text: Text) -> tuple[str, str | None, Tokens | None]:
+            if text.ids:
+                return self.checkpoint.documents({"input_ids": text.ids})[0]
+            is_chat = bool(text.messages)
+            whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
+            self.checkpoint.tokenize(whole, None if targets else text.pair, self.truncate, rendered=is_chat)
+            return text.text, text.pair, None
+
+        def measure(text: Text, read: tuple[str, str | None, Tokens | None]) -> Analysis:
+            words, pair, tokens = read
+            chat = Chat(text.messages) if text.messages else None
+            pair, target = (None, pair) if targets else (pair, None)
+            return self.read(words, pair, target, None, tokens, chat)
+
+        return measure_each(texts, check, measure, progress)
 
     def read(
         self,
@@ -437,33 +440,6 @@ class Reader:
             raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
         spans += others
         return SpanLayout(tuple(spans), len(tokens), first_new, tokens.sinks) if spans else None
-
-
-def listed(texts: object) -> list[Text]:
-    """A list of texts, numbered.
-
-    Raises:
-        UsageError: no list, or an empty one.
-        TextError: one of them is no string.
-    """
-    numbered = list[Text]()
-    for number, text in enumerate(as_list(texts)):
-        if not isinstance(text, str | Text):
-            raise TextError(
-                f"expected texts as strings, found {as_found(text)} as text {number + 1}; ids are given as a tokenizer "
-                'returns them, with their model: analyze({"input_ids": ids}, model).'
-            )
-        numbered.append(text if isinstance(text, Text) else Text(text, number=number))
-    return numbered
-
-
-@contextmanager
-def _located(text: Text, more: str = "") -> Iterator[None]:
-    """Let errors of a text say which it is, and ``more``."""
-    try:
-        yield
-    except (TextError, VerificationError) as error:
-        raise type(error)(f"{text.place or f'text {text.number + 1} of the list'}: {error}{more}") from error
 
 
 def check_parser(parser: str | None, syntax: bool) -> None:

@@ -19,7 +19,8 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.models.sound import COLUMNS
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.texts.batches import EncodedText, SampledAttention, collate, encode
+from attnviz.run.corpus import SampledAttention
+from attnviz.texts.batches import EncodedText, collate, encode
 from attnviz.texts.reading import Text
 from attnviz.version import __version__
 

@@ -9,47 +9,45 @@ and its corrupt output in the clean run (noising) the mirrored one
     (m patched - m clean) / (m corrupt - m clean),       1: it does as much harm as the whole corrupt prompt
 
 (Meng et al. 2022, Wang et al. 2022; Heimersheim & Nanda 2024). Of several pairs m is the mean over them. KL is the
-divergence of the clean run's prediction from another one, so that m clean is 0.
+divergence of the clean run's prediction from another one, so that m clean is 0. Instead of heads' outputs it may be
+their queries, keys or values, or what a whole layer reads or writes (:data:`attnviz.run.sites.SITES`); and instead of
+all tokens at once each position alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import torch
-from torch import Tensor
 
-from attnviz.commands.ablate.effects import BatchMetrics, PassVerifier, SampleVerification, resumed_passes
-from attnviz.commands.ablate.inputs import InputBatch, ModelInput, Tell, input_batches
 from attnviz.commands.patch.pairs import (
     DIFFERENCE,
     KL,
     UNITS,
     PairedInputs,
     PairFile,
-    PairSamples,
     metric_named,
+    pair_samples,
     paired_inputs,
-    partners,
     read_pairs,
 )
+from attnviz.commands.patch.patched import HEAD, KV_HEAD, Part, PatchedPasses, kind_of_parts, parts_of
 from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import excludes_zero
-from attnviz.measures.paths import FROZEN, Receiver, along_paths, receiver_named
+from attnviz.measures.intervals import TextSamples, excludes_zero
+from attnviz.measures.paths import FROZEN, receiver_named
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.models.head_ids import HeadId, head_named, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.result import Result
 from attnviz.progress import Progress
-from attnviz.run.edit import KeptPass, Replacement, run_and_keep, run_model, running
-from attnviz.texts.batches import collate
+from attnviz.run.passes import SampleVerification
 from attnviz.texts.tables import PromptPair
-from attnviz.wording import amount, counted
+from attnviz.wording import amount, counted, visible
 
 DENOISE, NOISE = PATCH_DIRECTIONS
 
@@ -59,19 +57,28 @@ _LEAST = 1e-3
 
 @dataclass(frozen=True)
 class PatchEffect:
-    """Effect of patching one head.
+    """Effect of patching one head, or another part of a layer, perhaps at one position.
 
-    Intervals are at 0.05 over all patched heads together (:mod:`attnviz.measures.intervals`); None where there are too
-    few pairs, or too few that have an effect of the head, or the corrupt prompts are no worse (:attr:`Patching.worse`).
+    Intervals are at 0.05 over all that was patched together (:mod:`attnviz.measures.intervals`); None where there are
+    too few pairs, or too few that have an effect, or the corrupt prompts are no worse (:attr:`Patching.worse`).
     """
 
-    id: HeadId
+    layer: int
+    head: int | None  # or KV head; None for the whole layer
+    position: int | None  # in the clean prompt; None for all that are patched
+    token: str | None  # there, in the clean prompt; None for all, and where prompts differ
     rank: int  # 1 for the effect furthest from 0
     effect: float  # share of the difference between both prompts; see the module
     interval: Interval | None
     unrelated: float | None  # of patching from another pair's prompt, over the pairs that have one of as many tokens
     above_unrelated: Interval | None  # of the effect less the unrelated one, over the same pairs
     repair: SelfRepair | None = None  # what later heads and networks make good; None where it was not asked for
+
+    @property
+    def id(self) -> HeadId:
+        """The head; of no use for other parts."""
+        assert self.head is not None
+        return HeadId(self.layer, self.head)
 
     @property
     def excludes_zero(self) -> bool:
@@ -88,7 +95,7 @@ class PatchEffect:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Patching(Result):
-    """Result of :func:`patch`: heads ranked by the effect of patching them."""
+    """Result of :func:`patch`: heads, or other parts of layers, ranked by the effect of patching them."""
 
     command: ClassVar[str] = "patch"
 
@@ -101,7 +108,33 @@ class Patching(Result):
     worse: Interval | None  # at 0.05, of how much worse the metric is after the corrupt prompts; None for few pairs
     n_unrelated: int  # pairs with another one of as many tokens
     verified: SampleVerification
-    heads: tuple[PatchEffect, ...]  # that were patched, the effect furthest from 0 first
+    effects: tuple[PatchEffect, ...]  # of all that was patched, that furthest from 0 first
+
+    @property
+    def site(self) -> str:
+        return str(self.options["site"])
+
+    @property
+    def kind(self) -> str:
+        """What was patched of each layer: ``head``, ``KV head``, or the ``layer`` itself."""
+        return kind_of_parts(self.checkpoint, self.site)
+
+    @property
+    def by_position(self) -> bool:
+        return self.options["by"] is not None
+
+    @property
+    def heads(self) -> tuple[PatchEffect, ...]:
+        """The effects, where each is of a head at all that is patched; else empty."""
+        return self.effects if self.kind == HEAD and not self.by_position else ()
+
+    def name(self, effect: PatchEffect) -> str:
+        """What was patched, in words: ``L2H1``, ``KV head 1 of L2``, ``L2``, with its position ``L2 at #5 (cat)``."""
+        layer = HeadId(effect.layer, 0).layer_name
+        name = {HEAD: f"{layer}H{effect.head}", KV_HEAD: f"KV head {effect.head} of {layer}"}.get(self.kind, layer)
+        if effect.position is None:
+            return name
+        return f"{name} at #{effect.position}" + (f" ({visible(effect.token)})" if effect.token else "")
 
     @property
     def n_different(self) -> int:
@@ -131,12 +164,18 @@ class Patching(Result):
 
     @property
     def in_words(self) -> str:
-        most = self.heads[0]
+        most = self.effects[0]
         return (
-            f"({self.options['direction']}) of {self.checkpoint.short_name}: "
-            f"{counted(len(self.heads), 'head')} on {counted(len(self.pairs), 'pair')}, {most.id} first "
-            f"({most.effect:.3g})"
+            f"({self.options['direction']}) of {self.checkpoint.short_name}: {self.patched_in_words} on "
+            f"{counted(len(self.pairs), 'pair')}, {self.name(most)} first ({most.effect:.3g})"
         )
+
+    @property
+    def patched_in_words(self) -> str:
+        """How many parts, and positions: ``16 heads at 7 positions``."""
+        n_positions = len({effect.position for effect in self.effects})
+        parts = counted(len(self.effects) // n_positions, self.kind)
+        return f"{parts} at {counted(n_positions, 'position')}" if self.by_position else parts
 
 
 @checked
@@ -149,6 +188,8 @@ def patch(
     foil: str | int | None = None,
     label: str | int | None = None,
     direction: str = DENOISE,
+    site: str = "z",
+    by: str | None = None,
     at: str | int | Sequence[str | int] = (),
     spans: str | Sequence[str] = (),
     metric: str | None = None,
@@ -163,15 +204,16 @@ def patch(
     progress: Progress | None = None,
     **opening: Unpack[ModelOptions],
 ) -> Patching:
-    """Take every head's output, one head at a time, from the run of another prompt, and measure what that changes.
+    """Take every head's output, or another site, part by part, from the run of another prompt, and measure the change.
 
     >>> attnviz.patch("one two one", "tiny-gpt2", corrupt="one two two", answer=" two").heads[0]  # doctest: +SKIP
 
-    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs. ``at`` names
-    tokens of the clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both
-    prompts, ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of
-    the corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or
-    ``kl`` (without). ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
+    Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs. ``site`` is a
+    name of :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the
+    clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both prompts,
+    ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the
+    corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or ``kl``
+    (without). ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
     ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called for the pairs done.
 
     Raises:
@@ -182,6 +224,8 @@ def patch(
     tokens = [at] if isinstance(at, str | int) else list(at)
     options: dict[str, Any] = {
         "direction": direction,
+        "site": site,
+        "by": by,
         "at": tokens,
         "spans": [spans] if isinstance(spans, str) else list(spans),
         "metric": metric,
@@ -201,13 +245,17 @@ def patch(
     _check_together(options, file)
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
     path = None
-    heads = select_heads(options["select"], checkpoint.kinds)
     if receiver is not None:
         path = receiver_named(receiver, checkpoint)
-        heads = path.senders(checkpoint, options["sender"])
+        parts = [Part(*head) for head in path.senders(checkpoint, options["sender"])]
         options |= {"receiver": str(path), "networks": networks or FROZEN}
+    else:
+        parts = parts_of(checkpoint, site, options["select"])
     repairs = MeanRepairs(checkpoint, len(pairs)) if self_repair else None
-    inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens, options["spans"])
+    inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens, options["spans"], each=by is not None)
+    places = _places(checkpoint, pairs, inputs) if by is not None else []
+    if places:
+        parts = [part._replace(place=place) for part in parts for place in range(len(places))]
     with torch.inference_mode(mode=False):
         passes = PatchedPasses(
             checkpoint=checkpoint,
@@ -217,24 +265,24 @@ def patch(
             path=path,
             repairs=repairs,
             networks=networks or FROZEN,
+            site=site,
         )
-        passes.measure_prompts(batch_size)
-        clean_metric, corrupt_metric = passes.metric_of_prompts()
-        difference = abs(corrupt_metric - clean_metric)
-        least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
-        if difference < least:
-            name = options["metric"].replace("_", " ")
-            unit = UNITS[options["metric"]]
-            given = "--answer and --foil" if file is None else "columns answer and foil"
-            other = f", or another metric: {given} measure a difference of logits"
-            raise UsageError(
-                f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)} {unit} on the clean and "
-                f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)} {unit}, and "
-                f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
-                f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
-            )
-        passes.run(heads, batch_size, partial(tell, "patching"))
-    samples = PairSamples.of(inputs, seed)
+        passes.run(parts, batch_size, partial(tell, "patching"))
+    clean_metric, corrupt_metric = passes.metric_of_prompts()
+    difference = abs(corrupt_metric - clean_metric)
+    least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
+    if difference < least:
+        name = options["metric"].replace("_", " ")
+        unit = UNITS[options["metric"]]
+        given = "--answer and --foil" if file is None else "columns answer and foil"
+        other = f", or another metric: {given} measure a difference of logits"
+        raise UsageError(
+            f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)} {unit} on the clean and "
+            f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)} {unit}, and "
+            f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
+            f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
+        )
+    samples = pair_samples(inputs, seed)
     worse = passes.worse(samples)
     return Patching(
         checkpoint=checkpoint,
@@ -245,24 +293,75 @@ def patch(
         corrupt=corrupt_metric,
         worse=worse,
         n_unrelated=int(passes.has_partner.sum()),
-        verified=passes.verifier.verified,
-        heads=passes.ranked(heads, samples, is_worse=worse is not None and worse[0] > 0),
+        verified=passes.unchanged.verified,
+        effects=_ranked(passes, parts, places, samples, is_worse=worse is not None and worse[0] > 0),
     )
+
+
+def _places(checkpoint: Checkpoint, pairs: Sequence[PromptPair], inputs: PairedInputs) -> list[tuple[int, str | None]]:
+    """The positions that are patched one by one, in the clean prompts, with their token; None where these differ."""
+    labels = [checkpoint.tokenize(pair.clean).labels for pair in pairs]
+    tokens = [{of_pair[position] for of_pair in labels} for position in inputs.positions[0][0]]
+    return [
+        (position, of_all.pop() if len(of_all) == 1 else None)
+        for position, of_all in zip(inputs.positions[0][0], tokens, strict=True)
+    ]
+
+
+def _ranked(
+    passes: PatchedPasses,
+    parts: Sequence[Part],
+    places: Sequence[tuple[int, str | None]],
+    samples: TextSamples,
+    is_worse: bool,
+) -> tuple[PatchEffect, ...]:
+    """The effects of all parts, that furthest from 0 first; with intervals where the metric ``is_worse``."""
+    difference, (moved, unrelated) = passes.corrupt_change[:, None], passes.moved
+    partner = passes.has_partner[:, None].double()
+    effects = samples.ratios(moved, difference)
+    above = samples.ratios((moved - unrelated) * partner, difference * partner)
+    of_others = (unrelated * partner).sum(0) / (difference * partner).sum()
+    repairs = {} if passes.repairs is None else passes.repairs.by_head(float(difference.mean()), samples)
+    ranked = []
+    order = sorted(range(len(parts)), key=lambda at: (-abs(float(effects.estimates[at])), at))
+    for rank, at in enumerate(order, start=1):
+        layer, head, place = parts[at]
+        position, token = (None, None) if place is None else places[place]
+        effect = PatchEffect(
+            layer=layer,
+            head=head,
+            position=position,
+            token=token,
+            rank=rank,
+            effect=float(effects.estimates[at]),
+            interval=effects.interval(at) if is_worse else None,
+            unrelated=float(of_others[at]) if passes.has_partner.any() else None,
+            above_unrelated=above.interval(at) if is_worse else None,
+            repair=None if head is None else repairs.get(HeadId(layer, head)),
+        )
+        ranked.append(effect)
+    return tuple(ranked)
 
 
 def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
     """Raise UsageError for what spans, paths and self-repair cannot be given with, and for a path without its end."""
-    beside_spans = {
+    given = {
         "a table of pairs": file is not None,
         "--at (at=...)": options["at"],
         "--to (receiver=...)": options["receiver"],
         "--self-repair (self_repair=True)": options["self_repair"],
     }
-    beside = [name for name, given in beside_spans.items() if given]
+    of_heads = [name for name, is_given in given.items() if is_given and ("--to" in name or "--self-repair" in name)]
+    beside = [name for name, is_given in given.items() if is_given]
     if options["spans"] and beside:
         raise UsageError(
-            "--span (spans=...) is of two prompts, whose heads are patched for all that read them; expected it without "
+            "--span (spans=...) is of two prompts, patched for all that reads them; expected it without "
             f"{' and '.join(beside)}."
+        )
+    if of_heads and (options["site"] != "z" or options["by"] is not None):
+        raise UsageError(
+            f"{' and '.join(of_heads)} is of what heads write at all tokens that are patched: expected it without "
+            "--site (site=...) and --by position (by=...)."
         )
     end = "name its end, too: --to L2H1.k (receiver=...)"
     if options["receiver"] is None:
@@ -278,149 +377,4 @@ def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
         raise UsageError(
             "--self-repair divides a difference of logits among heads; expected --answer and --foil, and no other "
             f"--metric, found the metric {options['metric']}."
-        )
-
-
-class PatchedPasses:
-    """Passes over both prompts of each pair, and passes of one with heads of the other."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        inputs: PairedInputs,
-        metric: str,
-        denoises: bool,
-        path: Receiver | None,
-        repairs: MeanRepairs | None = None,
-        unrelated: bool = True,
-        networks: str = FROZEN,
-    ) -> None:
-        self._checkpoint, self._inputs, self._denoises = checkpoint, inputs, denoises
-        self._path, self._repairs, self._networks = path, repairs, networks
-        self.verifier = PassVerifier(checkpoint)  # of a sample of both prompts' passes
-        self._metric = metric
-        self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
-        self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
-        # whether a pair has an unrelated one, [n_pairs]
-        self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
-        # the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer
-        self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
-        self._corrupt_change = torch.zeros_like(self.clean)
-        self._weights = [torch.ones(len(clean.item), 1, dtype=torch.float64) for clean in inputs.clean]
-
-    def run(self, heads: Sequence[HeadId], batch_size: int, tell: Tell) -> None:
-        """Patch every head alone in all pairs, whose prompts were measured.
-
-        ``changes`` are then those of the metric from the clean run's, by patching from the own pair, and another,
-        [2, n_heads, n_pairs]; their sign cancels in effects.
-        """
-        n_pairs = len(self._into)
-        done = 0
-        self.changes = torch.zeros(2, len(heads), n_pairs, dtype=torch.float64)
-        tell(done, n_pairs)
-        with running(self._checkpoint):
-            for number, into in enumerate(input_batches(self._checkpoint, self._into, batch_size)):
-                pairs = [text.text for text in into.inputs]
-                source = self._batch([self._from[pair] for pair in pairs])
-                sampled = self.verifier.is_sampled(number)
-                kept_into, kept_source = self._run(into, sampled, resumed=True), self._run(source, sampled)
-                clean, corrupt = (kept_source, kept_into) if self._denoises else (kept_into, kept_source)
-                inputs = source if self._denoises else into
-                metrics = BatchMetrics(self._checkpoint, inputs, clean.final, self._weights)
-                donors = [kept_source]
-                if self.has_partner[pairs].any():
-                    others = [self._from[self._partners[pair]] for pair in pairs]
-                    donors.append(self._run(self._batch(others), sampled=False))
-                mask = self._mask(pairs, into)
-                for at, donor in enumerate(donors):
-                    for some, final in self._patched(heads, into, kept_into, donor, mask):
-                        rows = torch.tensor(some)[:, None]
-                        self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into)[:, :, 0, 0]
-                if self._repairs is not None:
-                    self._repairs.add(inputs, clean, corrupt, heads, mask)
-                done += len(pairs)
-                tell(done, n_pairs)
-
-    def measure_prompts(self, batch_size: int) -> None:
-        """The metric after both prompts of all pairs."""
-        with running(self._checkpoint):
-            for inputs in input_batches(self._checkpoint, self._into, batch_size):
-                pairs = [text.text for text in inputs.inputs]
-                clean = self._batch([self._inputs.clean[pair] for pair in pairs])
-                corrupt = self._batch([self._inputs.corrupt[pair] for pair in pairs])
-                final = run_model(self._checkpoint, clean.batch.inputs)
-                metrics = BatchMetrics(self._checkpoint, clean, final, self._weights)
-                if self._metric != KL and metrics.clean is not None:
-                    self.clean[pairs] = metrics.clean[0]
-                final = run_model(self._checkpoint, corrupt.batch.inputs)
-                self._corrupt_change[pairs] = metrics.changes(final, corrupt)[0, :, 0, 0]
-
-    def _patched(
-        self, heads: Sequence[HeadId], into: InputBatch, kept: KeptPass, donor: KeptPass, mask: Tensor | None
-    ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield numbers of heads and final states with each patched, [n_heads * rows, n, d_model]."""
-        if self._path is not None:
-            return along_paths(self._checkpoint, kept, donor, self._path, heads, mask, self._networks)
-        values = donor.o_proj
-        if self._inputs.positions:  # what the donor's heads give, at the tokens of the other run where it is patched
-            values = {layer: torch.zeros_like(of_layer) for layer, of_layer in kept.o_proj.items()}
-            for row, text in enumerate(into.inputs):
-                clean, corrupt = map(list, self._inputs.positions[text.text])
-                to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
-                for layer, of_layer in values.items():
-                    of_layer[row, to] = donor.o_proj[layer][row, source]
-        replacement = Replacement("patch", values=values, positions=mask)
-        return resumed_passes(self._checkpoint, into, kept, replacement, [frozenset([head]) for head in heads])
-
-    def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = False) -> KeptPass:
-        kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=sampled)
-        if sampled:
-            self.verifier.verify(inputs, kept, resumed)
-        return kept
-
-    def _batch(self, inputs: Sequence[ModelInput]) -> InputBatch:
-        return InputBatch(inputs, collate(self._checkpoint, [text.item for text in inputs]))
-
-    def _mask(self, pairs: Sequence[int], into: InputBatch) -> Tensor | None:
-        """Where heads are patched, [rows, n]; None for all tokens."""
-        if not self._inputs.positions:
-            return None
-        mask = torch.zeros_like(into.batch.valid)
-        for row, pair in enumerate(pairs):
-            clean, corrupt = self._inputs.positions[pair]
-            mask[row, list(corrupt if self._denoises else clean)] = True
-        return mask
-
-    def metric_of_prompts(self) -> tuple[float, float]:
-        """The metric on clean and corrupt prompts, means over pairs."""
-        sign = -1 if self._metric == DIFFERENCE else 1  # what is computed is the foil less the answer
-        clean = 0.0 if self._metric == KL else float(self.clean.mean())
-        return sign * clean, sign * (clean + float(self._corrupt_change.mean()))
-
-    def worse(self, samples: PairSamples) -> Interval | None:
-        """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
-        return samples.means(self._corrupt_change[:, None]).interval(0)
-
-    def ranked(self, heads: Sequence[HeadId], samples: PairSamples, is_worse: bool) -> tuple[PatchEffect, ...]:
-        """The effects of the heads, that furthest from 0 first; with intervals where the metric ``is_worse``."""
-        difference = self._corrupt_change[:, None]
-        changes = self.changes.transpose(1, 2)  # [2, n_pairs, n_heads]
-        moved, unrelated = difference - changes if self._denoises else changes  # how far towards the other prompt's
-        partner = self.has_partner[:, None].double()
-        effects = samples.ratios(moved, difference)
-        above = samples.ratios((moved - unrelated) * partner, difference * partner)
-        of_others = (unrelated * partner).sum(0) / (difference * partner).sum()
-        repairs = {} if self._repairs is None else self._repairs.by_head(float(difference.mean()), samples)
-        order = sorted(range(len(heads)), key=lambda at: (-abs(float(effects.estimates[at])), heads[at]))
-        return tuple(
-            PatchEffect(
-                id=heads[at],
-                rank=rank,
-                effect=float(effects.estimates[at]),
-                interval=effects.interval(at) if is_worse else None,
-                unrelated=float(of_others[at]) if self.has_partner.any() else None,
-                above_unrelated=above.interval(at) if is_worse else None,
-                repair=repairs.get(heads[at]),
-            )
-            for rank, at in enumerate(order, start=1)
         )

@@ -7,29 +7,19 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from attnviz.commands.ablate.inputs import (
-    METRICS,
-    STATES,
-    ModelInput,
-    answer_position,
-    naming_row,
-    prediction_kind,
-    source_kind,
-)
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
-from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.direct_effects import named_ids
-from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
+from attnviz.measures.intervals import TextSamples
+from attnviz.measures.predictions import METRICS, STATES, answer_position, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.options import PATCH_METRICS
+from attnviz.run.passes import ModelInput
 from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.reading import Text, unread_columns
-from attnviz.texts.tables import TABLES, PromptPair, is_table_folder, open_pairs, table_files
+from attnviz.texts.lines import naming_row
+from attnviz.texts.reading import Text, source_kind, unread_columns
+from attnviz.texts.tables import TABLES, PromptPair, Rows, is_table_folder, open_pairs, table_files
 from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -42,7 +32,7 @@ class PairedInputs(NamedTuple):
 
     clean: list[ModelInput]
     corrupt: list[ModelInput]
-    # by pair, the tokens of clean and corrupt prompt at which heads are patched, in order; empty for all
+    # by pair, the tokens of clean and corrupt prompt that are patched, in order; empty for all, not one by one
     positions: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -87,7 +77,7 @@ def read_pairs(
         )
     if path.suffix.lower() not in TABLES and not is_table_folder(path):
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
-    table = open_pairs(path)
+    table = open_pairs(Rows(path))
     sha256 = hashlib.sha256(b"".join(file.read_bytes() for file in table_files(path))).hexdigest()
     return list(islice(table.pairs(), limit)), PairFile(path, sha256, tuple(unread_columns([table])))
 
@@ -108,10 +98,16 @@ def metric_named(metric: str | None, pair: PromptPair) -> str:
 
 
 def paired_inputs(
-    checkpoint: Checkpoint, pairs: Sequence[PromptPair], metric: str, at: Sequence[str | int], spans: Sequence[str] = ()
+    checkpoint: Checkpoint,
+    pairs: Sequence[PromptPair],
+    metric: str,
+    at: Sequence[str | int] = (),
+    spans: Sequence[str] = (),
+    each: bool = False,
 ) -> PairedInputs:
     """Tokenize the pairs; ``at`` names tokens of the clean prompt, ``spans`` stretches of both prompts of one pair.
 
+    ``each`` of these, or of all tokens, is patched alone: they must be at the same positions in all pairs.
     ArchitectureError or UsageError where the model predicts nothing, or has no such token or class; TextError or
     CorpusError where two prompts do not align, are too long, or lack the mask or a token of ``at``.
     """
@@ -152,6 +148,18 @@ def paired_inputs(
                 tokens = merge_subwords(checkpoint.tokenize(pair.clean), words=False)
                 positions = tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
                 inputs.positions.append((positions, positions))
+            if each and not at and not spans:
+                inputs.positions.append((tuple(range(len(clean))), tuple(range(len(clean)))))
+    places = sorted(set(inputs.positions), key=lambda both: len(both[0]))
+    if each and len(places) > 1:
+        where = "prompts of as many tokens"
+        found = f"{len(places[0][0])} and {len(places[-1][0])}"
+        if at:
+            where, found = "the tokens of --at (at=...) at the same positions of all prompts", "others"
+        raise UsageError(
+            f"--by position (by=...) is a mean over pairs at each position: expected {where}, found {found}; leave it "
+            "out, or give one pair."
+        )
     return inputs
 
 
@@ -226,33 +234,11 @@ def partners(donors: Sequence[ModelInput]) -> list[int]:
     return others
 
 
-class PairSamples(NamedTuple):
+def pair_samples(inputs: PairedInputs, seed: int) -> TextSamples:
     """Bootstrap samples of pairs. Copies of a pair say nothing new: they are drawn together, and count once."""
-
-    weights: Tensor  # of different pairs, the first row as measured, [1 + n_samples, n_different]
-    different: Tensor  # for each pair its number among the different ones, [n_pairs]
-
-    @classmethod
-    def of(cls, inputs: PairedInputs, seed: int) -> "PairSamples":
-        """Draw samples."""
-        first: dict[object, int] = {}  # the number of the first pair of each kind
-        pairs = [
-            (clean.item.ids, corrupt.item.ids, clean.labels, clean.foils)
-            for clean, corrupt in zip(inputs.clean, inputs.corrupt, strict=True)
-        ]
-        for number, pair in enumerate(pairs):
-            first.setdefault(pair, number)
-        place = {pair: at for at, pair in enumerate(first)}
-        return cls(text_weights(seed, [*first.values()], SAMPLES), torch.tensor([place[pair] for pair in pairs]))
-
-    def ratios(self, numerators: Tensor, denominators: Tensor) -> Simultaneous:
-        """Ratios of sums over pairs, from numbers of each pair: [n_pairs, n_heads], and [n_pairs, 1] below."""
-        above, below = (
-            torch.zeros(self.weights.shape[1], side.shape[1], dtype=torch.float64).index_add_(0, self.different, side)
-            for side in (numerators, denominators)
-        )
-        return of_ratios(above, below, self.weights)
-
-    def means(self, values: Tensor) -> Simultaneous:
-        """Means over pairs, of [n_pairs, n_heads]."""
-        return self.ratios(values, torch.ones(len(values), 1, dtype=torch.float64))
+    first: dict[object, int] = {}  # the number of the first pair of each kind
+    numbers = [
+        first.setdefault((clean.item.ids, corrupt.item.ids, clean.labels, clean.foils), number)
+        for number, (clean, corrupt) in enumerate(zip(inputs.clean, inputs.corrupt, strict=True))
+    ]
+    return TextSamples(seed, numbers)

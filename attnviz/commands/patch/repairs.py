@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import InputBatch
-from attnviz.commands.patch.pairs import PairSamples
 from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import TextSamples
 from attnviz.measures.self_repair import self_repairs, why_no_repair
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.edit import KeptPass
+from attnviz.run.passes import InputBatch
 from attnviz.run.stream import Source, source_name
 from attnviz.wording import rounded, signed
 
@@ -75,7 +75,7 @@ class MeanRepairs:
             for source, change in repair.changes.items():
                 changes[source] += float(change.sum())
 
-    def by_head(self, difference: float, samples: PairSamples) -> dict[HeadId, SelfRepair]:
+    def by_head(self, difference: float, samples: TextSamples) -> dict[HeadId, SelfRepair]:
         """Means over all pairs, whose metric differs by a mean ``difference``."""
         effects = torch.stack([*self._effects.values()])  # [n_heads, 3, n_pairs]
         repaired = samples.means((effects[:, 0] - effects[:, 1]).T)

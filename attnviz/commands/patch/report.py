@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from attnviz.commands.ablate.report import first_lines, sample_entry
 from attnviz.commands.patch.measure import PatchEffect, Patching
 from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS, UNITS
 from attnviz.commands.patch.repairs import SelfRepair
@@ -18,6 +17,7 @@ from attnviz.present.documents import model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
+from attnviz.present.samples import first_lines, sample_entry
 from attnviz.present.tables import first_rows, notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible

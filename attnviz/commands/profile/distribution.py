@@ -1,14 +1,15 @@
 """Texts across the whole distribution of what heads attend to, not the clearest ones: a random sample, by deciles."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
-from attnviz.commands.profile.examples import drawn
 from attnviz.models.head_ids import HeadId
-from attnviz.texts.batches import EncodedText, SampledAttention, batches
+from attnviz.run.corpus import SampledAttention
+from attnviz.texts.batches import Batch, EncodedText
 
 DECILES = 10
 _TEXTS, _TOKENS = 100, 4_000  # most texts of each corpus; and about how many tokens of all of them, which bounds memory
@@ -35,18 +36,22 @@ class TextWeights:
 
 def sampled_weights(run: CorpusRun) -> list[TextWeights]:
     """Read a random sample of the texts once more, and keep the largest weights of all heads."""
-    settings, texts, largest = run.settings, list[TextWeights](), list[tuple[Tensor, Tensor]]()
-    attention = SampledAttention(settings.checkpoint, settings.seed)
-    for number, corpus in enumerate(settings.corpora):
-        sample = filter(None, map(run.prepared, drawn(settings, number, _TEXTS)))
-        for batch in batches(settings.checkpoint, sample, settings.batch_size, lambda *_: None):
-            if sum(len(text.item) for text in texts) > _TOKENS:
-                break
-            largest.clear()
-            attention.run(batch, lambda _, pattern: largest.append(pattern.topk(min(_KEYS, pattern.shape[-1]))))
-            weights, keys = (torch.stack(parts, 1).cpu() for parts in zip(*largest, strict=True))
-            for at, item in enumerate(batch.items):
-                own = at, slice(None), slice(None), slice(len(item))
-                own_keys = keys[own].clamp(max=len(item) - 1)  # a short text has fewer: others have no weight
-                texts.append(TextWeights(corpus.path.name, item, weights[own].clone(), own_keys))
+    loop, texts = run.loop, list[TextWeights]()
+    attention = SampledAttention(loop.checkpoint, loop.seed)
+
+    def keep(corpus: str, batch: Batch) -> None:
+        if sum(len(text.item) for text in texts) > _TOKENS:
+            return
+        largest = list[tuple[Tensor, Tensor]]()
+        attention.run(batch, lambda _, pattern: largest.append(pattern.topk(min(_KEYS, pattern.shape[-1]))))
+        weights, keys = (torch.stack(parts, 1).cpu() for parts in zip(*largest, strict=True))
+        for at, item in enumerate(batch.items):
+            own = at, slice(None), slice(None), slice(len(item))
+            own_keys = keys[own].clamp(max=len(item) - 1)  # a short text has fewer: others have no weight
+            texts.append(TextWeights(corpus, item, weights[own].clone(), own_keys))
+
+    for number, corpus in enumerate(loop.corpora):
+        sample = loop.sample(number, _TEXTS)
+        name = corpus.path.name
+        loop.over(filter(None, map(run.prepared, sample)), partial(keep, name), f"{name}, deciles", len(sample))
     return texts

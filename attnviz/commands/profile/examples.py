@@ -8,12 +8,10 @@ token at which it is quiet. Hits are ranked by their weight (of ``broad`` the le
 key, one a text each.
 """
 
-import random
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from heapq import nsmallest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,9 +29,8 @@ from attnviz.models.head_ids import HeadId
 from attnviz.profiles.examples import Example, RoleExamples, Unit
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.reference.attention import entropy
-from attnviz.texts.batches import Batch, EncodedText, SampledAttention, batches
-from attnviz.texts.reading import Text, read_texts
-from attnviz.texts.runs import RunSettings
+from attnviz.run.corpus import SampledAttention
+from attnviz.texts.batches import Batch, EncodedText
 
 SAMPLED_TEXTS = 500  # most texts of each corpus searched for examples: as many as an untrained copy is measured on
 
@@ -52,29 +49,15 @@ def find_examples(run: CorpusRun, roles: Sequence[Role], n: int) -> tuple[RoleEx
             best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
     shown = [role for role in roles if n and (role.holds or role is best.get(role.id))]
     shown.sort(key=attrgetter("id"))
-    settings = run.settings
-    search = _Search(run, shown, n)
-    attention = SampledAttention(settings.checkpoint, settings.seed)
-    for number, corpus in enumerate(settings.corpora):
-        wanted = any((role.role == "coreference") == (corpus.kind == "gap") for role in shown)
-        sample = drawn(settings, number, SAMPLED_TEXTS) if wanted else []
-        done = 0
-        texts = (text for text in map(run.prepared, sample) if text is not None)
-        for batch in batches(settings.checkpoint, texts, settings.batch_size, lambda *_: None):
-            search.look(attention, number, batch)
-            done += len(batch.items)
-            settings.progress(f"{corpus.path.name}, examples", done, len(sample))
+    loop, search = run.loop, _Search(run, shown, n)
+    attention = SampledAttention(loop.checkpoint, loop.seed)
+    for number, corpus in enumerate(loop.corpora):
+        if any((role.role == "coreference") == (corpus.kind == "gap") for role in shown):
+            sample = loop.sample(number, SAMPLED_TEXTS)
+            texts = filter(None, map(run.prepared, sample))
+            look = partial(search.look, attention, number)
+            loop.over(texts, look, f"{corpus.path.name}, examples", len(sample))
     return search.examples()
-
-
-def drawn(settings: RunSettings, number: int, most: int) -> list[Text]:
-    """A random sample of a corpus, ``most`` texts at most, in their order."""
-
-    def priority(text: Text) -> float:
-        return random.Random(f"{settings.seed}:{number}:{text.number}").random()  # noqa: S311 - a sample, not a secret
-
-    texts = read_texts(settings.corpora[number], settings.limit)
-    return sorted(nsmallest(most, texts, key=priority), key=attrgetter("number"))
 
 
 class TopExamples:
@@ -166,7 +149,7 @@ class _Search:
         for role in roles:
             kept = TopExamples(n + _SPARE), TopExamples(n + _SPARE)
             self._kept.setdefault((role.role, role.direction), {})[role.id] = kept
-        self._token_name = cache(run.settings.checkpoint.tokenizer.convert_ids_to_tokens)
+        self._token_name = cache(run.loop.checkpoint.tokenizer.convert_ids_to_tokens)
 
     def examples(self) -> tuple[RoleExamples, ...]:
         """Examples of every role that has any."""
@@ -179,7 +162,7 @@ class _Search:
     def look(self, attention: SampledAttention, corpus: int, batch: Batch) -> None:
         """Run a batch of a corpus, and keep its examples that are among the best."""
         members: Spans
-        if self._run.settings.corpora[corpus].kind == "gap":
+        if self._run.loop.corpora[corpus].kind == "gap":
             members, instances = [item.members for item in batch.items], self._of_names(batch)
         else:
             words = RelatedWords.of_batch(batch)
@@ -212,7 +195,7 @@ class _Search:
 
     def _of_sentences(self, batch: Batch, words: RelatedWords) -> dict[_RoleName, _Instances]:
         sizes = torch.tensor(list(map(len, words.members)))
-        causal = self._run.settings.checkpoint.architecture.causal
+        causal = self._run.loop.checkpoint.architecture.causal
         positions = torch.arange(int(sizes.max()))
         instances = dict[_RoleName, _Instances]()
         for role, direction in self._kept:
@@ -248,7 +231,7 @@ class _Search:
                 pair, right_pair = pair[::-1], right_pair[::-1]
             has_right = gold_weight >= 0
             example = Example(
-                self._run.settings.corpora[corpus].path.name,
+                self._run.loop.corpora[corpus].path.name,
                 item.source.number,
                 item.source.text,
                 *pair,
@@ -272,7 +255,7 @@ class _Search:
 
 def _content_tokens(run: CorpusRun, batch: Batch, role: str) -> _Instances | None:
     non_sink, valid = batch.non_sink.cpu(), batch.valid.cpu()
-    keys = valid[:, None] & allowed_units(valid.shape[1], run.settings.checkpoint.architecture.causal)
+    keys = valid[:, None] & allowed_units(valid.shape[1], run.loop.checkpoint.architecture.causal)
     right = keys & ~non_sink[:, None]
     spread = role == "broad"
     if role in run.statistics.roles:

@@ -30,9 +30,10 @@ from attnviz.profiles.examples import RoleExamples
 from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.run.checks import Verification
 from attnviz.run.contributions import why_not_linear
-from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, find_parser, open_corpora
-from attnviz.texts.runs import RunSettings, open_for, read_frequencies, text_notes
+from attnviz.run.corpus import CorpusLoop, Measured, open_for
+from attnviz.run.processes import Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.frequencies import read_frequencies
+from attnviz.texts.reading import find_parser, open_corpora
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -40,16 +41,6 @@ from attnviz.wording import counted, visible
 PARTS = "", "untrained copy"  # parts of a profile's run: the model and its control
 CONTROL_TEXTS = 500  # most texts of each corpus for the untrained copy
 _OfHead = TypeVar("_OfHead", Role, RoleExamples)
-
-
-@dataclass(frozen=True)
-class CorpusCount:
-    """How much of a corpus was measured."""
-
-    corpus: Corpus
-    texts: int
-    tokens: int
-    left_out: int
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -60,7 +51,7 @@ class Profile(Result):
 
     checkpoint: Checkpoint
     weights_sha256: str | None
-    corpora: tuple[CorpusCount, ...]
+    corpora: tuple[Measured, ...]
     seed: int  # of all random numbers
     verification: Verification
     texts_verified: int
@@ -100,7 +91,7 @@ class Profile(Result):
     @checked
     def source(self, role: str = "", *more: str) -> str:
         """One line: the model, the corpora (of one role, or of ``statistics``; default all), and ``more``."""
-        kinds = {"conllu", "txt", "table", "chats"}
+        kinds = {count.corpus.kind for count in self.corpora} - {"gap"}
         if not role:
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
@@ -108,7 +99,7 @@ class Profile(Result):
         elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
-            kinds = {"conllu"} if self.gold else {"txt", "table"}
+            kinds = {"conllu"} if self.gold else kinds - {"chats"}
         read = [
             f"{visible(count.corpus.path.name)} ({counted(count.texts, 'text')}, {counted(count.tokens, 'token')})"
             for count in self.corpora
@@ -132,7 +123,7 @@ def trees_in_words(gold: bool) -> str:
 @checked
 def profile_heads(
     model: Model | None,
-    paths: Sequence[str | Path],
+    texts: Any = (),
     *,
     repeats: bool = False,
     limit: int | None = None,
@@ -151,11 +142,12 @@ def profile_heads(
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
-    Arguments are the options of ``attnviz profile --help``. ``paths`` are texts (``.txt``, a text a line; a table
-    ``.csv``, ``.tsv``, ``.jsonl``, ``.json``, ``.parquet``; a folder of the library datasets), treebanks (``.conllu``,
-    gold trees), GAP ``.tsv`` (coreference), or chats (a table with ``messages``). Of encoder-decoders the encoder is
-    measured. With ``control`` a freshly initialised copy of the model is measured, too, on at most
-    :data:`CONTROL_TEXTS` texts of each corpus: a role that is evidence passes only above it.
+    Arguments are the options of ``attnviz profile --help``. ``texts`` are files or what is in memory, as of
+    :func:`attnviz.texts.reading.open_corpora`: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``,
+    ``.json``, ``.parquet``; a folder of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv``
+    (coreference), or chats (a table with ``messages``). Of encoder-decoders the encoder is measured. With ``control`` a
+    freshly initialised copy of the model is measured, too, on at most :data:`CONTROL_TEXTS` texts of each corpus: a
+    role that is evidence passes only above it.
 
     ``unfinished`` is a file in which to keep what was measured: the next call with the same settings goes on from
     there; delete it when you have saved the profile. ``progress`` is called for each corpus with how many of its texts
@@ -168,13 +160,13 @@ def profile_heads(
         CorpusError: a corpus cannot be read.
         VerificationError: the heads do not reproduce the model.
     """
-    if not paths and not repeats:
-        raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
-    if export and not {DUO_ATTENTION: repeats, HEADVIS: paths}[export]:
-        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     process = this_process()
     columns, opening = Columns.taken(reading)
-    corpora = open_corpora(paths, columns)
+    corpora = open_corpora(texts, columns)
+    if not corpora and not repeats:
+        raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
+    if export and not {DUO_ATTENTION: repeats, HEADVIS: corpora}[export]:
+        raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     parse = find_parser(corpora, parser, syntax)
     checkpoint = open_for(process, model, opening).encoder
     of_words = [corpus.path for corpus in corpora if corpus.has_words_marked]
@@ -206,10 +198,9 @@ def profile_heads(
             "plug-ins": list(REGISTRY.plugins),
         }
         file = None if unfinished is None else own_file(part_file(unfinished, part), process)
-        settings = RunSettings(
+        loop = CorpusLoop(
             checkpoint=model,
             corpora=corpora,
-            parse=parse,
             limit=most,
             batch_size=batch_size,
             seed=seed,
@@ -217,9 +208,8 @@ def profile_heads(
             unfinished=Unfinished(file, identity),
             progress=with_suffix(part, progress),
             warn=tell,
-            frequencies=listed,
         )
-        run = CorpusRun(settings)
+        run = CorpusRun(loop, parse, listed)
         return run if run.measure(repeats=repeats) else None
 
     with joined_processes(process):
@@ -230,8 +220,9 @@ def profile_heads(
             fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), most)
     if run is None:
         return None
-    texts = sampled_weights(run) if examples or export == HEADVIS else ()
-    return replace(_profile(run, fresh, weights, repeats, examples), texts=texts, export=export)
+    sample = sampled_weights(run) if examples or export == HEADVIS else ()
+    profile = _profile(run, fresh, weights, repeats, examples, listed and listed.name)
+    return replace(profile, texts=sample, export=export)
 
 
 def refuse_list(checkpoint: Checkpoint) -> None:
@@ -273,7 +264,7 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
         return
     if run.sentences:
         yield from judged.statistic_candidates(run.statistics)
-        if run.settings.checkpoint.architecture.has_words:
+        if run.loop.checkpoint.architecture.has_words:
             yield from judged.semantic_candidates(run.meanings)
         yield from judged.writing_candidates(run.writing)
         yield from judged.rare_candidates(run.pointing)
@@ -283,32 +274,32 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     yield from judged.coreference_candidates(run.names.results())
 
 
-def _profile(run: CorpusRun, fresh: CorpusRun | None, weights: str | None, repeats: bool, examples: int) -> Profile:
-    checkpoint, settings = run.settings.checkpoint, run.settings
+def _profile(
+    run: CorpusRun, fresh: CorpusRun | None, weights: str | None, repeats: bool, examples: int, listed: str | None
+) -> Profile:
+    loop, checkpoint = run.loop, run.loop.checkpoint
+    rare = [] if listed is None else [f"Rare tokens are those of {visible(listed)}."]
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     return Profile(
         checkpoint=checkpoint,
         weights_sha256=weights,
-        corpora=tuple(
-            CorpusCount(corpus, done.texts, done.tokens, done.left_out)
-            for corpus, done in zip(settings.corpora, run.measured, strict=True)
-        ),
-        seed=settings.seed,
+        corpora=tuple(loop.measured),
+        seed=loop.seed,
         verification=run.attention.verification,
         texts_verified=run.attention.texts_verified,
         statistics=run.statistics if run.sentences else None,
         relations=tuple(replace(count, layers=checkpoint.layers) for count in run.relations.results()) or None,
         gold=run.gold,
         coreference=run.names.results(),
-        control_texts=None if fresh is None else sum(done.texts for done in fresh.measured),
+        control_texts=None if fresh is None else sum(done.texts for done in fresh.loop.measured),
         repeats=run.repeats.results() if repeats else None,
         head_distances=run.distances.results() if run.sentences else None,
         roles=_renumbered(roles, checkpoint),
         examples=_renumbered(find_examples(run, roles, examples), checkpoint),
         why_no_copying=run.writing.why_no_copying if run.sentences else "",
-        text_notes=text_notes(settings, run.measured),
+        text_notes=(*loop.text_notes(), *rare),
         chats=tuple(run.chats.results()),
-        frequencies=settings.frequencies and settings.frequencies.name,
+        frequencies=listed,
     )
 
 

@@ -1,13 +1,25 @@
-"""Measure attention rollout on one text, from verified layers."""
+"""Attention rollout: the share of each input token at each position, through all layers.
 
+Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3. Of layer l let A be the mean pattern of
+the heads, rows = queries. What a position passes on is part attention, part its own vector (the residual)::
+
+    Â_l = (1 - r) A_l + r I        r = 0.5 in the paper
+    R_0 = Â_0        R_l = Â_l R_{l-1}        [n, n], row: position at the layer's output, column: input token
+
+Rows sum to 1, and where attention is causal, so is the rollout. In a norm rollout the norm of what attention adds from
+key k to query q, ``||sum_h A_h[q, k] f_h(x_k)||`` (Kobayashi et al. 2020: a large weight on a short vector moves
+little), takes the place of the weight.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.rollout.matrices import mixed_with_identity, norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
@@ -23,8 +35,9 @@ from attnviz.run.record import block_memory
 from attnviz.run.verify import VerifiedAttention, verify_attention
 from attnviz.wording import counted
 
-# The ways to share an output token's attention among the input tokens; each is a field of InputShares.
-METHODS = ("attention", "rollout", "norm_rollout")
+METHODS = ("attention", "rollout", "norm_rollout")  # of sharing a token's attention; the first fields of InputShares
+
+_AT_ONCE = 1 << 23  # numbers in the vectors of one chunk of queries: 32 MiB in float32
 
 
 class InputShares(NamedTuple):
@@ -133,35 +146,34 @@ def rollout(
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
-    units, causal = merge_subwords(tokens, words), checkpoint.architecture.causal
-    default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
+    units = merge_subwords(tokens, words)
+    default = (len(units) - 1,) if family.causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)
     attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_chunk)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
-    weights = _rolled_out(means, units, residual, checkpoint.architecture.learned_sinks)
-    norms = _rolled_out(norm_means, units, residual, checkpoint.architecture.learned_sinks)
-    means = merge_pattern(means, units.members)
-    norm_means = merge_pattern(norm_means, units.members)
+
+    def rolled(patterns: Iterable[Tensor], learned_sinks: bool = False) -> Iterator[Tensor]:
+        return (merge_pattern(matrix, units.members) for matrix in rolled_out(patterns, residual, learned_sinks))
+
+    weights, norms = (
+        torch.stack([matrix.to(means) for matrix in rolled(patterns, family.learned_sinks)])
+        for patterns in (means, norm_means)
+    )
+    means, norm_means = (merge_pattern(patterns, units.members) for patterns in (means, norm_means))
     windows = checkpoint.windows[:n_layers]
-    uniform_by_window = {window: uniform_pattern(allowed_units(len(tokens), causal, window)) for window in set(windows)}
+    of_window = {window: uniform_pattern(allowed_units(len(tokens), family.causal, window)) for window in set(windows)}
+    uniform = (merge_pattern(of_window[window], units.members) for window in windows)
+    uniform_rollout = rolled(of_window[window] for window in windows)
     layers, sink = [], torch.tensor(units.sink)
-    rolled_uniform = rolled_out(mixed_with_identity(uniform_by_window[window], residual) for window in windows)
-    for number, (window, matrix, error) in enumerate(zip(windows, rolled_uniform, errors, strict=True)):
-        uniform = merge_pattern(uniform_by_window[window], units.members)
-        uniform_rollout = merge_pattern(matrix, units.members)
-        matrices = {
-            "attention": means[number],
-            "rollout": weights[number],
-            "norm_rollout": norms[number],
-            "uniform": uniform,
-            "uniform_rollout": uniform_rollout,
-        }
+    by_layer = enumerate(zip(means, weights, norms, uniform, uniform_rollout, strict=True))
+    for number, matrices in by_layer:
+        named = InputShares(*matrices)._asdict()
         on_sinks = {
             name: None if sink.all() else float(rows[~sink][:, sink].double().sum(1).mean())
-            for name, rows in matrices.items()
+            for name, rows in named.items()
         }
-        apart = {name: rows_apart(rows) for name, rows in matrices.items()}
-        layers.append(LayerShares(number, on_sinks, apart, error))
+        apart = {name: rows_apart(rows) for name, rows in named.items()}
+        layers.append(LayerShares(number, on_sinks, apart, errors[number]))
     return Rollout(
         text=text,
         pair=pair,
@@ -174,8 +186,8 @@ def rollout(
         norm_means=norm_means,
         weights=weights,
         norms=norms,
-        uniform=uniform,
-        uniform_rollout=uniform_rollout,
+        uniform=named["uniform"],
+        uniform_rollout=named["uniform_rollout"],
         layers=tuple(layers),
         positions=positions,
     )
@@ -206,10 +218,58 @@ def _patterns(
     return means, norms, errors
 
 
-def _rolled_out(patterns: Tensor, units: Positions, residual: float, learned_sinks: bool) -> Tensor:
-    """Roll out over tokens, then merge into units, in the patterns' dtype."""
-    mixed = (mixed_with_identity(pattern.double(), residual, learned_sinks) for pattern in patterns)
-    rolled = patterns.new_empty(len(patterns), len(units), len(units))
-    for layer, matrix in enumerate(rolled_out(mixed)):
-        rolled[layer] = merge_pattern(matrix, units.members)
-    return rolled
+def rolled_out(patterns: Iterable[Tensor], residual: float = 0.5, learned_sinks: bool = False) -> Iterator[Tensor]:
+    """Yield the rollout up to each layer, [n, n] in float64, from the pattern of each, first layer first.
+
+    ``residual`` is the share of the identity, 0-1. Rows of the patterns sum to 1 up to rounding, which is divided out;
+    with ``learned_sinks`` both sum to less: what goes nowhere carries nothing.
+    """
+
+    def mixed(pattern: Tensor) -> Tensor:
+        shares = pattern.double()
+        if not learned_sinks:
+            shares = shares / shares.sum(-1, keepdim=True)
+        return (1 - residual) * shares + residual * torch.eye(len(shares)).to(shares)
+
+    return accumulate(map(mixed, patterns), lambda rolled, layer: layer @ rolled)
+
+
+def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
+    """Norms of weighted values, heads summed, [rows, n], query by key; and the output without b_O, [rows, d_model].
+
+    ``pattern``: rows of it, [n_heads, rows, n]; ``transformed``: f_h(x_k), [n_heads, n, d_model]. A chunk of queries
+    has ``at_once`` numbers in memory, which does not grow with n².
+    """
+    n, d_model = transformed.shape[1:]
+    n_queries = pattern.shape[1]
+    weights, vectors = pattern.permute(2, 1, 0), transformed.transpose(0, 1)  # [key, query, head], [key, head, d_model]
+    norms, totals = pattern.new_empty(n_queries, n), pattern.new_empty(n_queries, d_model)
+    chunk = max(1, at_once // (n * d_model))
+    for first in range(0, n_queries, chunk):
+        queries = slice(first, first + chunk)
+        added = torch.bmm(weights[:, queries], vectors)  # [key, query, d_model]
+        norms[queries] = added.norm(dim=-1).T
+        totals[queries] = added.sum(0)
+    return norms, totals
+
+
+def norm_patterns(norms: Tensor) -> Tensor:
+    """Norms of weighted values, [n, n], query by key, as a pattern: rows sum to 1, of zeros they are the identity's."""
+    totals = norms.sum(-1, keepdim=True)
+    identity = torch.eye(len(norms)).to(norms)
+    return torch.where(totals > 0, norms / totals.clamp_min(torch.finfo(norms.dtype).tiny), identity)
+
+
+def rows_apart(matrix: Tensor) -> float | None:
+    """Mean total variation distance over all pairs of rows, which sum to 1; 0-1, None for a single row.
+
+    0 where all rows are alike, 1 where no two have a column in common. The sum over pairs is taken column by column
+    over sorted values, so that it takes no [n, n, n].
+    """
+    n = len(matrix)
+    if n < 2:
+        return None
+    ordered = matrix.double().sort(dim=0).values
+    ranks = torch.arange(n, dtype=torch.float64, device=matrix.device)[:, None]
+    over_pairs = ((2 * ranks - (n - 1)) * ordered).sum()  # of |a - b|, over all pairs and columns
+    return max(0.0, float(over_pairs) / (n * (n - 1)))

@@ -10,25 +10,15 @@ from torch import Tensor
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.models.tokens import text_at
 from attnviz.present.documents import text_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, by_name
+from attnviz.present.fields import Field, NamedTable, by_name, entry, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import error, shortened_token
 
-METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}  # display names of methods
-
 _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
 _LONGEST_LABEL = 24
-
-
-def chosen(result: Rollout) -> str:
-    """The output token whose inputs are ranked, with its positions."""
-    numbers = [f"#{position}" for position in result.positions]
-    listed = ", ".join(numbers[:_MOST_NUMBERS]) + (", …" if len(numbers) > _MOST_NUMBERS else "")
-    mean = f", mean of {len(numbers)}" if len(numbers) > 1 else ""
-    return f"“{text_at(result.units, result.positions)}” ({listed}{mean})"
 
 
 def last_layer(result: Rollout) -> str:
@@ -39,15 +29,14 @@ def last_layer(result: Rollout) -> str:
 def method_text(result: Rollout) -> str:
     """Sentence on the layers multiplied and the share of the residual."""
     share = result.residual
-    layers = f"layers 0 to {result.layer}" if result.layer else "layer 0"
-    everywhere = " in every layer" if result.layer else ""
+    layers, everywhere = (f"layers 0 to {result.layer}", " in every layer") if result.layer else ("layer 0", "")
     return f"through {layers}, {1 - share:g} attention + {share:g} identity{everywhere}"
 
 
 def spread_sentence(result: Rollout) -> str:
     """Whether rows of the rollout still differ after the last layer; '' for a single row."""
-    apart = [result.layers[-1].rows_apart[name] for name in ("rollout", "norm_rollout")]
-    known = [value for value in apart if value is not None]
+    apart = result.layers[-1].rows_apart
+    known = [apart[name] or 0.0 for name in METHODS[1:] if apart[name] is not None]
     if not known:
         return ""
     verdict = "rows have much in common"
@@ -75,9 +64,7 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
             result.attention.verification, lambda check: {"parts_error": parts.get(check.layer)}
         ),
         "from": {"text": units.labels[positions[0]], "positions": positions},
-        "layers": [
-            {"layer": layer.layer, "sink": layer.sink, "rows_apart": layer.rows_apart} for layer in result.layers
-        ],
+        "layers": [entry(plain("layer", "sink", "rows_apart"), layer) for layer in result.layers],
     }
 
 
@@ -93,7 +80,7 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
     worst = max(layer.parts_error for layer in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts if choices.verbose else "")
-    labels, noun = result.units.labels, result.units.name
+    units, positions = result.units, result.positions
 
     def ranked(name: str) -> Field[int]:
         row: Tensor = getattr(result.inputs, name)
@@ -101,26 +88,29 @@ def _tables(result: Rollout, choices: ViewOptions) -> Iterator[RenderableType]:
 
         def at_rank(rank: int) -> Text:
             position = order[rank]
-            return glued([f"{row[position]:.3f} #{position} {shortened_token(labels[position], _LONGEST_LABEL)}"])
+            return glued([f"{row[position]:.3f} #{position} {shortened_token(units.labels[position], _LONGEST_LABEL)}"])
 
-        return Field(METHOD_NAMES[name].capitalize(), at_rank)
+        return Field(name.replace("_", " ").capitalize(), at_rank)
 
-    title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}"
+    numbers = ", ".join(f"#{position}" for position in positions[:_MOST_NUMBERS])
+    numbers += ", …" if len(positions) > _MOST_NUMBERS else ""
+    numbers += f", mean of {len(positions)}" if len(positions) > 1 else ""
+    title = f"Inputs of “{text_at(units, positions)}” ({numbers}) at the output of {last_layer(result)}"
     columns = [Field[int]("Rank", lambda rank: rank + 1), *map(ranked, METHODS)]
-    ranks = range(len(labels))
-    yield first_rows(title, columns, ranks, choices.rows(9), "rollout.csv", noun=noun, order="ranked")
+    yield first_rows(title, columns, range(len(units)), choices.rows(9), "rollout.csv", noun=units.name, order="ranked")
     if not choices.verbose:
         yield notes(spread_sentence(result))
         return
-    short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
 
-    def share(title: str, summary: str, name: str) -> Field[LayerShares]:
-        return Field(f"{title}: {short[name]}", lambda layer: getattr(layer, summary)[name])
+    def shares(title: str, summary: str, **methods: str) -> Iterator[Field[LayerShares]]:
+        for method, name in methods.items():
+            yield Field(f"{title}: {name}", lambda layer, method=method: getattr(layer, summary)[method])
 
+    short = {"rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
     of_layers = [
-        Field[LayerShares]("Layer", lambda layer: layer.layer),
-        *(share("Sinks", "sink", name) for name in short),
-        *(share("Rows", "rows_apart", name) for name in short if name != "attention"),
+        Field[LayerShares]("Layer", name="layer"),
+        *shares("Sinks", "sink", attention="attention", **short),
+        *shares("Rows", "rows_apart", **short),
     ]
     yield RowTable("Layers (on sinks, and mean distance between two rows; 0–1)", of_layers, result.layers)
     yield notes(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.commands.circuits.measure import successors
 from attnviz.commands.circuits.successors import MAJORITY, SHUFFLES

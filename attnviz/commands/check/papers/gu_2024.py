@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, over_texts_evidence
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
@@ -36,7 +36,7 @@ class FirstTokenTally(TextTally):
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     def first_tokens(text: Text) -> Text | None:
-        read = rendered(text, run.checkpoint.tokenizer)
+        read = rendered(text, run.checkpoint)
         ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
         return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
+from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, interval_evidence, too_few
 from attnviz.errors import CheckpointError, CorpusError
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.measures.intervals import SAMPLES, Simultaneous, of_ratios
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.intervals import Simultaneous, TextSamples
 from attnviz.measures.patterns import COPY_SUPPRESSION
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -21,8 +21,9 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import why_not_linear, without_gradients
-from attnviz.run.sites import at_site, sites_of, taps
-from attnviz.texts.batches import SampledAttention, batch_of_ids
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.sites import Site, recording, sites_of
+from attnviz.texts.batches import batch_of_ids
 from attnviz.texts.reading import read_texts
 
 PREDICTED = 0.05  # a source token is kept where it is among this share of those that the query predicts (the paper)
@@ -69,18 +70,18 @@ class KeptSuppression:
     def see(self, ids: Sequence[int]) -> Seen:
         """Run the model on one text, verified like all others."""
         batch = batch_of_ids(self._checkpoint, [ids])
-        inputs, patterns, final = dict[tuple[int, str], Tensor](), dict[int, Tensor](), list[Tensor]()
         layer, head = self._id
+        patterns = dict[int, Tensor]()
         sites = sites_of(self._checkpoint, ["residual", "source"], [layer])
-        with taps(sites, inputs.__setitem__), at_site(self._norm_module, "input", final.append):
+        with recording(sites | {(layer, "final"): Site(self._norm_module, "input")}) as seen:
             self._attention.run(batch, patterns.__setitem__)
-        values = attention.values(upcast(inputs[layer, "source"]), self._parameters)[0, head] - self._bias
+        values = attention.values(upcast(seen[layer, "source"]), self._parameters)[0, head] - self._bias
         return Seen(
             ids=batch.inputs["input_ids"][0],
-            entered=inputs[layer, "residual"][0],
+            entered=seen[layer, "residual"][0],
             pattern=patterns[layer][0, head],
             values=upcast(values),
-            final=final[-1][0],
+            final=seen[layer, "final"][0],
         )
 
     def count(self, seen: Seen) -> None:
@@ -109,13 +110,13 @@ class KeptSuppression:
         return upcast(self._norm_module(residual)) @ self._unembedding.T
 
 
-def explained(sums: Tensor, weights: Tensor) -> Simultaneous:
+def explained(sums: Tensor, samples: TextSamples) -> Simultaneous:
     """Share of the ablation's divergence that copy suppression alone does not have.
 
-    ``sums``: [n_texts, 2], as :meth:`KeptSuppression.divergences`; ``weights``: [1 + samples, n_texts].
+    ``sums``: of each text, [n_texts, 2], as :meth:`KeptSuppression.divergences`.
     """
     ablated, kept = sums.double()[:, :, None].unbind(1)
-    return of_ratios(ablated - kept, ablated, weights)
+    return samples.ratios(ablated - kept, ablated)
 
 
 def _measured(run: PaperRun, checkpoint: Checkpoint, id: HeadId, texts: Sequence[Sequence[int]]) -> Tensor:
@@ -151,7 +152,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     if not texts:
         raise CorpusError("mcdougall-2023 found no text of two tokens.")
     n_texts, n_tokens = len(texts), sum(map(len, texts))
-    weights = text_weights(options["seed"], range(n_texts), SAMPLES)
+    samples = TextSamples(options["seed"], range(n_texts))
     shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
     heads = [HeadId.parse(name) for name in NAMED.get(shape, ())]
     if not heads:
@@ -159,10 +160,10 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         heads = [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
     for id in heads:
         trained, untrained = (_measured(run, model, id, texts) for model in run.models)
-        share = explained(trained, weights)
+        share = explained(trained, samples)
         without = float(trained[:, 0].sum())
         few = too_few(n_texts) if without > 0 else "without the head nothing changes"
-        evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, weights).estimates}
+        evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, samples).estimates}
         row = "share explained by copy suppression", share.estimates, n_texts
         yield run.claimed(*row, head=id, at_least=0.5, published="0.769 of L10H7", **evidence)
         yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)

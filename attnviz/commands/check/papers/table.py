@@ -1,5 +1,6 @@
 """What a paper's table is declared with, and what its measurement is given."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,25 +9,27 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.check.checked import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim
-from attnviz.commands.check.claims import Claim
-from attnviz.commands.profile.corpus_run import TEXTS_APART
+from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error, text_weights
-from attnviz.measures.estimates import Interval, share_evidence
-from attnviz.measures.intervals import ERROR_RATE
-from attnviz.measures.tallies import Tally, counting
+from attnviz.measures.bootstrap import ENOUGH_TEXTS, standard_error
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import of_share
+from attnviz.measures.tallies import Tally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.progress import report_once, with_suffix
-from attnviz.texts.batches import Batch, SampledAttention
-from attnviz.texts.long_runs import Process, Unfinished
+from attnviz.run.corpus import CorpusLoop
+from attnviz.texts.batches import Batch
+from attnviz.texts.frequencies import read_frequencies, token_counts
 from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
-from attnviz.texts.runs import LongRun, RunSettings, read_frequencies, token_counts
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted
+
+PROMPTS: dict[str, Any] = tomllib.loads(  # texts of our own, by paper
+    (Path(__file__).parents[3] / "data" / "paper_prompts.toml").read_text(encoding="utf-8")
+)
 
 OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
@@ -96,28 +99,22 @@ class PaperRun:
             part = PARTS[1]
             if prepared is None:
                 limit = min(CONTROL_TEXTS, limit or CONTROL_TEXTS)
-        settings = RunSettings(
+        loop = CorpusLoop(
             checkpoint=checkpoint,
             corpora=self.opened(),
-            parse=None,
             limit=limit,
             batch_size=options["batch_size"],
             seed=seed,
-            process=Process(),
-            unfinished=Unfinished(None, {}),
             progress=with_suffix(part, options["progress"]),
             warn=report_once(options["warn"]),
         )
-        attention = SampledAttention(checkpoint, seed)
 
         def count(number: int, batch: Batch) -> None:
-            numbers = [number * TEXTS_APART + item.source.number for item in batch.items]
-            with counting(tallies, batch, text_weights(seed, numbers)) as add:
-                attention.run(batch, add)
+            with counting(tallies, batch, batch_weights(seed, batch, number)) as add:
+                loop.attention.run(batch, add)
 
-        run = LongRun(settings, {}, count, prepared or (lambda text: ready(rendered(text, checkpoint.tokenizer), None)))
-        run.measure()
-        n_texts = sum(corpus.texts for corpus in run.measured)
+        loop.measure({}, count, prepared or (lambda text: ready(rendered(text, checkpoint), None)))
+        n_texts = sum(corpus.texts for corpus in loop.measured)
         if not n_texts:
             names = ", ".join(map(str, self.corpora))
             raise CorpusError(f"no text of {names} could be measured. {self.table.name} takes {self.table.data}.")
@@ -198,4 +195,4 @@ def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:
     if n_texts < MIN_TEXTS_SHARES:
         return {"few": too_few(n_texts, MIN_TEXTS_SHARES)}
     error = float(standard_error(samples[1:]))
-    return {"interval": share_evidence(float(samples[0]), 0.0, (error, error), n_texts, ERROR_RATE).interval}
+    return {"interval": of_share(float(samples[0]), error, n_texts)}

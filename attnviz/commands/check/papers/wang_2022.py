@@ -7,15 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.inputs import InputBatch, input_batches
-from attnviz.commands.check.checked import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, interval_evidence
-from attnviz.commands.patch.measure import PatchedPasses
-from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, PairSamples, paired_inputs
+from attnviz.commands.check.claims import HOLDS, CheckedClaim
+from attnviz.commands.check.papers.table import PROMPTS, PaperRun, PaperTable, interval_evidence
+from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
+from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
-from attnviz.measures.estimates import proportion_evidence
-from attnviz.measures.intervals import ERROR_RATE, Simultaneous
+from attnviz.measures.intervals import Simultaneous, of_proportion
 from attnviz.measures.paths import RUN, Receiver, why_no_paths
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
@@ -24,36 +22,25 @@ from attnviz.progress import tell
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
-from attnviz.run.sites import sites_of, taps
-from attnviz.texts.batches import SampledAttention
+from attnviz.run.corpus import SampledAttention
+from attnviz.run.passes import InputBatch, input_batches
+from attnviz.run.sites import recording, sites_of
 from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
 PAPER = "wang-2022"
 
-NAMES = (
-    "Mary John Tom James Dan Martin Michael Robert William David Richard Charles Joseph Thomas Daniel Matthew Anthony "
-    "Mark Paul Steven Andrew Kenneth George Kevin Brian Edward Jason Nicholas Eric Jonathan Scott Samuel Frank Patrick "
-    "Jack Alex Adam Anna Amy Alice Kate Emily Sarah Laura Jane Julia Elizabeth Emma Helen Peter Simon Lucy Sam Ben"
-).split()
-PLACES = "store garden station school office hospital house market".split()
-THINGS = "drink book ring letter key basket flower picture".split()
-TEMPLATES = (
-    "When {} and {} went to the {place}, {} gave a {thing} to",
-    "After {} and {} came home from the {place}, {} handed a {thing} to",
-    "While {} and {} were working at the {place}, {} wanted to give a {thing} to",
-    "Yesterday {} and {} had a lot of fun at the {place}. {} gave a {thing} to",
-    "Once {} and {} found a {thing} at the {place}. In the end {} decided to give it to",
-    "Today {} and {} had a long talk about a {thing} at the {place}. {} said something to",
-)
+NAMES, PLACES, THINGS = (PROMPTS[PAPER][words].split() for words in ("names", "places", "things"))
+TEMPLATES: list[str] = PROMPTS[PAPER]["templates"]
 
-PROMPTS = 128  # that are made (the paper: 100,000)
+MOST_PROMPTS = 128  # that are made (the paper: 100,000)
 LEAST_NAMES = 10  # names of one token that it takes
 COPIED = 0.5  # share of names that a mover copies
 AMONG = 5  # of the largest logits
 
 NAME_MOVER, NEGATIVE, S_INHIBITION = "name mover", "negative name mover", "S-inhibition"
 MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}  # heads that are named at most: as many as the paper has
+_Rows = list[CheckedClaim]
 CANDIDATES = 10  # heads that are tried for a role, those of the largest effect first
 
 
@@ -71,7 +58,8 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
     for number in range(n_prompts):
         drawn = [names[index] for index in torch.randperm(len(names), generator=generator)[:5].tolist()]
         template, place, thing = (
-            words[int(torch.randint(len(words), (), generator=generator))] for words in (TEMPLATES, PLACES, THINGS)
+            words[int(torch.randint(len(words), (), generator=generator))]
+            for words in (PROMPTS[PAPER]["templates"], PLACES, THINGS)
         )
         answer, subject, *others = drawn
         first, second = drawn[:2] if number % 2 == 0 else (subject, answer)
@@ -92,13 +80,16 @@ class IndirectObjects:
         self.falls = self.falls_to(Receiver(None, ""))  # to the logits
         shape = n, checkpoint.n_layers, checkpoint.n_heads
         # attention to the indirect object, to both mentions of the subject, and to the second
-        self.to_object, self.to_subject, self.to_second = torch.zeros(3, *shape, dtype=torch.float64)
+        self.attention = {end: torch.zeros(shape, dtype=torch.float64) for end in ("IO", "S", "S2")}
         self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
         reader = SampledAttention(checkpoint)
         streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
         for batch in input_batches(checkpoint, inputs.clean, run.options["batch_size"]):
-            with taps(streams, partial(self._keep_names, batch)):
+            with recording(streams) as seen:
                 reader.run(batch.batch, partial(self._add_attention, batch))
+            (stream,) = seen.values()
+            for row, prompt in enumerate(batch.inputs):
+                self._names[prompt.text] = stream[row, prompt.item.ids.index(prompt.labels[0])].detach()
 
     def falls_to(self, receiver: Receiver) -> Tensor:
         """By how much the logit difference falls if the path of each head to a receiver is patched.
@@ -111,8 +102,9 @@ class IndirectObjects:
         passes = PatchedPasses(
             self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
         )
-        passes.measure_prompts(batch_size)
-        passes.run(senders, batch_size, partial(tell, self._options["progress"], str(receiver)))
+        passes.run(
+            [Part(*head) for head in senders], batch_size, partial(tell, self._options["progress"], str(receiver))
+        )
         falls[: len(senders)] = passes.changes[0]
         self.differences = -passes.clean
         return falls
@@ -135,113 +127,92 @@ class IndirectObjects:
         names = torch.tensor([prompt.labels for prompt in self._inputs.clean])
         return float((logits.topk(AMONG).indices.cpu() == names).any(-1).double().mean())
 
-    def _keep_names(self, batch: InputBatch, _: tuple[int, str], value: Tensor) -> None:
-        for row, prompt in enumerate(batch.inputs):
-            self._names[prompt.text] = value[row, prompt.item.ids.index(prompt.labels[0])].detach()
-
     def _add_attention(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
         for row, prompt in enumerate(batch.inputs):
             ids = prompt.item.ids
             weights = pattern[row, :, prompt.positions[0]].double().cpu()
             subjects = [position for position, id in enumerate(ids) if id == prompt.foils[0]]
-            self.to_object[prompt.text, layer] = weights[:, ids.index(prompt.labels[0])]
-            self.to_subject[prompt.text, layer] = weights[:, subjects].sum(-1)
-            self.to_second[prompt.text, layer] = weights[:, subjects[-1]]
+            places = {"IO": [ids.index(prompt.labels[0])], "S": subjects, "S2": subjects[-1:]}
+            for end, positions in places.items():
+                self.attention[end][prompt.text, layer] = weights[:, positions].sum(-1)
 
 
-class _Rows:
-    """The rows of one run: of the model, and beside it of its untrained copy."""
+def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+    """The rows of the model, and beside it of its untrained copy."""
+    model, seed = run.checkpoint, run.options["seed"]
+    pairs = prompts(model, min(run.options["limit"] or MOST_PROMPTS, MOST_PROMPTS), seed)
+    inputs = paired_inputs(model, pairs, DIFFERENCE, ())
+    inputs = inputs._replace(positions=[(prompt.positions, prompt.positions) for prompt in inputs.clean])
+    n = len(inputs.clean)
+    whole = type(model.whole)  # its unembedding is initialised, too: its logits count here
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh: Any = whole(model.config)  # type: ignore[misc]
+    copy = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
+    trained, untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, copy))
+    samples = pair_samples(inputs, seed)
+    published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
+    named = {(head.role, head.id) for head in published}
 
-    def __init__(self, run: PaperRun) -> None:
-        model = run.checkpoint
-        seed = run.options["seed"]
-        pairs = prompts(model, min(run.options["limit"] or PROMPTS, PROMPTS), seed)
-        inputs = paired_inputs(model, pairs, DIFFERENCE, ())
-        inputs = inputs._replace(positions=[(prompt.positions, prompt.positions) for prompt in inputs.clean])
-        whole = type(model.whole)  # its unembedding is initialised, too: its logits count here
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            fresh: Any = whole(model.config)  # type: ignore[misc]
-        untrained = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
-        self._run, self._n = run, len(inputs.clean)
-        self._trained, self._untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, untrained))
-        self._samples = PairSamples.of(inputs, seed)
-        published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
-        self._published = {(head.role, head.id) for head in published}
-
-    def __iter__(self) -> Iterator[CheckedClaim]:
-        run, trained, untrained = self._run, self._trained, self._untrained
-        means = self._samples.means(trained.differences[:, None])
-        mean = untrained.differences.mean()
-        task = self._claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
-        yield task
-        share, control = (float((model.differences > 0).double().mean()) for model in (trained, untrained))
-        yield run.reported("prompts with IO above S", share, self._n, untrained=control, published="0.993")
-        if task.verdict != HOLDS:
-            yield from (run.undecided(role, "the model does not do the task") for role in MOST)
-            return
-        movers = yield from self._of_role(NAME_MOVER, trained.falls, untrained.falls)
-        yield from self._of_role(NEGATIVE, -trained.falls, -untrained.falls)
-        receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
-        if not receivers:
-            yield run.undecided(S_INHIBITION, "no name mover was found")
-            return
-        falls, control_falls = (
-            torch.stack([*map(model.falls_to, receivers)]).mean(0) for model in (trained, untrained)
-        )
-        yield from self._of_role(S_INHIBITION, falls, control_falls)
-
-    def _claimed(self, what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
+    def claimed(what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
         row |= interval_evidence(measured.interval(number), unit="prompt")
-        return self._run.claimed(what, measured.estimates[number], self._n, **row)
+        return run.claimed(what, measured.estimates[number], n, **row)
 
-    def _of_role(self, role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
+    def of_head(role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float) -> _Rows:
+        number = trained.heads.index(id)
+        share, end, other = "share of the difference", "IO", "S"
+        if role == S_INHIBITION:
+            share, end, other = "share by name movers' queries", "S2", "IO"
+        row: dict[str, Any] = {"at_least": 0.0, "untrained": control}
+        row["published"] = "named in the paper" if (role, id) in named else ""
+        rows = [claimed(f"{role}: {share}", shares, number, head=id, **row)]
+        row = {"published": {NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")}
+        row["baseline"] = trained.attention[other][:, *id].mean()
+        row["untrained"] = untrained.attention[end][:, *id].mean()
+        rows.append(claimed(f"{role}: attention to {end}", weights, number, head=id, **row))
+        if role != S_INHIBITION:
+            score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
+            row = {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95", "at_least": COPIED}
+            interval = of_proportion(score, n, len(trained.heads))
+            rows.append(run.claimed(f"{role}: copy score", score, n, head=id, interval=interval, **row))
+        return rows
+
+    def of_role(role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
         """The rows of the heads that have a role, or else of the best one; returns these heads."""
-        trained = self._trained
-        shares = self._samples.ratios(falls.T, trained.differences[:, None])
-        attended = trained.to_second if role == S_INHIBITION else trained.to_object
-        weights = self._samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
+        shares = samples.ratios(falls.T, trained.differences[:, None])
+        attended = trained.attention["S2" if role == S_INHIBITION else "IO"]
+        weights = samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
         control = float(control_falls.mean(-1).max() / trained.differences.mean().abs())
-        with_role, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
+        with_role, tried = list[HeadId](), dict[HeadId, _Rows]()
         ranked = [trained.heads[number] for number in shares.estimates.argsort(descending=True).tolist()]
         for id in ranked[:CANDIDATES]:
-            tried[id] = self._of_head(role, id, shares, weights, control)
+            tried[id] = of_head(role, id, shares, weights, control)
             if len(with_role) == MOST[role] or tried[id][0].verdict != HOLDS:
                 break
             if all(row.verdict == HOLDS for row in tried[id]):
                 with_role.append(id)
-        published = [id for id in ranked if (role, id) in self._published]
-        for id in dict.fromkeys([*(with_role or ranked[:1]), *published]):
-            yield from tried.get(id) or self._of_head(role, id, shares, weights, control)
+        shown = [*(with_role or ranked[:1]), *(id for id in ranked if (role, id) in named)]
+        for id in dict.fromkeys(shown):
+            yield from tried.get(id) or of_head(role, id, shares, weights, control)
         return with_role
 
-    def _of_head(
-        self, role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float
-    ) -> list[CheckedClaim]:
-        trained, untrained = self._trained, self._untrained
-        number = trained.heads.index(id)
-        share, end, others, of_control = "share of the difference", "IO", trained.to_subject, untrained.to_object
-        if role == S_INHIBITION:
-            share, end = "share by name movers' queries", "S2"
-            others, of_control = trained.to_object, untrained.to_second
-        named = "named in the paper" if (role, id) in self._published else ""
-        published = {NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")
-        controls = {"baseline": others[:, *id].mean(), "untrained": of_control[:, *id].mean()}
-        rows = [
-            self._claimed(
-                f"{role}: {share}", shares, number, head=id, at_least=0.0, untrained=control, published=named
-            ),
-            self._claimed(f"{role}: attention to {end}", weights, number, head=id, published=published, **controls),
-        ]
-        if role == S_INHIBITION:
-            return rows
-        score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
-        error = (score * (1 - score) / self._n) ** 0.5
-        rate = ERROR_RATE / len(trained.heads)
-        proportion = proportion_evidence(score, 0.0, (error, error), (self._n, self._n), rate)
-        evidence = interval_evidence(proportion.interval, unit="prompt")
-        evidence |= {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95"}
-        return [*rows, self._run.claimed(f"{role}: copy score", score, self._n, head=id, at_least=COPIED, **evidence)]
+    means = samples.means(trained.differences[:, None])
+    mean = untrained.differences.mean()
+    task = claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
+    yield task
+    share, control = (float((model.differences > 0).double().mean()) for model in (trained, untrained))
+    yield run.reported("prompts with IO above S", share, n, untrained=control, published="0.993")
+    if task.verdict != HOLDS:
+        yield from (run.undecided(role, "the model does not do the task") for role in MOST)
+        return
+    movers = yield from of_role(NAME_MOVER, trained.falls, untrained.falls)
+    yield from of_role(NEGATIVE, -trained.falls, -untrained.falls)
+    receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
+    if not receivers:
+        yield run.undecided(S_INHIBITION, "no name mover was found")
+        return
+    falls, control_falls = (torch.stack([*map(model.falls_to, receivers)]).mean(0) for model in (trained, untrained))
+    yield from of_role(S_INHIBITION, falls, control_falls)
 
 
 def _refuse(checkpoint: Checkpoint) -> None:
@@ -260,8 +231,8 @@ def _refuse(checkpoint: Checkpoint) -> None:
 WANG_2022 = PaperTable(
     name=PAPER,
     cited="Wang et al. 2022, Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 small",
-    data=f"{PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', in "
-    "both orders of the names; corrupt prompts have three other names",
+    data=f"{MOST_PROMPTS} sentences of our own, such as 'When Mary and John went to the store, John gave a drink to', "
+    "in both orders of the names; corrupt prompts have three other names",
     metric="share of logit(IO) - logit(S) that is lost if the path from the head's output at the end, to the logits or "
     "to the queries of each name mover found (a mean over these; paper: to all together), is patched from the corrupt "
     "prompt, all other heads frozen and networks running; its attention from the end, beside that to S (of "
@@ -274,5 +245,5 @@ WANG_2022 = PaperTable(
     least=ENOUGH_TEXTS,
     refuse=_refuse,
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),
-    measure=_Rows,
+    measure=_measure,
 )

@@ -8,37 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.checked import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, PaperTable
+from attnviz.commands.check.claims import CheckedClaim
+from attnviz.commands.check.papers.table import PROMPTS, PaperRun, PaperTable
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
-from attnviz.measures.estimates import share_evidence
-from attnviz.measures.intervals import ERROR_RATE
+from attnviz.measures.intervals import of_share
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.progress import tell
+from attnviz.run.corpus import SampledAttention
 from attnviz.run.generate import drafted_greedily
-from attnviz.texts.batches import SampledAttention, batch_of_ids, running_tokens
+from attnviz.texts.batches import batch_of_ids, running_tokens
 from attnviz.wording import counted
 
-# Questions, and the beginnings and ends of their answers; a needle is both together.
-NEEDLES = (
-    (
-        "What is the best thing to do in Lisbon?",
-        "The best thing to do in Lisbon is",
-        " to eat a warm custard tart beside the river at noon.",
-    ),
-    (
-        "What does a traveller need to open the old garden?",
-        "To open the old garden a traveller needs",
-        " a green key, two candles and the name of the owner.",
-    ),
-    (
-        "Where should we look for the treasure?",
-        "The captain once hid his map",
-        " below a white stone near the third apple tree.",
-    ),
-)
-
+NEEDLES: list[dict[str, str]] = PROMPTS["wu-2024"]
 LENGTHS = (256, 512, 1024)  # tokens of a prompt with its answer (the paper: 1,000 to 50,000)
 DEPTHS = [(tenth + 0.5) / 10 for tenth in range(10)]  # where the needle stands in the text (the paper: 0 to 1)
 THRESHOLD = 0.1  # score of a retrieval head (the paper)
@@ -68,10 +50,10 @@ def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
         return list(checkpoint.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     for length in dict.fromkeys(min(most, checkpoint.positions) for most in LENGTHS):
-        for question, statement, end in NEEDLES:
-            before = ids(f"\n{statement}")
-            answer = ids(f"\n{statement}{end}")[len(before) :]
-            asked = ids(f"\nQuestion: {question}\nAnswer: {statement}")
+        for needle in NEEDLES:
+            before = ids("\n{statement}".format_map(needle))
+            answer = ids("\n{statement}{end}".format_map(needle))[len(before) :]
+            asked = ids("\nQuestion: {question}\nAnswer: {statement}".format_map(needle))
             room = length - len(begin + before + asked) - 2 * len(answer) - 1
             if not len(asked) < room <= len(haystack):
                 continue
@@ -145,15 +127,13 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     for place in means.flatten().argsort(descending=True)[:LISTED].tolist():
         layer, head = divmod(place, checkpoint.n_heads)
         score = float(means[layer, head])
-        interval = None
         if score < THRESHOLD and place != int(means.argmax()):
             break
+        interval = None
         if not few:
-            error = float(by_prompt[:, layer, head].std()) / n**0.5
-            interval = share_evidence(score, 0.0, (error, error), n, ERROR_RATE / means.numel()).interval
-        id = run.head(layer, head)
+            interval = of_share(score, float(by_prompt[:, layer, head].std()) / n**0.5, n, means.numel())
         evidence: Any = {"untrained": control.max(), "interval": interval, "few": few}
-        yield run.claimed("retrieval", score, n, head=id, at_least=THRESHOLD, **evidence)
+        yield run.claimed("retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, **evidence)
 
 
 WU_2024 = PaperTable(

@@ -26,7 +26,7 @@ from attnviz.judge.roles import (
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.measures.intervals import SAMPLES
 from attnviz.measures.relations import RelationTally
-from attnviz.measures.tallies import StatisticsTally, counting
+from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source, refuse_words
@@ -34,10 +34,10 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.run.checks import Verification
-from attnviz.texts.batches import Batch, EncodedText, SampledAttention, collate, encode, split_batch
-from attnviz.texts.long_runs import Unfinished, joined_processes, own_file, this_process
-from attnviz.texts.reading import Corpus, Text, check_columns, find_parser, open_corpus, ready
-from attnviz.texts.runs import Additive, LongRun, RunSettings, open_for, text_notes
+from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, open_for
+from attnviz.run.processes import Unfinished, joined_processes, own_file, this_process
+from attnviz.texts.batches import Batch, EncodedText, collate, encode, split_batch
+from attnviz.texts.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
 from attnviz.texts.tables import Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -148,8 +148,9 @@ class CorpusComparison(RoleComparison, OfHeads[HeadChange]):  # type: ignore[ove
 def compare_corpus(
     first: Model,
     second: Model,
-    corpus: str | Path,
+    corpus: Any,
     *,
+    labels: Any = None,
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
@@ -171,12 +172,13 @@ def compare_corpus(
 
     Models A and B of the same architecture, with as many layers and heads and the same tokenizer, are compared head by
     head, as before and after fine-tuning; any others role by role, with a :class:`RoleComparison` as the result. See
-    :data:`attnviz.models.opening.Model`. Of encoder-decoders the encoders alone are compared. Of two classifiers the
-    decisions are compared, too; ``label_column`` of a table has the right ones. ``tokenizer`` is for
-    models in memory; or, of two models by name, the name of the one that both lack. ``device``, ``device_map``,
-    ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all other arguments are as for
-    :func:`attnviz.profile_heads`. Under torchrun the texts are split over the processes; in all but the first the
-    result is None.
+    :data:`attnviz.models.opening.Model`. ``corpus`` is a file, or texts in memory
+    (:func:`attnviz.texts.reading.open_corpora`), perhaps with their right classes, ``labels``. Of encoder-decoders the
+    encoders alone are compared. Of two classifiers the decisions are compared, too; ``label_column`` of a table has the
+    right ones. ``tokenizer`` is for models in memory; or, of two models by name, the name of the one that both lack.
+    ``device``, ``device_map``, ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all
+    other arguments are as for :func:`attnviz.profile_heads`. Under torchrun the texts are split over the processes; in
+    all but the first the result is None.
 
     Raises:
         UsageError: options that the models cannot have, or a label column for models without classes.
@@ -186,8 +188,7 @@ def compare_corpus(
         VerificationError: the heads do not reproduce a model.
     """
     columns = Columns(text_column, pair_column, label_column)
-    file = open_corpus(Path(corpus), columns, refused=("gap", "chats"))
-    check_columns([file], columns)
+    file = open_one(corpus, columns, ("gap", "chats"), labels)
     parse = find_parser([file], parser, syntax)
     process = this_process()
     first, second = models = [
@@ -207,8 +208,13 @@ def compare_corpus(
         opened.append(checkpoint)
     a, b = opened
     why_not = why_not_compared(a, b)
-    if label_column is not None and why_not:
-        raise UsageError(f"--label-column (label_column=...) is for two models with the same classes: {why_not}.")
+    if why_not and (label_column is not None or labels is not None):
+        raise UsageError(
+            f"--label-column (label_column=..., labels=...) is for two models with the same classes: {why_not}."
+        )
+    like = shape_of(a) == shape_of(b)
+    if file.kind == "ids" and not like:
+        raise UsageError("token ids are of one tokenizer: expected texts to compare models of unlike shape.")
     parse = parse if a.architecture.has_words and b.architecture.has_words else None
     identity = {
         "attnviz": __version__,
@@ -222,10 +228,9 @@ def compare_corpus(
         "corpus": file.identity,
         "parser": parse and parse.name,
     }
-    settings = RunSettings(
+    loop = CorpusLoop(
         checkpoint=a.encoder,
         corpora=(file,),
-        parse=parse,
         limit=limit,
         batch_size=batch_size,
         seed=seed,
@@ -235,16 +240,16 @@ def compare_corpus(
         warn=report_once(warn),
     )
     with joined_processes(process):
-        return _Run(settings, b.encoder, like=shape_of(a) == shape_of(b)).result()
+        return _Run(loop, parse, b.encoder, like=like).result()
 
 
 class _Run:
     """One pass over a corpus with both models, which may be ``like`` in shape; memory does not grow with it."""
 
-    def __init__(self, settings: RunSettings, b: Checkpoint, *, like: bool) -> None:
-        self.settings, self.like = settings, like
-        self.models = (settings.checkpoint, b)
-        self.attention = [SampledAttention(model, settings.seed) for model in self.models]
+    def __init__(self, loop: CorpusLoop, parse: Parser | None, b: Checkpoint, *, like: bool) -> None:
+        self.loop, self.parse, self.like = loop, parse, like
+        self.models = (loop.checkpoint, b)
+        self.attention = [loop.attention, SampledAttention(b, loop.seed)]
         self.roles = list[tuple[StatisticsTally, RelationTally]]()
         for model in self.models:
             shape = model.n_layers, model.n_heads, model.architecture.causal
@@ -253,21 +258,15 @@ class _Run:
             self.roles.append((statistics, RelationTally(*shape)))
         self.decisions = None if why_not_compared(*self.models) else DecisionTally()
         # of texts of which two classifiers have different classes, and of all others
-        self.flipped, self.others = (DifferenceTally(settings.checkpoint) for _ in range(2))
-        parts: dict[str, Additive] = {"differences": self.others}
-        if self.decisions is not None:
-            parts |= {"flipped": self.flipped, "decisions": self.decisions}
-        for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
-            parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
-        self.run = LongRun(settings, parts, self.count, self.prepared)
+        self.flipped, self.others = (DifferenceTally(loop.checkpoint) for _ in range(2))
 
     def prepared(self, text: Text) -> Text | None:
         """The text with its relations; None where it is too short or too long, also for a B of another shape."""
-        known = ready(text, self.settings.parse)
+        known = ready(rendered(text, self.loop.checkpoint), self.parse)
         if known is None or self.like:
             return known
 
-        warn = self.settings.warn
+        warn = self.loop.warn
         items = encode(self.models[1], [known], lambda _, why: warn(f"{text.place}: left out: {why}."))
         return known if items and not all(items[0].sink) else None
 
@@ -300,7 +299,7 @@ class _Run:
     def _compare(self, part: Batch, tally: DifferenceTally) -> None:
         of_a = dict[int, Tensor]()
         numbers = [item.source.number for item in part.items]
-        tally.begin(text_weights(self.settings.seed, numbers, SAMPLES), map(len, part.items))
+        tally.begin(text_weights(self.loop.seed, numbers, SAMPLES), map(len, part.items))
 
         def compare(layer: int, pattern: Tensor) -> None:
             tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
@@ -310,8 +309,7 @@ class _Run:
 
     def _read(self, part: Batch, side: int, on_pattern: Callable[[int, Tensor], None]) -> None:
         """Run texts through A or B."""
-        weights = text_weights(self.settings.seed, [item.source.number for item in part.items])
-        with counting(self.roles[side], part, weights) as count:
+        with counting(self.roles[side], part, batch_weights(self.loop.seed, part)) as count:
 
             def on_layer(layer: int, pattern: Tensor) -> None:
                 count(layer, pattern)
@@ -321,10 +319,15 @@ class _Run:
 
     def result(self) -> CorpusComparison | RoleComparison | None:
         """Measure, merge all processes and judge the heads; None in all processes but the first."""
-        self.run.measure()
-        if not self.run.gather():
+        parts: dict[str, Additive] = {"differences": self.others}
+        if self.decisions is not None:
+            parts |= {"flipped": self.flipped, "decisions": self.decisions}
+        for side, attention, (statistics, relations) in zip("AB", self.attention, self.roles, strict=True):
+            parts |= {f"attention {side}": attention, f"statistics {side}": statistics, f"relations {side}": relations}
+        self.loop.measure(parts, self.count, self.prepared)
+        if not self.loop.gather():
             return None
-        settings, (done,), (first, second) = self.settings, self.run.measured, self.attention
+        (done,), (first, second) = self.loop.measured, self.attention
         candidates = [
             [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
             for statistics, relations in self.roles
@@ -333,17 +336,17 @@ class _Run:
         common = RoleComparison(
             first=self.models[0],
             second=self.models[1],
-            corpus=settings.corpora[0],
+            corpus=done.corpus,
             texts=done.texts,
             tokens=done.tokens,
             left_out=done.left_out,
-            seed=settings.seed,
+            seed=self.loop.seed,
             verifications=(first.verification, second.verification),
             texts_verified=first.texts_verified,
-            parser=None if settings.parse is None else settings.parse.name,
+            parser=None if self.parse is None else self.parse.name,
             roles=tuple(replace(row, a=self._numbered(row.a, 0), b=self._numbered(row.b, 1)) for row in best),
             decisions=None if self.decisions is None else tuple(sorted(self.decisions.texts)),
-            text_notes=text_notes(settings, self.run.measured),
+            text_notes=tuple(self.loop.text_notes()),
         )
         if not self.like:
             return common

@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.measure import Reader, check_parser, listed, profile_of
+from attnviz.commands.heads.measure import Reader, check_parser, profile_of
 from attnviz.errors import UsageError
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
-from attnviz.measures.bootstrap import text_weights
-from attnviz.measures.intervals import SAMPLES, of_ratios
+from attnviz.measures.intervals import TextSamples
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import SCALARS
@@ -33,7 +32,7 @@ from attnviz.progress import Progress
 from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.record import block_memory
 from attnviz.texts.lines import Place
-from attnviz.texts.reading import Corpus, Text, check_columns, open_corpus, read_texts, unread_columns
+from attnviz.texts.reading import Corpus, open_one, read_texts, unread_columns
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted, rounded, visible
 
@@ -189,7 +188,7 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
         values = [[text[head][row] for head, row in rows] for text in of_texts]
         gains = torch.tensor([[value or 0.0 for value in text] for text in values], dtype=torch.float64)
         known = torch.tensor([[value is not None for value in text] for text in values]).double()
-        means = of_ratios(gains, known, text_weights(0, range(len(values)), SAMPLES))
+        means = TextSamples(0, range(len(values))).ratios(gains, known)
         gained = set()
         for column, (head, _) in enumerate(rows):
             low, _ = means.interval(column) or (0.0, 0.0)
@@ -211,9 +210,10 @@ class TextsAnalysis(Result, OfHeads[HeadSpread]):
 
 @checked
 def analyze_each(
-    texts: Sequence[str | Text] | str | Path,
+    texts: Any,
     model: Model | None = None,
     *,
+    labels: Any = None,
     label_column: str | None = None,
     alignments: str | Path | None = None,
     words: bool = False,
@@ -237,11 +237,12 @@ def analyze_each(
     ...     "sentences.txt", visit=lambda text, analysis: pages.append(analysis.document())
     ... )
 
-    Texts are a list, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`; blank
-    lines are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands. ``label_column`` of a table has
-    classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an encoder-decoder, a file of
-    gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE ||| TARGET``, or have their
-    targets in ``pair_column``. The others are as for :func:`analyze`, and :class:`attnviz.options.CorpusOptions`.
+    Texts are in memory, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`; blank
+    lines are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands. ``label_column`` of a table, or
+    ``labels``, has classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an
+    encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE |||
+    TARGET``, or have their targets in ``pair_column``. The others are as for :func:`analyze`, and
+    :class:`attnviz.options.CorpusOptions`.
 
     Raises:
         TextError: a text that the model cannot read, with its line, or its number in the list.
@@ -249,12 +250,8 @@ def analyze_each(
         AttnvizError: as :func:`analyze`.
     """
     columns, opening = Columns.taken(reading, label_column)
-    if isinstance(texts, str | Path):
-        corpus = open_corpus(Path(texts), columns)
-        lines = list(read_texts(corpus))
-    else:
-        corpus, lines = None, listed(texts)
-    check_columns([corpus] if corpus else [], columns)
+    read = open_one(texts, columns, labels=labels)
+    lines = list(read_texts(read))
     chunk_memory = block_memory(memory)
     check_parser(parser, syntax)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
@@ -288,7 +285,7 @@ def analyze_each(
         one = OneText(
             text=analysis.text,
             pair=line.pair,
-            place=line.place,
+            place=line.place if line.place and line.place.path else None,
             id=line.id,
             label=line.label,
             tokens=tuple(tokens.labels),
@@ -303,10 +300,10 @@ def analyze_each(
         if visit is not None:
             visit(one, analysis)
     unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
-    notes = filter(None, [unknown, *unread_columns([corpus.table] if corpus else [])])
+    notes = filter(None, [unknown, *unread_columns([read.table])])
     return TextsAnalysis(
         checkpoint,
-        corpus=corpus,
+        corpus=read if read.content is None else None,
         texts=tuple(done),
         heads=tuple(HeadSpread.of(of_head) for of_head in zip(*(one.heads for one in done), strict=True)),
         verification=Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers)),

@@ -1,4 +1,4 @@
-"""Long runs: several processes on one corpus, and the file of an unfinished run.
+"""Several processes on one corpus, and the file of an unfinished run.
 
 Of N processes, as torchrun starts them on one machine or on many, each reads the whole corpus and measures every N-th
 text; at the end the first adds up all counts. torch is imported only where it is needed.
@@ -7,17 +7,13 @@ text; at the end the first adds up all counts. torch is imported only where it i
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnviz.errors import OutputError, ProcessError
 from attnviz.memory import is_out_of_memory
-
-if TYPE_CHECKING:
-    from attnviz.texts.reading import Text
-
 
 _PATIENCE = timedelta(days=7)  # timeout of a process that waits for the others
 
@@ -94,36 +90,6 @@ def gathered(process: Process, state: Any) -> list[Any]:
             raise
         raise ProcessError("another process has stopped before it was done; see its message.") from error
     return states or []
-
-
-@dataclass
-class Measured:
-    """Progress on one corpus: the texts that are done, measured or left out, and counts of these."""
-
-    numbers: set[int] = field(default_factory=set)
-    texts: int = 0
-    tokens: int = 0
-    unknown: int = 0  # tokens that stand for what the vocabulary lacks
-    left_out: int = 0
-
-    def note(self, text: "Text", n_tokens: int = 0, n_unknown: int = 0) -> None:
-        """Count a text as measured, or with 0 tokens as left out."""
-        self.numbers.add(text.number)
-        self.add(Measured(set(), int(n_tokens > 0), n_tokens, n_unknown, int(n_tokens == 0)))
-
-    def add(self, other: "Measured") -> None:
-        """Add the counts of another process."""
-        for name in ("texts", "tokens", "unknown", "left_out"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def state(self) -> dict[str, Any]:
-        """To save."""
-        return {**vars(self), "numbers": sorted(self.numbers)}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "Measured":
-        """From a saved :meth:`state`."""
-        return cls(**{**state, "numbers": set(state["numbers"])})
 
 
 class Unfinished:

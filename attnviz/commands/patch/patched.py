@@ -1,0 +1,183 @@
+"""What is patched, a part at a time, and passes of one prompt of each pair with parts of the other's run."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.patch.pairs import DIFFERENCE, KL, PairedInputs, partners
+from attnviz.commands.patch.repairs import MeanRepairs
+from attnviz.errors import ArchitectureError, UsageError
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import TextSamples
+from attnviz.measures.paths import FROZEN, Receiver, along_paths
+from attnviz.measures.predictions import METRICS, BatchMetrics
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.run.edit import Edit, KeptPass, edited_passes, running
+from attnviz.run.passes import Pass, Passes, Tell
+from attnviz.run.sites import OF_HEADS, place_of
+
+HEAD, KV_HEAD, LAYER = "head", "KV head", "layer"  # kinds of parts
+
+
+class Part(NamedTuple):
+    """What is patched at a site: a head, or KV head, of a layer, or (None) the whole layer; at one place, or at all."""
+
+    layer: int
+    head: int | None = None
+    place: int | None = None  # number among the tokens that are patched
+
+
+def kind_of_parts(checkpoint: Checkpoint, site: str) -> str:
+    """What a site has a part for: each head, KV head or layer."""
+    if site not in OF_HEADS:
+        return LAYER
+    counts = (checkpoint.architecture.head_counts(checkpoint.config, int(layer)) for layer in checkpoint.layers)
+    shared = site in ("k", "v") and any(n_heads != n_kv_heads for n_heads, n_kv_heads in counts)
+    return KV_HEAD if shared else HEAD
+
+
+def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> list[Part]:
+    """The parts of a site that selected heads belong to; all that there are without selections.
+
+    ArchitectureError where a selected layer, or every layer, lacks the site; UsageError for a part of a layer.
+    """
+    kind, selected = kind_of_parts(checkpoint, site), select_heads(selections, checkpoint.kinds)
+    layers = list(dict.fromkeys(head.layer for head in selected))
+    if kind == LAYER and not selections:
+        layers = list(checkpoint.every_layer)
+    if kind == LAYER and len(selected) < sum(map(checkpoint.n_heads_of, {*layers} & {*checkpoint.layers})):
+        raise UsageError(f"{site} is of whole layers: expected --select (select=...) with layers alone, as L2 or L0-3.")
+    parts, lacking = list[Part](), list[ArchitectureError]()
+    for layer in layers:
+        try:
+            place_of(checkpoint, layer, site)
+        except ArchitectureError as error:
+            lacking.append(error)
+            continue
+        n_heads, n_kv_heads = checkpoint.architecture.head_counts(checkpoint.config, layer)
+        heads = [head.head for head in selected if head.layer == layer]
+        numbers = {LAYER: [None], HEAD: heads, KV_HEAD: [head * n_kv_heads // n_heads for head in heads]}[kind]
+        parts += [Part(layer, number) for number in dict.fromkeys(numbers)]
+    if lacking and (selections or not parts):
+        raise lacking[0]
+    return parts
+
+
+class PatchedPasses:
+    """Passes over both prompts of each pair, and passes of one with parts of the other."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        inputs: PairedInputs,
+        metric: str,
+        denoises: bool,
+        path: Receiver | None,
+        repairs: MeanRepairs | None = None,
+        unrelated: bool = True,
+        networks: str = FROZEN,
+        site: str = "z",
+    ) -> None:
+        self._checkpoint, self._inputs, self._metric, self._denoises = checkpoint, inputs, metric, denoises
+        self._path, self.repairs, self._networks, self._site = path, repairs, networks, site
+        self._into, self._from = (inputs.corrupt, inputs.clean) if denoises else (inputs.clean, inputs.corrupt)
+        self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
+        # whether a pair has an unrelated one, [n_pairs]
+        self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
+        # the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer
+        self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
+        self.corrupt_change = torch.zeros_like(self.clean)  # of the metric after corrupt prompts
+        self._weights = [torch.ones(len(clean.item), 1, dtype=torch.float64) for clean in inputs.clean]
+
+    def run(self, parts: Sequence[Part], batch_size: int, tell: Tell) -> None:
+        """Patch every part alone in all pairs.
+
+        ``changes`` are then those of the metric from the clean run's, by patching from the own pair, and another,
+        [2, n_parts, n_pairs]; their sign cancels in effects.
+        """
+        self.changes = torch.zeros(2, len(parts), len(self._into), dtype=torch.float64)
+        sites = {(part.layer, self._site) for part in parts}
+        self.unchanged = Passes(self._checkpoint, sites=sites)  # verified is a sample of both prompts'
+        with running(self._checkpoint):
+            for into in self.unchanged.each(self._into, batch_size, tell):
+                pairs = into.inputs.texts
+                source = self.unchanged.beside(into, [self._from[pair] for pair in pairs])
+                clean, corrupt = (source, into) if self._denoises else (into, source)
+                metric = [METRICS[self._metric]]
+                metrics = BatchMetrics(self._checkpoint, clean.inputs, clean.kept.final, self._weights, metric)
+                if self._metric != KL:
+                    self.clean[pairs] = -metrics.clean[self._metric]
+                self.corrupt_change[pairs] = metrics.changes(corrupt.kept.final, corrupt.inputs)[0, :, 0, 0]
+                donors = [source]
+                if self.has_partner[pairs].any():
+                    others = [self._from[self._partners[pair]] for pair in pairs]
+                    donors.append(self.unchanged.beside(into, others, verify=False))
+                for at, donor in enumerate(donors):
+                    for some, final in self._passes(parts, into, donor.kept):
+                        rows = torch.tensor(some)[:, None]
+                        self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into.inputs)[:, :, 0, 0]
+                if self.repairs is not None:
+                    _, place = self._places(into)
+                    at = None if place is None else place >= 0
+                    self.repairs.add(clean.inputs, clean.kept, corrupt.kept, _heads(parts), at)
+
+    def _passes(self, parts: Sequence[Part], into: Pass, donor: KeptPass) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield numbers of parts and final states with each patched, [n_parts * rows, n, d_model]."""
+        taken, place = self._places(into)
+        if self._path is not None:
+            at = None if place is None else place >= 0
+            return along_paths(self._checkpoint, into.kept, donor, self._path, _heads(parts), at, self._networks)
+        values = {part.layer: donor.values[part.layer, self._site] for part in parts}
+        if taken is not None:
+            rows = torch.arange(len(taken), device=taken.device)[:, None]
+            values = {layer: value[rows, taken] for layer, value in values.items()}
+        edits = [[self._edit(part, values[part.layer], place)] for part in parts]
+        return edited_passes(self._checkpoint, into.kept, edits)
+
+    def _edit(self, part: Part, instead: Tensor, place: Tensor | None) -> Edit:
+        at = place
+        if place is not None:
+            at = place >= 0 if part.place is None else place == part.place
+        return Edit(part.layer, instead, self._site, None if part.head is None else [part.head], at)
+
+    def _places(self, into: Pass) -> tuple[Tensor | None, Tensor | None]:
+        """Which token of the source each token of a batch takes, and the number of its place or -1; [rows, n] each.
+
+        None for the same, and for all.
+        """
+        if not self._inputs.positions:
+            return None, None
+        taken = torch.zeros(into.inputs.batch.valid.shape, dtype=torch.long)
+        place = taken - 1
+        for row, pair in enumerate(into.inputs.texts):
+            clean, corrupt = (torch.tensor(positions) for positions in self._inputs.positions[pair])
+            to, source = (corrupt, clean) if self._denoises else (clean, corrupt)
+            taken[row, to], place[row, to] = source, torch.arange(len(to))
+        device = into.kept.final.device
+        return taken.to(device), place.to(device)
+
+    @property
+    def moved(self) -> Tensor:
+        """How far the metric moves towards the other prompt's, patched from the own pair and from another one.
+
+        [2, n_pairs, n_parts]
+        """
+        changes = self.changes.transpose(1, 2)
+        return self.corrupt_change[:, None] - changes if self._denoises else changes
+
+    def metric_of_prompts(self) -> tuple[float, float]:
+        """The metric on clean and corrupt prompts, means over pairs."""
+        sign = -1 if self._metric == DIFFERENCE else 1  # what is computed is the foil less the answer
+        clean = 0.0 if self._metric == KL else float(self.clean.mean())
+        return sign * clean, sign * (clean + float(self.corrupt_change.mean()))
+
+    def worse(self, samples: TextSamples) -> Interval | None:
+        """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
+        return samples.means(self.corrupt_change[:, None]).interval(0)
+
+
+def _heads(parts: Sequence[Part]) -> list[HeadId]:
+    return [HeadId(part.layer, part.head) for part in parts if part.head is not None]

@@ -1,0 +1,70 @@
+"""What a classifier decides for a text."""
+
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from attnviz.errors import CorpusError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import Classifier
+from attnviz.reference.attention import upcast
+from attnviz.run.edit import run_model, running
+from attnviz.run.logits import check_logits
+from attnviz.texts.lines import naming_row
+from attnviz.texts.reading import Text
+
+
+class Decision(NamedTuple):
+    """The most probable class of a text."""
+
+    label: str
+    probability: float
+    logits: tuple[float, ...]  # of all classes
+    right: bool | None = None  # whether it is the text's label; None without one
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """How documents name it."""
+        return self._asdict() | {"logits": list(self.logits)}
+
+
+def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()) -> list[Decision]:
+    """What it decides for texts, of the final states where it reads them, [n_texts, d_model].
+
+    ``labels``: the right class of each text, if they are known.
+    """
+    logits = upcast(classifier.head(states))
+    largest, classes = (of_texts.tolist() for of_texts in logits.softmax(-1).max(-1))
+    right = [number == label for number, label in zip(classes, labels, strict=True)] if labels else [None] * len(logits)
+    decided = zip(
+        [classifier.labels[number] for number in classes], largest, map(tuple, logits.tolist()), right, strict=True
+    )
+    return list(starmap(Decision, decided))
+
+
+def decide(model: Checkpoint, inputs: dict[str, Tensor], ids: Sequence[Sequence[int]]) -> list[Decision]:
+    """Let a classifier decide for a batch of texts with these ids.
+
+    VerificationError where its head alone, on the longest text, is not what the whole model does.
+    """
+    classifier = model.classifier
+    assert classifier is not None
+    positions = [classifier.position(of_text) for of_text in ids]
+    with running(model):
+        states = run_model(model, inputs)[range(len(ids)), positions]
+        decided = decisions(classifier, states)
+    longest = max(range(len(ids)), key=lambda text: len(ids[text]))  # it has no padding
+    alone = slice(longest, longest + 1)
+    check_logits(model, {name: rows[alone] for name, rows in inputs.items()}, states[alone], positions[alone])
+    return decided
+
+
+def class_number(classifier: Classifier, text: Text) -> int:
+    """The index of the class that is the text's label; CorpusError where the classifier has none of this name."""
+    try:
+        with naming_row(text.place):
+            return classifier.number(text.label or "")
+    except CorpusError as error:
+        raise CorpusError(f"{error} A header of columns is text and label.") from error

@@ -1,0 +1,361 @@
+"""One loop over many texts: batches through a model, a sample of them verified, resumed, shared by processes."""
+
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from heapq import nsmallest
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.opening import Model, open_checkpoint, resolve_device
+from attnviz.options import ModelOptions
+from attnviz.progress import Progress, tell
+from attnviz.run.checks import LayerCheck, Verification, worse_of
+from attnviz.run.patterns import PatternCallback
+from attnviz.run.processes import Process, Unfinished, gathered
+from attnviz.run.record import record_attention
+from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
+from attnviz.texts.batches import Batch, batches
+from attnviz.texts.reading import Corpus, Text, read_texts, unread_columns
+from attnviz.wording import counted, visible
+
+EVERY = 20  # one of so many batches is verified, of the first ones the very first
+_SAVED_EVERY = 10.0  # seconds between two saves
+_Checked = TypeVar("_Checked")
+_Result = TypeVar("_Result")
+
+
+class SampledAttention:
+    """Runs batches through a model and passes on the patterns of each layer.
+
+    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
+    and a random one of every twenty after it. In a verified batch every head of every text is recomputed
+    and compared, and the patterns are the reference's; in the others they are the model's.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
+        self._checkpoint = checkpoint
+        self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
+        self._batches = self._chosen = 0
+        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
+        self.texts_verified = 0
+
+    @property
+    def next_is_verified(self) -> bool:
+        return self._batches % EVERY == self._chosen
+
+    def run(
+        self,
+        batch: Batch,
+        on_pattern: Callable[[int, Tensor], None],
+        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+    ) -> None:
+        """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
+
+        They are in float32 at least, so that sums over them are exact enough. After that ``on_weighted_values`` gets
+        the layer's weighted values A v, behind any gate, [batch, n, n_heads, d_head]. VerificationError where a head of
+        a verified batch does not reproduce the model.
+        """
+        verifying = self.next_is_verified
+        self._batches += 1
+        if self._batches % EVERY == 0:
+            self._chosen = self._random.randrange(EVERY)
+        if verifying:
+            self.verify(batch, lambda rows: on_pattern(rows.layer, rows.in_float32), torch.inf, on_weighted_values)
+        else:
+            patterns = PatternCallback(
+                self._checkpoint, on_pattern, on_weighted_values, lambda layer: batch.keys(layer).long()
+            )
+            record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
+            patterns.check()
+
+    def verify(
+        self,
+        batch: Batch,
+        on_rows: Callable[[VerifiedRows], None],
+        memory: float | None = None,
+        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+    ) -> None:
+        """Run the model once on a batch and verify it; ``on_rows`` gets each layer in chunks of rows.
+
+        VerificationError where a head does not reproduce the model.
+        """
+
+        def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
+            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
+
+        verifier = Verifier(
+            self._checkpoint,
+            names,
+            on_rows,
+            lambda layer: batch.keys(layer).long(),
+            keep=False,
+            on_weighted_values=on_weighted_values,
+        )
+        verifier.run(batch.inputs, memory)
+        for layer, check in verifier.checks.items():
+            self._checks[layer] = worse_of(self._checks[layer], check)
+        self.texts_verified += len(batch.items)
+
+    def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
+        ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
+        if ids is None:  # of a sound
+            return lambda _: list(map(str, range(valid.shape[1])))
+        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
+
+    @property
+    def verification(self) -> Verification:
+        checks = tuple(check for check in self._checks if check is not None)
+        return Verification(self._checkpoint.tolerance, checks)
+
+    def state(self) -> dict[str, Any]:
+        """Number of verified texts and checks by layer, to save."""
+        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
+        return {"texts_verified": self.texts_verified, "checks": checks}
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """Add the :meth:`state` of another process or an earlier run."""
+        self.texts_verified += state["texts_verified"]
+        for layer, check in enumerate(state["checks"]):
+            if check is not None:
+                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))
+
+
+class Additive(Protocol):
+    """Counts over batches that can be saved, and added up over runs and processes."""
+
+    def state(self) -> dict[Any, Any]:
+        """The counts so far: tensors, numbers and dicts of them."""
+
+    def merge(self, state: dict[Any, Any]) -> None:
+        """Add the counts of another one of the same kind and shape."""
+
+
+@dataclass
+class Measured:
+    """Progress on one corpus: the texts that are done, measured or left out, and counts of these."""
+
+    corpus: Corpus
+    numbers: set[int] = field(default_factory=set)
+    texts: int = 0
+    tokens: int = 0
+    unknown: int = 0  # tokens that stand for what the vocabulary lacks
+    left_out: int = 0
+
+    def leave_out(self, text: Text) -> None:
+        """Count a text as done, but not as measured."""
+        self.numbers.add(text.number)
+        self.left_out += 1
+
+    def add(self, batch: Batch) -> None:
+        """Count the texts of a batch as measured."""
+        self.numbers.update(item.source.number for item in batch.items)
+        self.texts += len(batch.items)
+        self.tokens += batch.n_tokens
+        self.unknown += sum(item.n_unknown for item in batch.items)
+
+    def state(self) -> dict[str, Any]:
+        """To save."""
+        counts = {name: value for name, value in vars(self).items() if name != "corpus"}
+        return counts | {"numbers": sorted(self.numbers)}
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """Add the :meth:`state` of another process or an earlier run."""
+        self.numbers.update(state["numbers"])
+        for name in ("texts", "tokens", "unknown", "left_out"):
+            setattr(self, name, getattr(self, name) + state[name])
+
+
+@dataclass(kw_only=True)
+class CorpusLoop:
+    """A model over the texts of corpora, batch by batch; the arguments are options of ``attnviz profile``.
+
+    ``attention`` verifies a sample of the batches; ``measured`` is the progress on each corpus, of this process's share
+    of the texts.
+    """
+
+    checkpoint: Checkpoint
+    corpora: tuple[Corpus, ...]
+    limit: int | None = None  # texts that are read of each corpus
+    batch_size: int
+    seed: int
+    process: Process = field(default_factory=Process)
+    unfinished: Unfinished = field(default_factory=lambda: Unfinished(None, {}))
+    progress: Progress
+    warn: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.attention = SampledAttention(self.checkpoint, self.seed)
+        self.measured = [Measured(corpus) for corpus in self.corpora]
+        self._tallies: Mapping[str, Additive] = {}
+        self._save_at = time.monotonic() + _SAVED_EVERY
+
+    def measure(
+        self,
+        tallies: Mapping[str, Additive],
+        count: Callable[[int, Batch], None],
+        prepared: Callable[[Text], Text | None],
+    ) -> None:
+        """Measure all corpora, from where an earlier run stopped, and save the counts now and then.
+
+        ``count`` adds a batch of the corpus with this index to the ``tallies``, which start at zero. ``prepared``
+        returns a text as it is measured; None for one to leave out.
+
+        CorpusError for a malformed corpus, before anything is measured; OutputError where the file of an unfinished run
+        is of other settings.
+        """
+        self._tallies = tallies
+        for corpus in self.corpora:
+            deque(read_texts(corpus, self.limit), maxlen=0)
+        state = self.unfinished.load()
+        if state is not None:
+            with self.unfinished.restoring():
+                self._merge(state)
+            done = counted(sum(measured.texts for measured in self.measured), "text")
+            self.warn(
+                f"continuing after {done} that an earlier run measured; to start again, delete {self.unfinished.path}"
+            )
+        for number, measured in enumerate(self.measured):
+            self._measure(measured, partial(count, number), prepared)
+        self._save()
+
+    def _measure(
+        self, measured: Measured, count: Callable[[Batch], None], prepared: Callable[[Text], Text | None]
+    ) -> None:
+        corpus, done = measured.corpus, frozenset(measured.numbers)
+        total = corpus.size if self.limit is None else min(self.limit, corpus.size)
+
+        def texts() -> Iterator[Text]:
+            for text in read_texts(corpus, self.limit):
+                if text.number in done or not self.process.owns(text.number):
+                    continue
+                ready = prepared(text)
+                if ready is None:
+                    measured.leave_out(text)
+                else:
+                    yield ready
+
+        def skipped(text: Text, why: str) -> None:
+            measured.leave_out(text)
+            self.warn(f"{text.place}: left out: {why}.")
+
+        for batch in batches(self.checkpoint, texts(), self.batch_size, skipped):
+            count(batch)
+            measured.add(batch)
+            if time.monotonic() > self._save_at:
+                try:
+                    self._save()
+                except OutputError as error:  # the run itself may yet succeed
+                    self.warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                    self._save_at = math.inf
+            self.progress(corpus.path.name, len(measured.numbers) * self.process.count, total)
+
+    def over(self, texts: Iterable[Text], on_batch: Callable[[Batch], None], name: str, total: int) -> None:
+        """Give ``on_batch`` all batches of other texts, of which nothing is kept; texts that do not fit are left out.
+
+        ``name`` and ``total`` are what progress is told of them.
+        """
+        done = 0
+        for batch in batches(self.checkpoint, texts, self.batch_size, lambda *_: None):
+            on_batch(batch)
+            done += len(batch.items)
+            self.progress(name, done, total)
+
+    def sample(self, number: int, most: int) -> list[Text]:
+        """A random sample of the corpus with this index, ``most`` texts at most, in their order."""
+
+        def priority(text: Text) -> float:
+            return random.Random(f"{self.seed}:{number}:{text.number}").random()  # noqa: S311 - a sample, not a secret
+
+        texts = read_texts(self.corpora[number], self.limit)
+        return sorted(nsmallest(most, texts, key=priority), key=attrgetter("number"))
+
+    def gather(self) -> bool:
+        """Add up the counts of all processes, in the first; True there. CorpusError where nothing could be measured."""
+        states = gathered(self.process, self._state())
+        for state in states[1:]:
+            self._merge(state)
+        for done in self.measured:
+            if states and not done.texts:
+                self.unfinished.remove()
+                raise CorpusError(
+                    f"no text of {done.corpus.path} could be measured: all {done.left_out} are too long, too short, or "
+                    "not within what the model can see."
+                )
+        return bool(states)
+
+    def text_notes(self) -> list[str]:
+        """Sentences on unknown tokens, and on columns that are not read."""
+        notes = [
+            self.checkpoint.unknown_note(done.unknown, done.tokens, f" of {visible(done.corpus.path.name)}")
+            for done in self.measured
+        ]
+        return [*filter(None, notes), *unread_columns(corpus.table for corpus in self.corpora)]
+
+    def _save(self) -> None:
+        if any(measured.numbers for measured in self.measured):
+            self.unfinished.save(self._state())
+        self._save_at = time.monotonic() + _SAVED_EVERY
+
+    def _state(self) -> dict[str, Any]:
+        parts = {name: tally.state() for name, tally in self._tallies.items()}
+        return {"parts": parts, "measured": [measured.state() for measured in self.measured]}
+
+    def _merge(self, state: Mapping[str, Any]) -> None:
+        for name, tally in self._tallies.items():
+            tally.merge(state["parts"][name])
+        for measured, other in zip(self.measured, state["measured"], strict=True):
+            measured.merge(other)
+
+
+def measure_each(
+    texts: Sequence[Text],
+    check: Callable[[Text], _Checked],
+    measure: Callable[[Text, _Checked], _Result],
+    progress: Progress | None,
+) -> Iterator[_Result]:
+    """Measure texts one by one, in order, each with what ``check`` gave; all are checked before the first is measured.
+
+    Errors of a text say which it is.
+    """
+    checked = list[_Checked]()
+    for text in texts:
+        with _located(text, " No text was analysed: all are checked first."):
+            checked.append(check(text))
+    for number, (text, ready) in enumerate(zip(texts, checked, strict=True)):
+        tell(progress, "texts", number, len(texts))
+        with _located(text):
+            result = measure(text, ready)
+        yield result
+    tell(progress, "texts", len(texts), len(texts))
+
+
+@contextmanager
+def _located(text: Text, more: str = "") -> Iterator[None]:
+    """Let errors of a text say which it is, and ``more``."""
+    try:
+        yield
+    except (TextError, VerificationError) as error:
+        raise type(error)(f"{text.place}: {error}{more}") from error
+
+
+def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Checkpoint:
+    """The checkpoint of a model, by name on this process's device: a GPU of its own for each of several."""
+    if process.count > 1 and not isinstance(model, Checkpoint | torch.nn.Module):
+        if opening.get("device_map") is not None:
+            raise UsageError(
+                "--device-map (device_map=...) gives all devices to one process; start it without torchrun."
+            )
+        if resolve_device(str(opening.get("device") or "auto")) == torch.device("cuda"):
+            opening = {**opening, "device": f"cuda:{process.local_rank % torch.cuda.device_count()}"}
+    return open_checkpoint(model, **opening)[0]
