@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from attnviz.figures.fonts import drawable, font_families, text_width
 from attnviz.figures.matrix import (
     LANE,
-    MOST_NUMBERED,
     Array,
     Bracket,
     Cells,
@@ -26,7 +25,7 @@ from attnviz.figures.matrix import (
     label_pixels,
     label_size,
     named_every,
-    value_size,
+    numbers,
     write_numbers,
 )
 from attnviz.figures.page import (
@@ -40,8 +39,7 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
@@ -79,12 +77,8 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 
 def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
     """Whether a heatmap of these weights, in hundredths, has numbers in its cells; ``labels`` are those of the rows."""
-    side = max(values.shape)
-    if side > MOST_NUMBERED:
-        return False
-    texts = {text for value in values.flat if (text := hundredths(float(value)))}
-    points = _cell(labels, side, style) * 72 / file_dpi(style)
-    return bool(texts) and value_size(texts, points, points) is not None
+    points = _cell(labels, max(values.shape), style) * 72 / file_dpi(style)
+    return numbers(values, hundredths, points, points)[1] is not None
 
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
@@ -155,17 +149,28 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
-    properties: dict[str, Any] = {"color": text_colour(style), "family": font_families([title]), "parse_math": False}
-    ax.set_title(title, loc="left", fontsize=9, pad=6 + LANE * _lanes(plan.column_brackets), **properties)
+    pad = 6 + LANE * _lanes(plan.column_brackets)
+    family = font_families([title])
+    ax.set_title(title, loc="left", fontsize=9, pad=pad, color=text_colour(style), family=family, parse_math=False)
     run_layout(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
 
 
 def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    named: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "pooled": plan.pooled}
-    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "outlines": plan.outlines, "cell": points}
-    cells = draw_matrix(ax, plan.values, plan.norm, style, **named, **look)
+    cells = draw_matrix(
+        ax,
+        plan.values,
+        plan.norm,
+        style,
+        labels=plan.labels,
+        keys=plan.keys,
+        pooled=plan.pooled,
+        colours=plan.colours,
+        vector=vector,
+        outlines=plan.outlines,
+        cell=points,
+    )
     width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)

@@ -25,7 +25,6 @@ from attnviz.figures.heatmap import HeatmapPage, HeatmapPlan, heatmap_figure
 from attnviz.figures.matrix import (
     MESH_CELLS,
     MOST_NUMBERED,
-    NUMBER_SIZES,
     Array,
     contrasting_ink,
     hatch,
@@ -34,8 +33,7 @@ from attnviz.figures.matrix import (
     painted,
     value_size,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
+from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 # steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
 LEVELS, _GREYS = 176, 78
@@ -102,8 +100,7 @@ class _ElementPage(_Page):
         self.cells.set_gid("cells-")
         for at, text in enumerate(self.texts):
             text.set_gid(f"line-{at}")
-        for size in NUMBER_SIZES:  # in the middle of the first cell
-            self.ax.text(0, 0, "0", size=size, ha="center", va="center_baseline", color="black", gid=f"number-{size}")
+        self.ax.text(0, 0, "0", size=10, ha="center", va="center_baseline", color="black", gid="number-")
         self.parts = _FILLED.split(figure_bytes(self.figure, "svg", style).decode())
         self.places = {part.split('"', 2)[1]: at for at, part in enumerate(self.parts) if at % 2}
         rows, columns = plan.values.shape
@@ -127,16 +124,16 @@ class _ElementPage(_Page):
             shapes[colour] = shapes.get(colour, "") + shape
         paths = (f'<path d="{shape}" fill="{colour}" stroke="{colour}"/>\n' for colour, shape in shapes.items())
         parts[self.places["cells-"]] = f'<g stroke-width="0.1">\n{"".join(paths)}</g>'
-        texts, chosen = numbers(plan.values, hundredths, width, height)
-        for size in NUMBER_SIZES:
-            place = self.places[f"number-{size}"]
-            _, style, _, y = re.findall('"([^"]*)"', parts[place])[:4]
-            written = (
-                f'<text x="{self.lefts[column] + width / 2:.6g}" y="{float(y) + height * row:.6g}" '
-                f'fill="{contrasting_ink(colours[row, column])}">{text}</text>\n'
-                for (row, column), text in texts.items()
-            )
-            parts[place] = f'<g style="{style}">\n{"".join(written)}</g>' if size == chosen else ""
+        texts, size = numbers(plan.values, hundredths, width, height)
+        written = ""
+        if size is not None:
+            _, look, _, y = re.findall('"([^"]*)"', parts[self.places["number-"]])[:4]  # of the sample, of 10 points
+            down = height / 2 + (float(y) - self.tops[0] - height / 2) * size / 10
+            for (row, column), text in texts.items():
+                x, y, ink = self.lefts[column] + width / 2, self.tops[row] + down, contrasting_ink(colours[row, column])
+                written += f'<text x="{x:.6g}" y="{y:.6g}" fill="{ink}">{text}</text>\n'
+            written = f'<g style="{look.replace("10px", f"{size:g}px")}">\n{written}</g>'
+        parts[self.places["number-"]] = written
         return "".join(parts).encode()
 
 

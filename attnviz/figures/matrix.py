@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import MISSED_DASHES, Style, text_colour
+from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ Array = NDArray[Any]
 _COVERED = 0.995  # share of the cells that the linear scale of means covers
 Cells = AxesImage | QuadMesh  # the artist of a matrix's cells, for colour bars
 MESH_CELLS = 4096  # most cells that a vector file draws as rectangles
-NUMBER_SIZES = (7.0, 6.5, 6.0, 5.5)  # of numbers in cells, in points
 MOST_NUMBERED = 24  # rows or columns of the largest matrix with numbers in its cells
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
@@ -233,7 +231,7 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
 def value_size(texts: Iterable[str], width: float, height: float) -> float | None:
     """Largest font size in points with which all texts fit cells of a size in points; None if none does."""
     distinct = set(texts)
-    for size in NUMBER_SIZES:
+    for size in (7.0, 6.5, 6.0, 5.5):
         widest = max(text_width(text, size) for text in distinct) * PIXEL
         if height >= 1.3 * size and widest <= width - _AIR * PIXEL:
             return size
