@@ -24,14 +24,12 @@ from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.heatmap import HeatmapPage, HeatmapPlan, heatmap_figure
 from attnviz.figures.matrix import (
     MESH_CELLS,
-    MOST_NUMBERED,
     Array,
     contrasting_ink,
     hatch,
     hundredths,
     numbers,
     painted,
-    value_size,
 )
 from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
@@ -61,7 +59,7 @@ def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) 
     def picture(plan: HeatmapPlan) -> bytes | _Pixels:
         if plan.outlines:
             return figure_bytes(heatmap_figure(plan, style, vector), file_format, style)
-        kind = _PixelPage if in_pixels else _Page
+        kind: type[_Page] = _PixelPage if in_pixels else _Page
         if file_format == "svg" and plan.values.size <= MESH_CELLS:
             kind = _ElementPage
         page = next(iter(pages.values()), None) or kind(plan, style, vector)
@@ -187,25 +185,16 @@ class _PixelPage(_Page):
         return picture
 
     def numbered(self, plan: HeatmapPlan) -> _Pixels:
-        """The cells with their numbers; each of the few different ones is drawn once."""
-        cell = self.cell
-        values = np.nan_to_num(plan.values)
-        rows, columns = values.shape
-        shares = np.clip(np.ma.filled(plan.norm(values), 0.0), 0, 1)
-        levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
-        hundreds: NDArray[np.int64] = np.rint(np.maximum(values, 0) * 100).astype(np.int64)
-        size = None
-        texts = {text for number in np.unique(hundreds) if (text := hundredths(number / 100))}
-        if texts and max(rows, columns) <= MOST_NUMBERED:
-            points = cell * 72 / self.dpi
-            size = value_size(texts, points, points)
-        if size is None:
-            return levels.astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
-        n_numbers = int(hundreds.max()) + 1
-        kinds, kind_of_cell = np.unique(levels * n_numbers + hundreds, return_inverse=True)
-        tiles = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
-        cells: _Pixels = np.stack(tiles)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
-        return cells.reshape(rows * cell, columns * cell)
+        """The cells with their numbers."""
+        cell, points = self.cell, self.cell * 72 / self.dpi
+        shares = np.clip(np.ma.filled(plan.norm(np.nan_to_num(plan.values)), 0.0), 0, 1)
+        levels: _Pixels = (shares * (LEVELS - 1)).round().astype(np.uint8)
+        cells: _Pixels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+        texts, size = numbers(plan.values, hundredths, points, points)
+        for (row, column), text in texts.items() if size is not None else ():
+            inks = _inked(int(levels[row, column]), self.style.theme)
+            cells[row * cell :, column * cell :][:cell, :cell] = inks[_centred(text, size, cell, self.dpi)]
+        return cells
 
 
 @lru_cache(4096)
@@ -238,18 +227,16 @@ def _nearest(colours: Array, theme: str) -> _Pixels:
     return nearest
 
 
-@lru_cache(4096)
-def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: str) -> _Pixels:
-    """A cell of a colour with a number of hundredths in its middle, [cell, cell]."""
-    tile = np.full((cell, cell), level, dtype=np.uint8)
-    if text := hundredths(number / 100):
-        ink, baseline = _letters(text, size, "normal", dpi)
-        left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
-        top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
-        ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
-        area = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
-        area[:] = _inked(level, theme)[ink // (256 // _COVERAGES)]
-    return tile
+@cache
+def _centred(text: str, size: float, cell: int, dpi: float) -> _Pixels:
+    """Coverage of each pixel of a cell by a number in its middle, in steps, [cell, cell]."""
+    ink, baseline = _letters(text, size, "normal", dpi)
+    left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
+    top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
+    ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
+    covered = np.zeros((cell, cell), dtype=np.uint8)
+    covered[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]] = ink // (256 // _COVERAGES)
+    return covered
 
 
 @cache

@@ -203,7 +203,7 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
         )
 
 
-def painted(values: Array, colours: Colormap, norm: Normalize) -> Array:
+def painted(values: Array, colours: Colormap, norm: Any) -> Array:
     """The colours of values, [rows, columns, 4]."""
     return np.array(colours(np.asarray(norm(np.nan_to_num(values)))))
 

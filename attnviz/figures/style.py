@@ -235,12 +235,12 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
             canvas.draw()
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
             return png_bytes(picture, figure.dpi / larger)
-        buffer, dpi = io.BytesIO(), figure.dpi
+        buffer, before = io.BytesIO(), figure.dpi
         if file_format == "pdf":
             _write_pdf(figure, buffer, larger)
         else:  # of its own canvas, since savefig draws everything twice
             FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": "attnviz"})
-        figure.set_dpi(dpi)
+        figure.set_dpi(before)
     if file_format == "pdf" or abs(larger - 1) <= 0.001:
         return buffer.getvalue()
 
