@@ -11,8 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.figures.fonts import put_text, text_width, wrapped
 from attnviz.figures.page import PagePlan, dress_chart, freeze_layout, new_page
+from attnviz.figures.resolution import DPI
 from attnviz.figures.sentences import COLOURS, TITLE, NamedText, draw_sentences, sentences_height
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.style import Style, figure_style
 from attnviz.measures.estimates import Interval
 
 # Inches: natural width, width below which panels stand one below the other, a bar with its name, heading and axis.

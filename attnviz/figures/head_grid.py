@@ -43,7 +43,8 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
 from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose

@@ -39,7 +39,8 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
-from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, fitted_token, font_families, text_width, wrapped
-from attnviz.figures.style import DPI, Style, figure_style, text_colour
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import Style, figure_style, text_colour
 from attnviz.wording import rounded
 
 MARGIN = 0.12  # margin of a page in inches

@@ -16,12 +16,12 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
+from attnviz.figures.resolution import DPI
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
-DPI = 150  # the resolution that figures are laid out in
 FORMATS = ("png", "svg", "pdf")  # file formats of figures
 
 FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same

@@ -22,7 +22,8 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, run_layout
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.resolution import DPI
+from attnviz.figures.style import Style, figure_style
 
 _NAME, _GAP, _BAR = 0.2, 0.13, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
