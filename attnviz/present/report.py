@@ -19,7 +19,8 @@ from attnviz.present.fields import NamedTable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.present.view import Drawing, File, Plan, ViewOptions
+    from attnviz.figures.page import PagePlan
+    from attnviz.present.view import Drawing, File, ViewOptions
 
 R = TypeVar("R")
 
@@ -57,12 +58,12 @@ class View:
             return choices
         return natural
 
-    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[Plan] | None":
+    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[PagePlan] | None":
         """The plans of its pictures; None for a view that writes its files itself."""
         return None if self.drawing.files else [*self.drawing.plans(result, choices)]
 
     def render_files(
-        self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Plan] | None" = None
+        self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[PagePlan] | None" = None
     ) -> "Iterator[File]":
         """Yield every file of the view; ``plans`` are those that :meth:`planned` gave."""
         from attnviz.figures.style import figure_bytes

@@ -77,7 +77,7 @@ def longest_text() -> Iterator[Row]:
     with checkpoint("SmolLM2-135M", 8192) as folder, tempfile.TemporaryDirectory() as out:
         text = text_of(8192, AutoTokenizer.from_pretrained(folder))
         command = [sys.executable, "-m", "attnviz", "heads", text, "-m", folder, "--no-syntax", "-o", out]
-        [(seconds, peak)] = processes([[*command, "--figures", "overview,page"]], runs=1, warm_up=False)
+        [(seconds, peak, _)] = processes([[*command, "--figures", "overview,page"]], runs=1, warm_up=False)
         what = "SmolLM2-135M, 8,192 tokens, overview and page"
         yield below(f"{what}: peak memory", peak, "a limit", 3072, "MiB", 3072)
         yield below(f"{what}: time", seconds, "a limit", 1800, "s", 1800)

@@ -14,6 +14,7 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
+from attnviz.measures.decisions import Decision
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import OPTIONAL, TextContext
 from attnviz.models.chats import Chat
@@ -97,6 +98,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     target: Target | None = None  # of an encoder-decoder
     continuation: Continuation | None = None  # of a decoder, if requested
     chat: Chat | None = None  # that ``text`` was rendered from
+    decision: Decision | None = None  # of a classifier, for the text
     spans: SpanShares | None = None  # attention between spans of the text; None without spans
     stack: Stack | None = None  # of one of ``parts``, which kind of attention that is
     all_heads: tuple[HeadFindings, ...] = ()  # of such a part, the heads of the whole

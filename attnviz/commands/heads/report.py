@@ -84,6 +84,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "parser": parse.parser if parse else None,
         },
         "tokens": tokens,
+        **({"decision": analysis.decision.entry} if analysis.decision else {}),
         "verification": verification_entry(analysis.verification),
         "summary": summary_entry(*parts[0])
         if target is None
