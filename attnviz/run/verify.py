@@ -117,18 +117,18 @@ class VerifiedAttention:
     verification: Verification
     memory: float | None  # bytes that a chunk of rows may take
     _kept: "dict[int, _KeptLayer]"
-    _target: Tokens | None = None
+    target: Tokens | None = None  # of an encoder-decoder, what its decoder reads
     queries: tuple[int, ...] | None = None  # those that were verified, in order; None for all
     _mask_cache: MaskCache = field(default_factory=dict)
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
-        return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
+        return _read_by(self.checkpoint.layers[layer], self.tokens, self.target)
 
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What the model read, [1, n] each."""
-        return _inputs(self.checkpoint, self.tokens, self._target)
+        return _inputs(self.checkpoint, self.tokens, self.target)
 
     def inputs_of(self, layer: int) -> tuple[Tensor, Tensor]:
         """What W_Q, and what W_K and W_V are applied to, [1, n, d_model]; of cross-attention the encoder's states."""
@@ -153,7 +153,7 @@ class VerifiedAttention:
 
         VerificationError: the model's weights are no longer those that were verified.
         """
-        source = self._heads(layer)
+        source, _, _ = self.recomputed(layer)
         check = self.verification.layers[layer]
         if heads is not None:
             source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
@@ -165,8 +165,11 @@ class VerifiedAttention:
                 yield _verified(check, self.verification.tolerance, source, pattern, start, self.queries)
 
     @alone
-    def _heads(self, layer: int) -> LayerQK:
-        """What a layer's patterns are computed from, checked against its fingerprint."""
+    def recomputed(self, layer: int) -> tuple[LayerQK, HeadParameters, Tensor]:
+        """What a layer's patterns are computed from, its parameters and values, checked against its fingerprint.
+
+        VerificationError: as for :meth:`rows`.
+        """
         kept, model = self._kept[layer], self.checkpoint
         x, source = kept.inputs
         device = running_device(model.modules[layer].attention)
@@ -175,7 +178,7 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "
                 "analyze again."
             )
-        heads, _, value = _heads_of(model, layer, x, source, None, self._mask_cache)
+        heads, parameters, value = _heads_of(model, layer, x, source, None, self._mask_cache)
         if self.verification.attention != "eager":
             heads = heads.without_rounding()
         again = _fingerprint(heads, value)
@@ -185,7 +188,7 @@ class VerifiedAttention:
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
             )
-        return heads
+        return heads, parameters, value
 
 
 @dataclass(frozen=True)
@@ -241,7 +244,7 @@ def verify_attention(
         verification=verifier.verification(),
         memory=memory,
         _kept=verifier.kept,
-        _target=target,
+        target=target,
         queries=queries,
         _mask_cache=verifier.mask_cache,
     )
