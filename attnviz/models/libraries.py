@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from logging import CRITICAL, getLogger
+from logging import NullHandler, getLogger
 from traceback import walk_tb
 from typing import TypeVar
 
@@ -30,12 +30,11 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     """
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
     progress = logging.is_progress_bar_enabled()
-    accelerate = getLogger("accelerate")
-    accelerate_level = accelerate.level
-    logging.set_verbosity(CRITICAL)
-    accelerate.setLevel(CRITICAL)
+    loggers = [getLogger(name) for name in ("transformers", "accelerate")]
+    kept = [(logger.handlers, logger.propagate) for logger in loggers]
+    for logger in loggers:  # a level that is set clears what every logger has cached
+        logger.handlers, logger.propagate = [NullHandler()], False
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -48,8 +47,8 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
             raise
         raise error_type(f"{what}: {_reason(error)}") from error
     finally:
-        logging.set_verbosity(verbosity)
-        accelerate.setLevel(accelerate_level)
+        for logger, (handlers, propagate) in zip(loggers, kept, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
         if progress:
             logging.enable_progress_bar()
 

@@ -60,6 +60,7 @@ class AttentionCall:
     value: Tensor
     scale: float  # what scores are multiplied by; not a number where the attention does not say
     cap: float | None  # what they are bounded by; None for nothing
+    attention: str = "eager"  # the implementation, in transformers' words
     attention_input: Tensor | None = None  # as in LayerRecord; None if unknown
     source: Tensor | None = None
 
@@ -161,9 +162,17 @@ class _RecordedPass:
             return weighted, weights
         if way == "forward":
             return self._around(module, original, *given, **more)
-        return self._as_loaded(original, *given, **more)
+        return self._as_loaded(way, original, *given, **more)
 
-    def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
+    def _begin(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scale: float | None,
+        cap: float | None = None,
+        attention: str = "eager",
+    ) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
         layer = self.attending
         if layer is None:
@@ -173,16 +182,25 @@ class _RecordedPass:
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         seen = self.seen[layer]
         self.observer.begin(
-            AttentionCall(layer, query, key, value, scale, cap, seen.get("attention_input"), seen.get("source"))
+            AttentionCall(
+                layer, query, key, value, scale, cap, attention, seen.get("attention_input"), seen.get("source")
+            )
         )
         return layer
 
     def _as_loaded(
-        self, original: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
+        self,
+        name: str,
+        original: Callable[..., Any],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *mask: Any,
+        **more: Any,
     ) -> Any:
         """An implementation that returns no weights."""
         result = original(query, key, value, *mask, **more)
-        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"))
+        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"), name)
         probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
@@ -246,7 +264,7 @@ class _RecordedPass:
 
     def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
         """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
-        layer, n_keys = self._begin(query, key, value, math.nan, None), key.shape[-2]
+        layer, n_keys = self._begin(query, key, value, math.nan), key.shape[-2]
         _refuse_no_pattern(layer, weights, (*query.shape[:3], n_keys))
         for first, last in row_blocks(query.shape[-2], weights[:, :, 0].nbytes, self.memory):
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))

@@ -384,7 +384,6 @@ class Verifier(Observer):
         self._checkpoint, self._labels, self._masks = checkpoint, labels, masks
         self._on_rows, self._on_weighted_values, self._on_call = on_rows, on_weighted_values, on_attention_call
         self._queries, self._keep, self._keep_outputs, self._progress = queries, keep, keep_outputs, progress
-        self._attention = checkpoint.attention  # asked once, since all layers are looked at
         self._located: list[tuple[float, str]] | None = None  # in a second pass, by layer that differs
         self._layer: _Layer
         self._comparisons: dict[int, LayerComparison] = {}
@@ -441,7 +440,7 @@ class Verifier(Observer):
         """Recompute and compare queries, keys and values."""
         x, model, layer = call.attention_input, self._checkpoint, call.layer
         assert x is not None
-        compared = LayerComparison(model, layer, self._attention, *self._labels(layer), self._located is not None)
+        compared = LayerComparison(model, layer, call.attention, *self._labels(layer), self._located is not None)
         mask = None if self._masks is None else self._masks(layer)
         heads, parameters, value = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
         if math.isnan(call.scale):  # the patterns say whether the reference's is right
@@ -455,7 +454,7 @@ class Verifier(Observer):
             once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
             compared.add_inputs(name, once, theirs, partial(_reason, model, name, inputs, parameters, theirs))
         self._layer = state = _Layer(compared, parameters, heads, value)
-        if self._attention != "eager":
+        if call.attention != "eager":
             state.heads, state.value = heads.without_rounding(), attention.upcast(value)
             state.random = attention.upcast(random_values(state.value))
             state.both = torch.cat([state.value, state.random.expand(state.value.shape)], -1)
