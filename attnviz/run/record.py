@@ -164,28 +164,16 @@ class _RecordedPass:
             return self._around(module, original, *given, **more)
         return self._as_loaded(way, original, *given, **more)
 
-    def _begin(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float | None,
-        cap: float | None = None,
-        attention: str = "eager",
-    ) -> int:
+    def _begin(self, given: tuple[Tensor, ...], scale: float | None, cap: float | None, attention: str) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
-        layer = self.attending
+        layer, query = self.attending, given[0]
         if layer is None:
             raise VerificationError(
                 "the model attends outside of its layers; nothing can be verified against this model."
             )
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        seen = self.seen[layer]
-        self.observer.begin(
-            AttentionCall(
-                layer, query, key, value, scale, cap, attention, seen.get("attention_input"), seen.get("source")
-            )
-        )
+        inputs = (self.seen[layer].get(name) for name in ("attention_input", "source"))
+        self.observer.begin(AttentionCall(layer, *given, scale, cap, attention, *inputs))
         return layer
 
     def _as_loaded(
@@ -200,7 +188,7 @@ class _RecordedPass:
     ) -> Any:
         """An implementation that returns no weights."""
         result = original(query, key, value, *mask, **more)
-        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"), name)
+        layer = self._begin((query, key, value), more.get("scaling"), more.get("softcap"), name)
         probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
@@ -223,7 +211,7 @@ class _RecordedPass:
         **more: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Eager attention, a chunk of query rows at a time."""
-        layer, bias = self._begin(query, key, value, scale, more.get("softcap")), more.get("position_bias")
+        layer, bias = self._begin((query, key, value), scale, more.get("softcap"), "eager"), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
@@ -264,7 +252,7 @@ class _RecordedPass:
 
     def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
         """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
-        layer, n_keys = self._begin(query, key, value, math.nan), key.shape[-2]
+        layer, n_keys = self._begin((query, key, value), math.nan, None, "eager"), key.shape[-2]
         _refuse_no_pattern(layer, weights, (*query.shape[:3], n_keys))
         for first, last in row_blocks(query.shape[-2], weights[:, :, 0].nbytes, self.memory):
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
