@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any
@@ -370,6 +370,7 @@ def record_attention(
 
     VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
+    checkpoint = replace(checkpoint, looked_up=checkpoint.modules)
     recorded = _RecordedPass(checkpoint, observer, memory)
     sites = sites_of(checkpoint, _RECORDED)
 
