@@ -157,8 +157,9 @@ class _RecordedPass:
         if way == UPCAST:
             return self._in_chunks(original, *given, scale=module.scaling)
         if way == "_attn":
+            query, key, value, *_ = given
             weighted, weights = original(*given, **more)
-            self._ran_whole(weights, *given[:3], weighted)
+            self._ran_whole(weights, query, key, value, weighted)
             return weighted, weights
         if way == "forward":
             return self._around(module, original, *given, **more)
@@ -166,14 +167,14 @@ class _RecordedPass:
 
     def _begin(self, given: tuple[Tensor, ...], scale: float | None, cap: float | None, attention: str) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
-        layer, query = self.attending, given[0]
+        layer, (query, key, value) = self.attending, given
         if layer is None:
             raise VerificationError(
                 "the model attends outside of its layers; nothing can be verified against this model."
             )
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        inputs = (self.seen[layer].get(name) for name in ("attention_input", "source"))
-        self.observer.begin(AttentionCall(layer, *given, scale, cap, attention, *inputs))
+        x, source = (self.seen[layer].get(name) for name in ("attention_input", "source"))
+        self.observer.begin(AttentionCall(layer, query, key, value, scale, cap, attention, x, source))
         return layer
 
     def _as_loaded(
@@ -281,8 +282,8 @@ class _RecordedPass:
                 "nothing can be verified against this model."
             )
         source = seen.get("source")
-        across = self.checkpoint.stacks and source is not None
-        if across and not any(torch.equal(source, states.to(source.device)) for states in self.encoded):
+        own = source is None or any(torch.equal(source, states.to(source.device)) for states in self.encoded)
+        if self.checkpoint.stacks and not own:
             raise VerificationError(
                 f"layer {layer}: the states that cross-attention was given are not the encoder's own output, so that "
                 "they stand for no tokens of the source. Nothing was written."

@@ -325,6 +325,7 @@ class _Layer:
 
     def _other_ways(self, first: int, model_outputs: Tensor) -> Iterator[str]:
         """What else than the reference's way of attending explains what the model makes of random values."""
+        assert self.random is not None
         heads, scoring = self.heads, self.heads.scoring
         ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
         way = "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
