@@ -33,7 +33,7 @@ from attnviz.run.record import (
     random_values,
     record_attention,
 )
-from attnviz.run.sites import what_to_try
+from attnviz.run.sites import COMPUTED, OF_HEADS, at_named, place_of, what_to_try
 
 _SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
 TokenLabels = Callable[[int], Sequence[str]]  # from the index of a text in a batch to the labels of its tokens
@@ -157,6 +157,37 @@ class VerifiedAttention:
                 with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
                     pattern = source.rows(start, stop)
                 yield VerifiedRows.of(source, check, self.verification.tolerance, pattern, start, self.queries)
+
+    def activation(self, name: str, layer: int) -> Tensor:
+        """The tensor of a named site of a layer, without the axis of the batch, on the CPU.
+
+        The sites of heads are recomputed from the verified inputs of the layer, others read in a pass that is verified.
+        """
+        checkpoint = self.checkpoint
+        layer = checkpoint.layer_of(layer)
+        if name not in COMPUTED:
+            place_of(checkpoint, layer, name)
+        heads, parameters, value = self.recomputed(layer)
+        if name not in (*COMPUTED, *OF_HEADS):
+            seen = list[Tensor]()
+            with at_named(checkpoint, [(layer, name)], lambda _, tensor: seen.append(tensor)):
+                verify_attention(checkpoint, self.tokens, target=self.target, memory=self.memory, keep_outputs=False)
+            return seen[-1][0].cpu()
+        x, source = self.inputs_of(layer)
+        queries = slice(None) if self.queries is None else list(self.queries)
+        with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
+            if name in ("q", "k", "v"):
+                projection = {"q": parameters.query, "k": parameters.key, "v": parameters.value}[name]
+                projected = attention.project(x if name == "q" else source, replace(projection, clip=None))
+                return projected[0].transpose(0, 1).cpu()
+            if name == "scores":
+                return heads.scores()[0, :, queries].cpu()
+            pattern = heads.rows(0, heads.query.shape[-2], heads.key.shape[-2])
+            if name == "pattern":
+                return pattern[0, :, queries].cpu()
+            z = attention.gated(torch.matmul(pattern, value.to(pattern)), x, parameters)[:, :, queries]
+            written = z if name == "z" else torch.matmul(z, parameters.output_weight.to(z))
+            return written[0].transpose(0, 1).cpu()
 
     @alone
     def recomputed(self, layer: int) -> tuple[LayerQK, HeadParameters, Tensor]:

@@ -382,9 +382,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             ArchitectureError: a site that this family lacks.
             VerificationError: the model's weights changed since.
         """
-        from attnviz.run.activations import activation
-
-        return activation(self.verified, site, layer)
+        return self.verified.activation(site, layer)
 
     @property
     def in_words(self) -> str:
