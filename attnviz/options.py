@@ -308,6 +308,7 @@ COMMANDS = {
         ),
         output=(
             _switch("save_attention", "Also write attention.safetensors, one tensor a layer."),
+            _switch("save_npz", "Also write attention.npz, the same for NumPy."),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean; "
                  "and in relations, those that find most. Default: a few heads of each kind."),
             _BY, _TABLE, *_FILES,
@@ -670,6 +671,7 @@ class ViewOptionNames(TypedDict, total=False):
     token: str | int | None
     maps: Sequence[str]
     save_attention: bool
+    save_npz: bool
     relation: str | None
     table: str | None
     by: str | None

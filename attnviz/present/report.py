@@ -5,8 +5,8 @@ first needed: help imports nothing heavy, a measurement no rich, and a run witho
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -111,8 +111,8 @@ class CommandSpec(Generic[R]):
     kv_heads: "Callable[[R], NamedTable[Any]] | None" = None  # the table of ``--by kv-head``
     # names and contents of other files
     further: "Callable[[R, ViewOptions], Iterable[tuple[str, str]]] | None" = None
-    # name and content of the safetensors file, written on request; None if there is none
-    tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
+    # by option, name and content of a file of tensors, written on request
+    tensors: "Mapping[str, tuple[str, Callable[[R], bytes]]]" = field(default_factory=dict)
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``; who gives it wants every table."""

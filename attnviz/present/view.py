@@ -36,6 +36,7 @@ class ViewOptions:
     token: str | int | None = None
     maps: tuple[str, ...] = ()
     save_attention: bool = False
+    save_npz: bool = False
     relation: str | None = None
     table: str | None = None
     by: str | None = None  # kv-head: also a table by KV head

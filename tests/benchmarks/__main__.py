@@ -31,7 +31,7 @@ from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.matrix import Labels
 from attnviz.figures.style import PLAIN
 from tests.benchmarks.in_browser import MISSING, paint_and_switch
-from tests.benchmarks.lengths import growth, long_text, longest_text, peers
+from tests.benchmarks.lengths import growth, in_memory, long_text, longest_text, peers
 from tests.benchmarks.measure import RUNS, Row, at_most, below, faster, functions, printed, processes
 from tests.support.models import gpt2_tokenizer
 
@@ -325,8 +325,8 @@ def main() -> None:
     """Run all of them, or those that are named, by the names of the functions above."""
     matplotlib.use("Agg")
     calls = (
-        start_up, whole_command, vector_pictures, head_pictures, overview_picture, interactive_page, long_text,
-        growth, longest_text, peers, whole_treebank, examples, ablation, patching, circuits,
+        start_up, whole_command, vector_pictures, head_pictures, overview_picture, interactive_page, in_memory,
+        long_text, growth, longest_text, peers, whole_treebank, examples, ablation, patching, circuits,
     )  # fmt: skip
     known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)

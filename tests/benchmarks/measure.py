@@ -67,9 +67,12 @@ def _medians(rows: Iterable[Sequence[float]]) -> list[float]:
 
 
 def functions(
-    calls: Sequence[Callable[[], object]], runs: int = RUNS, clock: Callable[[], float] = time.perf_counter
+    calls: Sequence[Callable[[], object]],
+    runs: int = RUNS,
+    clock: Callable[[], float] = time.perf_counter,
+    of_runs: Callable[[Sequence[float]], float] = statistics.median,
 ) -> list[float]:
-    """Median seconds of each call by a clock, in turn after one warm-up."""
+    """Seconds of each call by a clock, in turn after one warm-up: the median, or another number of the runs."""
     measured: list[list[float]] = []
     for turn in range(runs + 1):
         seconds = []
@@ -79,7 +82,7 @@ def functions(
             seconds.append(clock() - begin)
         if turn:
             measured.append(seconds)
-    return _medians(measured)
+    return [of_runs(column) for column in zip(*measured, strict=True)]
 
 
 _LAUNCH = """
