@@ -32,7 +32,7 @@ from attnviz.reference.attention import HeadParameters, upcast
 from attnviz.run import edit
 from attnviz.run.checks import Verification
 from attnviz.run.finite import refuse_not_finite
-from attnviz.run.logits import check_logits
+from attnviz.run.stream import check_logits
 from attnviz.run.verify import VerifiedRows
 from attnviz.texts.batches import EVERY, SampledAttention
 from attnviz.texts.reading import Text

@@ -9,7 +9,7 @@ from attnviz.commands.ablate.inputs import LABELLED, inputs_of
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import run_model, running
-from attnviz.run.logits import check_logits
+from attnviz.run.stream import check_logits
 from attnviz.texts.batches import EncodedText, collate
 
 

@@ -11,7 +11,7 @@ rather than the others; it is linear in the key, so it is the same sum with k_b 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -20,16 +20,14 @@ from torch import Tensor
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters, Norm, RMSNorm, normed_heads, of_all_heads, softcap, upcast
+from attnviz.reference.attention import HeadParameters, normed_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
-from attnviz.run.contributions import check_total, without_gradients
+from attnviz.run.contributions import check_total, pattern_row, without_gradients
 from attnviz.run.record import AttentionCall
-from attnviz.run.stream import Source, Term, WrittenParts, constant_term, parts_at
+from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, parts_at
 from attnviz.run.verify import VerifiedAttention
 
 _KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
-
-SIDES = ("query", "key")
 
 LEAST_OF_PARTS = 0.1  # a difference below this share of its largest part is not divided by (our own choice)
 
@@ -52,14 +50,10 @@ class KeyScore:
         return self.score - self.mean
 
     def share(self, value: float | None) -> float | None:
-        """A part of the difference as a share of it; None where parts cancel (:data:`LEAST_OF_PARTS`)."""
-        return value / self.difference if value is not None and self._divides else None
-
-    @cached_property
-    def _divides(self) -> bool:
-        """Whether the difference is not small beside its parts, which would be thousands of per cent of it."""
+        """A part of the difference as a share of it; None where it is small beside its parts, which cancel."""
         largest = max(float(self.differences.sum(axis).abs().max()) for axis in (0, 1))
-        return abs(self.difference) > LEAST_OF_PARTS * largest
+        divides = value is not None and abs(self.difference) > LEAST_OF_PARTS * largest
+        return value / self.difference if divides else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,62 +101,25 @@ class ScoreDecomposer:
 
     @cached_property
     def terms(self) -> dict[str, list[Term]]:
-        return {side: self._terms(side) for side in SIDES}
-
-    def _terms(self, side: str) -> list[Term]:
-        projection = getattr(self.parameters, side)
-        norm: Norm | None = getattr(self.parameters, f"{side}_norm")
-        rotary = self.parameters.rotary
-        n_projected = len(projection.weight)  # fewer keys than heads where several share them
-        number = self.head.head // (self.parameters.n_heads // n_projected)
-        x = self.verified.inputs_of(self.head.layer)[SIDES.index(side)][0]
-        shared = self.verified.checkpoint.modules[self.head.layer].keys_layer
-        layer = self.head.layer if shared is None or side == "query" else shared  # whose input this is
-        projected = upcast(attention.project(x, replace(projection, clip=None)))  # [n_projected, n, d_head]
-        if self.parameters.rotated_first and isinstance(norm, RMSNorm):  # its weights come after, see _compared
-            projected = projected if rotary is None else apply_rotary(projected, rotary)
-            norm = RMSNorm(torch.ones_like(norm.weight), norm.epsilon)
-        scale = _norm_scale(norm, projected)[number].reciprocal().expand(len(x), 1)
-        if projection.latent is not None:
-            scale = scale / projection.latent.scale(x, projected.shape[-1])
-        projection = projection.linear_part()
-        weight = normed_heads(upcast(projection.weight), norm, linearly=True)[number]
-        terms = [replace(term, scale=term.scale * scale) for term in self.written.terms(weight, layer)]
-        linearly = upcast(x) @ weight * scale
-        if projection.bias is not None:
-            bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[number, 0]
-            terms.append(constant_term((f"{side} bias", self.head.layer), bias, scale))
-            linearly = linearly + bias * scale
-        if norm is not None and norm.bias is not None:
-            bias = upcast(norm.bias)
-            terms.append(constant_term((f"{side} norm bias", self.head.layer), bias, torch.ones_like(scale)))
-            linearly = linearly + bias
-        if projection.clip is not None or getattr(norm, "clip", None) is not None:
-            bounded = upcast(normed_heads(attention.project(x, projection), norm)[number])
-            identity = torch.eye(bounded.shape[-1]).to(bounded)
-            source = (f"bound of {side}", self.head.layer)
-            terms.append(Term((source,), (bounded - linearly)[:, None], identity[None], torch.ones_like(scale)))
-        return terms
-
-    def _compared(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
-        """Parts of queries or keys [.., n_positions, d_head] as they are compared: rotated, with their temperature."""
-        heads = self.parameters
-        if heads.rotary is not None:
-            parts = apply_rotary(parts, heads.rotary, positions, self.call.n_queries)
-        if heads.rotated_first:
-            parts = normed_heads(parts, getattr(heads, f"{side}_norm"), linearly=True)
-        if side == "query" and heads.temperature is not None:
-            parts = parts * heads.temperature.of(positions)[:, None]
-        return parts
+        return {side: list(head_terms(self.verified, self.written, self.head, side)) for side in SIDES}
 
     def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
         """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""
         sources, parts = parts_at(self.terms[side], positions)
         return sources, self._compared(side, parts, positions)
 
-    @property
-    def factor(self) -> float:
-        return self.parameters.scale * self.parameters.query_scale
+    def _compared(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
+        """Parts [.., n_positions, d_head] as they are compared: rotated, queries times temperature and scale."""
+        heads = self.parameters
+        if heads.rotary is not None:
+            parts = apply_rotary(parts, heads.rotary, positions, self.call.n_queries)
+        if heads.rotated_first:
+            parts = normed_heads(parts, getattr(heads, f"{side}_norm"), linearly=True)
+        if side == "key":
+            return parts
+        if heads.temperature is not None:
+            parts = parts * heads.temperature.of(positions)[:, None]
+        return parts * (heads.scale * heads.query_scale)
 
     def decompose(self, query: int, key: int | None, most: int) -> QueryScores:
         """The scores of a query: of one key, or of the ``most`` strongest.
@@ -172,31 +129,29 @@ class ScoreDecomposer:
         """
         allowed = self.allowed(query)
         self._refuse_key(query, key, allowed.tolist())
-        row = self.pattern_row(query)
+        row = pattern_row(self.verified, self.head, query)
         ranked = allowed[row[allowed].argsort(descending=True, stable=True)]  # their weights may round to 0, too
-        chosen = [key] if key is not None else ranked[:most].tolist()
-        places = torch.searchsorted(allowed, allowed.new_tensor(chosen))
-        with without_gradients(self.call.key.device):
-            query_sources, parts = self.parts("query", allowed.new_tensor([query]))
-            of_query = parts[:, 0]
-            vector = of_query.sum(0)
-            products, means = [], []
+        chosen = ranked[:most] if key is None else allowed.new_tensor([key])
+        places = torch.searchsorted(allowed, chosen)
+        with without_gradients(row.device):
+            query_sources, of_query = self.parts("query", allowed.new_tensor([query]))
+            of_query = of_query[:, 0]
+            vector, products, mean = of_query.sum(0), list[Tensor](), torch.zeros(())
             for chunk in torch.split(allowed, _KEYS):
-                _, parts = self.parts("key", chunk)
-                products.append(self.factor * (parts.sum(0) @ vector))
-                means.append(parts.sum(1) / len(allowed))
+                key_sources, parts = self.parts("key", chunk)
+                products.append(parts.sum(0) @ vector)
+                mean = mean.to(parts) + parts.sum(1) / len(allowed)
             extra, cap = self._added(query, allowed), self.parameters.cap
             total = torch.cat(products) + sum(extra.values())
             if cap is not None:
                 extra["soft cap"] = softcap(total, cap) - total
                 total = total + extra["soft cap"]
-            key_sources, parts = self.parts("key", allowed.new_tensor(chosen))
-            of_keys = parts.transpose(0, 1)  # [n_chosen, n_sources, d_head]
-            against = of_keys - torch.stack(means).sum(0)
-            pairs, differences = (self.factor * (of_query @ keys.mT) for keys in (of_keys, against))
-            extras = {name: torch.stack([part, part - part.mean()])[:, places] for name, part in extra.items()}
-            sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))]) + sum(extras.values())
-            scores, error, scale = self._check_sums(query, allowed, places, torch.cat([total, sums.flatten()]))
+            of_keys = self.parts("key", chosen)[1].transpose(0, 1)  # [n_chosen, n_sources, d_head]
+            against = of_keys - mean
+            pairs, differences = (of_query @ keys.mT for keys in (of_keys, against))
+            extras = {name: torch.stack([part, part - part.mean()], 1)[places] for name, part in extra.items()}
+            sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))], 1) + sum(extras.values())
+            scores, error, scale = self._check_sums(query, allowed, places, torch.cat([total, sums.T.flatten()]))
         keys = [
             KeyScore(
                 key=key,
@@ -205,10 +160,10 @@ class ScoreDecomposer:
                 mean=float(scores.mean()),
                 pairs=pairs[number].cpu(),
                 differences=differences[number].cpu(),
-                extras={name: (float(part[0, number]), float(part[1, number])) for name, part in extras.items()},
+                extras={name: tuple(part[number].tolist()) for name, part in extras.items()},
                 against=against[number].sum(0),
             )
-            for number, (key, place) in enumerate(zip(chosen, places.tolist(), strict=True))
+            for number, (key, place) in enumerate(zip(chosen.tolist(), places.tolist(), strict=True))
         ]
         return QueryScores(
             head=self.head,
@@ -232,14 +187,14 @@ class ScoreDecomposer:
         key = scores.keys[0]
         position = scores.query if side == "query" else key.key
         (term,) = [term for term in self.terms[side] if source in term.sources]
-        row = self.pattern_row(position, source)
+        row = pattern_row(self.verified, source, position)
         with without_gradients(row.device):
             by_key = term.by_key(self.verified, source, position)
             rotated = self._compared(side, by_key, torch.full((len(by_key),), position, device=row.device))
             if side == "query":
-                return self.factor * (rotated @ key.against)
+                return rotated @ key.against
             mean = float((key.pairs - key.differences)[:, scores.key_sources.index(source)].sum())
-            return self.factor * (rotated @ scores.vector) - row * mean / row.sum()
+            return rotated @ scores.vector - row * mean / row.sum()
 
     def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:
         labels = self.verified.tokens.labels
@@ -276,7 +231,6 @@ class ScoreDecomposer:
             f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query} "
             f"({labels[query]!r})",
             lambda worst: f"at key #{positions[worst]} ({labels[positions[worst]]!r})",
-            largest="the largest score",
         )
         return scores, error, scale
 
@@ -286,19 +240,3 @@ class ScoreDecomposer:
         keys = attention.repeat_kv(keys, self.parameters.n_heads)
         added = attention.added_by_position(queries, keys, self.parameters, query)
         return {name.replace("_", " "): upcast(part[self.head.head, 0, allowed]) for name, part in added.items()}
-
-    def pattern_row(self, query: int, head: HeadId | None = None) -> Tensor:
-        """The verified attention of a query in this or another head, [n_keys that it sees]."""
-        layer, number = head or self.head
-        (rows,) = replace(self.verified, queries=(query,)).rows(layer, [number])
-        return rows.in_float32[0, 0, 0]
-
-
-def _norm_scale(norm: Norm | None, projected: Tensor) -> Tensor:
-    """What a norm divides queries or keys [n_projected, n, d_head] by, [n_projected, n, 1]."""
-    if norm is None:
-        return torch.ones_like(projected[..., :1])
-    if of_all_heads(norm, projected.shape[-1]):
-        together = norm.scale(projected.transpose(0, 1).flatten(1))
-        return together.expand(len(projected), *together.shape)
-    return norm.scale(projected)
