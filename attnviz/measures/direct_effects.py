@@ -119,10 +119,8 @@ def answer_ids(
 
     UsageError: no such token or class, both the same, or a model without logits.
     """
-    if answer is None and foil is None:
-        return None, None
     why = why_no_effects(checkpoint)
-    if why:
+    if why and (answer, foil) != (None, None):
         raise UsageError(f"leave out --answer and --foil (answer=..., foil=...). {why}")
     return named_ids(checkpoint, answer, foil)
 
@@ -131,20 +129,19 @@ def named_ids(
     checkpoint: Checkpoint, answer: str | int | None, foil: str | int | None
 ) -> tuple[int | None, int | None]:
     """The same of any model with a head, also of one whose head cannot be divided among parts."""
-    classifier = checkpoint.class_head
-
-    def number(name: str, value: str | int | None) -> int | None:
+    classifier, ids = checkpoint.class_head, list[int | None]()
+    for name, value in (("answer", answer), ("foil", foil)):
         if value is None:
-            return None
-        if classifier is not None:
-            return classifier.number(value)
-        return token_id(checkpoint.tokenizer, name, value, int(checkpoint.config.vocab_size), bool(checkpoint.stacks))
-
-    ids = number("answer", answer), number("foil", foil)
-    if ids[0] == ids[1]:
+            ids.append(None)
+        elif classifier is not None:
+            ids.append(classifier.number(value))
+        else:
+            n_vocab, continues = int(checkpoint.config.vocab_size), bool(checkpoint.stacks)
+            ids.append(token_id(checkpoint.tokenizer, name, value, n_vocab, continues))
+    if ids[0] is not None and ids[0] == ids[1]:
         kind = "tokens" if classifier is None else "classes"
         raise UsageError(f"expected two {kind}, found {answer!r} for both --answer and --foil.")
-    return ids
+    return ids[0], ids[1]
 
 
 def direct_effects(

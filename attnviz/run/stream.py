@@ -26,7 +26,7 @@ from attnviz.reference import attention
 from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads, of_all_heads, upcast
 from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, layer_contributions
-from attnviz.run.edit import running
+from attnviz.run.edit import run_model, running
 from attnviz.run.sites import Site, taps
 from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import visible
@@ -342,6 +342,32 @@ def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
         types = torch.tensor(tokens.type_ids or [0] * len(tokens), device=checkpoint.device)
         parts["segment"] = tables.segments[types]
     return parts
+
+
+def first_network(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
+    """What the first layer's network makes of the embeddings of tokens alone, [n, d_model], in float32 at least.
+
+    In a pass over texts of one token each, in which its input, before any norm, is replaced by the embedding.
+    """
+    architecture, modules = checkpoint.architecture, checkpoint.modules[checkpoint.every_layer[0]]
+    tables, norm = architecture.embeddings(checkpoint.model), modules.after_attention(architecture.pre_norm)
+    rows = tables.of_words(ids.to(tables.words.device))
+    for module in (tables.norm, tables.project):
+        rows = rows if module is None else module(rows)
+    entered = [modules.routed, modules.gate, modules.up_proj] if norm is None else [norm]
+    sites = {("in", at): Site(module, "input", modules) for at, module in enumerate(entered) if module is not None}
+    sites["out", 0] = Site(modules.writers["feed-forward"], "output", modules)
+    outputs: list[Tensor] = []
+
+    def visit(key: tuple[str, int], tensor: Tensor) -> Tensor | None:
+        if key[0] == "in":
+            return rows.view_as(tensor)
+        outputs.append(upcast(tensor).view_as(rows))
+        return None
+
+    with running(checkpoint), taps(sites, visit):
+        run_model(checkpoint, {"input_ids": ids[:, None].to(checkpoint.device)})
+    return outputs[0]
 
 
 def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tensor, positions: Sequence[int]) -> float:

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadContribution, HeadOutputs
 from attnviz.measures.direct_effects import NOT_LINEAR, DirectEffects, TokenLogit
-from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import layer_entry, target_entry, text_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain_value, values_of
 from attnviz.present.report import CommandSpec
@@ -53,23 +52,12 @@ def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     }
 
 
+_WRITTEN = "position boundary difference linear deviation answer predicted foil actual classes".split()
+
+
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
-    names = (
-        "position",
-        "boundary",
-        "difference",
-        "linear",
-        "deviation",
-        "answer",
-        "predicted",
-        "foil",
-        "actual",
-        "classes",
-    )
-    return {
-        **values_of(effects, *names),
-        "parts": [asdict(part) | layer_entry(part.layer) for part in effects.parts],
-    }
+    parts = [asdict(part) | layer_entry(part.layer) for part in effects.parts]
+    return {**values_of(effects, *_WRITTEN), "parts": parts}
 
 
 _FIELDS: tuple[Field[HeadContribution], ...] = (
@@ -89,16 +77,23 @@ _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm valu
 def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribution]:
     effects, end = result.effects, result.end_effects
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
-    promotions = {} if effects is None else effects.promotions
+    of_heads, moved = ({}, {}) if effects is None else (effects.heads, effects.promotions)
     fields: list[Field[HeadContribution]] = [
         *HEAD,
         Field(value=lambda head: ranks[head.id], name="rank"),
         *_FIELDS,
-        Field(value=lambda head: effects and effects.heads.get(head.id), name="direct_effect"),
-        Field(value=lambda head: plain_value(promotions.get(head.id)), name="promotion", csv={}),
+        Field(
+            "Adds" if end is None else "Start",
+            lambda head: of_heads.get(head.id),
+            unit="logits",
+            name="direct_effect",
+            write=signed,
+        ),
+        Field(value=lambda head: plain_value(moved.get(head.id)), name="promotion", csv={}),
     ]
     if end is not None:
-        fields.append(Field(value=lambda head: end.heads.get(head.id), name="direct_effect_on_end"))
+        at_end = end.heads
+        fields.append(Field("End", lambda head: at_end.get(head.id), "logits", "direct_effect_on_end", write=signed))
     return NamedTable("heads", fields, result.select(choices.select))
 
 
@@ -119,7 +114,7 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
     if effects is None:
         yield notes(result.no_effects)
     else:
-        yield _effects_table(effects, end, [head.id for head in table.rows], few, verbose)
+        yield _effects_table(effects, end, table, few, verbose)
         yield _effects_text(result, effects)
     if end is not None:
         yield _effects_text(result, end)
@@ -143,40 +138,32 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
 
 
 def _effects_table(
-    effects: DirectEffects, end: DirectEffects | None, heads: Sequence[HeadId], top: int | None, whole: bool
-) -> RowTable[HeadId]:
+    effects: DirectEffects, end: DirectEffects | None, table: NamedTable[HeadContribution], top: int | None, whole: bool
+) -> RowTable[HeadContribution]:
     """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
-    known = [head for head in heads if head in effects.heads]
-    moved = effects.promotions
+    sizes = {head: abs(value + (end.heads[head] if end else 0.0)) for head, value in effects.heads.items()}
+    rows = sorted((row for row in table.rows if row.id in sizes), key=lambda row: (-sizes[row.id], row.id))
+    moved, columns = effects.promotions, pick(table.fields, "id", "direct_effect")
 
-    def side(head: HeadId) -> str:
-        value = effects.heads[head]
+    def side(row: HeadContribution) -> str:
+        value = effects.heads[row.id]
         choice = effects.answer if value > 0 else effects.foil
         return "–" if choice is None or signed(value) == rounded(0.0) else quoted(choice.text)
 
-    title, total = "Direct effects on answer minus foil", effects.heads
-    columns: list[Field[HeadId]] = [Field("Adds", lambda head: signed(effects.heads[head]), "logits")]
+    def tokens(named: Sequence[TokenLogit]) -> Text:
+        return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in named)
+
+    title = "Direct effects on answer minus foil"
     if end is not None:
-        title, total = (
-            "Direct effects on start and end of the answer",
-            {head: effects.heads[head] + end.heads[head] for head in known},
-        )
-        columns = [
-            Field("Start", lambda head: signed(effects.heads[head]), "logits"),
-            Field("End", lambda head: signed(end.heads[head]), "logits"),
-        ]
-    elif moved:
-        columns.append(Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])))
-        if whole:
-            columns.append(Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True))
-    else:
+        title = "Direct effects on start and end of the answer"
+        columns += pick(table.fields, "direct_effect_on_end")
+    elif not moved:
         columns.append(Field("Speaks for", side))
-    ranked = sorted(known, key=lambda head: (-abs(total[head]), head))
-    return first_rows(title, [Field("Head", lambda head: head), *columns], ranked, top, _CSV, order="the largest first")
-
-
-def _tokens(tokens: Sequence[TokenLogit]) -> Text:
-    return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens)
+    else:
+        columns.append(Field("Promotes (logits)", lambda row: tokens(moved[row.id].promoted[:_PROMOTED])))
+        if whole:
+            columns.append(Field("Suppresses", lambda row: tokens(moved[row.id].suppressed[:_SUPPRESSED]), detail=True))
+    return first_rows(title, columns, rows, top, _CSV, order="the largest first")
 
 
 def versus(effects: DirectEffects) -> str:
@@ -187,7 +174,8 @@ def versus(effects: DirectEffects) -> str:
 
 
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
-    predicted, token = effects.predicted, result.read.labels[effects.position]
+    predicted, answer = effects.predicted, effects.answer
+    where = f"#{effects.position} (‘{result.read.labels[effects.position]}’)"
     sums: dict[str, float] = {"heads": sum(effects.heads.values())}  # and the others, so that the reader can add up
     for part in effects.parts:
         name = _OF_LAYERS.get(part.name, part.name)
@@ -195,20 +183,19 @@ def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
             name = f"what is not linear in the {name.removesuffix(NOT_LINEAR)}"
         sums[name] = sums.get(name, 0.0) + part.direct_effect
     parts = ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
+    whole = f"{signed(effects.difference)}, of which {parts}."
     if effects.boundary:
         return Text(
-            f"The answer’s {effects.boundary} at #{effects.position} (‘{token}’) has probability "
-            f"{rounded(effects.answer.probability)}; the model’s first choice is #{predicted.id} (‘{predicted.text}’, "
-            f"{rounded(predicted.probability)}). Its logit: {signed(effects.difference)}, of which {parts}."
+            f"The answer’s {effects.boundary} at {where} has probability {rounded(answer.probability)}; the model’s "
+            f"first choice is #{predicted.id} (‘{predicted.text}’, {rounded(predicted.probability)}). "
+            f"Its logit: {whole}"
         )
-    follows = ""
-    if effects.actual is not None:
-        probability = rounded(effects.actual.probability)
-        follows = f"; next in the text: ‘{effects.actual.text}’ (probability {probability})"
+    follows, actual = "", effects.actual
+    if actual is not None:
+        follows = f"; next in the text: ‘{actual.text}’ (probability {rounded(actual.probability)})"
     return Text(
-        f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
-        f"{quoted(predicted.text)} (probability {rounded(predicted.probability)}){follows}. The logit of "
-        f"{versus(effects)}: {signed(effects.difference)}, of which {parts}."
+        f"At {where} the model {'decides for' if effects.classes else 'predicts'} {quoted(predicted.text)} "
+        f"(probability {rounded(predicted.probability)}){follows}. The logit of {versus(effects)}: {whole}"
     )
 
 
