@@ -113,7 +113,7 @@ class WritingTally(TextTally):
     def _effects(self, layer: int, weighted: Tensor, tokens: Tensor) -> Tensor:
         """Direct effects on the logit of each key's token but for a positive scale, [batch, n_heads, n, n]."""
         output = self._output_weight(layer)
-        read = of_stream(self._checkpoint, as_of(tokens, output).mT).weight.mT @ output.flatten(0, 1).T
+        read = of_stream(self._checkpoint, as_of(tokens, output).mT).mT @ output.flatten(0, 1).T
         return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read.unflatten(-1, output.shape[:2]))
 
     def _output_weight(self, layer: int) -> Tensor:

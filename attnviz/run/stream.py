@@ -27,6 +27,7 @@ from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads,
 from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, layer_contributions
 from attnviz.run.edit import run_model, running
+from attnviz.run.record import AttentionCall
 from attnviz.run.sites import Site, taps
 from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import visible
@@ -98,23 +99,17 @@ class Reading:
     """What a linear map reads at one point of the stream: a matrix [d_model, d], and a factor a position, [n, 1]."""
 
     weight: Tensor
-    scale: Tensor = field(default_factory=lambda: torch.ones(1, 1))
+    scale: Tensor
 
-    def before(self, norm: Norm, scale: Tensor | float = 1.0) -> "Reading":
+    def before(self, norm: Norm, scale: Tensor) -> "Reading":
         """The same of what a norm was given instead of what it gave, but for its bias; it divides by ``scale``."""
         if norm.weight is not None:
             norm = replace(norm, weight=norm.weight.to(self.weight.device))
-        return Reading(norm.read_by(self.weight), self.scale / torch.as_tensor(scale).to(self.scale))
-
-    def before_map(self, linear: Any) -> "Reading":
-        """The same of what a linear map was given, but for its bias; None is no map."""
-        if linear is None:
-            return self
-        return replace(self, weight=upcast(parameter_of(linear, "weight")).to(self.weight).T @ self.weight)
+        return Reading(norm.read_by(self.weight), self.scale / scale.to(self.scale))
 
     def times(self, factor: float) -> "Reading":
         """The same of a multiple of what it reads now."""
-        return replace(self, weight=self.weight * factor)
+        return Reading(self.weight * factor, self.scale)
 
     def term(self, source: Source, written: Tensor) -> Term:
         """What it reads of vectors of one source, [n, d_model]."""
@@ -126,14 +121,19 @@ class Reading:
             yield constant_term(source, vector.to(self.weight) @ self.weight, self.scale)
 
 
-def of_stream(checkpoint: Checkpoint, weight: Tensor) -> Reading:
+def before_map(linear: Any, weight: Tensor) -> Tensor:
+    """What ``weight`` [.., d, d_out] reads of what a linear map was given, but for its bias; None is no map."""
+    return weight if linear is None else upcast(parameter_of(linear, "weight")).to(weight).T @ weight
+
+
+def of_stream(checkpoint: Checkpoint, weight: Tensor) -> Tensor:
     """What ``weight`` [.., d_model, d] of the final states reads of the stream after the last layer.
 
     The final norm's scale at each position, and its bias, are left out.
     """
-    reading = Reading(weight).before_map(checkpoint.architecture.output_map(checkpoint.model))
     last = checkpoint.architecture.final_norm(checkpoint.model)
-    return reading if last is None else reading.before(checkpoint.norm(last))
+    read = before_map(checkpoint.architecture.output_map(checkpoint.model), weight)
+    return read if last is None else checkpoint.norm(last).read_by(read)
 
 
 def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Tensor]:
@@ -158,6 +158,7 @@ class WrittenParts:
     checkpoint: Checkpoint
     tokens: Tokens  # those that the stream reads
     sites: dict[tuple[int | None, str], Tensor] = field(default_factory=dict)
+    calls: dict[int, AttentionCall] = field(default_factory=dict)  # by layer, what attention was handed, if kept
 
     @property
     def layers(self) -> list[int]:
@@ -180,8 +181,8 @@ class WrittenParts:
         checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
         tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
         n, width = self.sites[None, "final"].shape
-        whole = Reading(torch.eye(width, dtype=torch.float64), torch.ones(n, 1, dtype=torch.float64))
-        reading = whole.before_map(architecture.output_map(checkpoint.model))
+        whole = before_map(architecture.output_map(checkpoint.model), torch.eye(width, dtype=torch.float64))
+        reading = Reading(whole, whole.new_ones(n, 1))
         if last is not None:
             norm = checkpoint.norm(last)
             yield from reading.constant(("final norm bias", None), norm.bias)
@@ -219,7 +220,7 @@ class WrittenParts:
         bias = ("embedding bias", None)
         if tables.project is not None:
             yield from reading.constant(bias, parameter_of(tables.project, "bias"))
-            reading = reading.before_map(tables.project)
+            reading = Reading(before_map(tables.project, reading.weight), reading.scale)
         if tables.norm is not None:
             norm = checkpoint.norm(tables.norm)
             yield from reading.constant(bias, norm.bias)

@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaFor
 
 import attnviz
 from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, rotation_spread, successors
-from attnviz.commands.circuits.successors import SEQUENCES, ordinal_sequences
+from attnviz.measures.successors import SEQUENCES, ordinal_sequences
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import repeat_kv
 from tests.models.test_families import model

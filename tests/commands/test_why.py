@@ -13,10 +13,11 @@ from matplotlib.text import Text
 from transformers import GPT2Config, GPT2Model
 
 import attnviz
-from attnviz.commands.why import measure, scores
+from attnviz.commands.why import measure
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.views import PATH
 from attnviz.errors import UsageError, VerificationError
+from attnviz.measures import scores
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.present.view import ViewOptions

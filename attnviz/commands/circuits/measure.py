@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.commands.circuits.successors import Succession, succession
 from attnviz.errors import ArchitectureError
+from attnviz.measures.successors import Succession, succession
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
@@ -32,7 +32,7 @@ from attnviz.progress import Progress, tell
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, normed_heads, repeat_kv, upcast
 from attnviz.run.contributions import without_gradients
 from attnviz.run.finite import refuse_not_finite
-from attnviz.run.stream import Reading, of_stream
+from attnviz.run.stream import before_map, of_stream
 from attnviz.wording import counted
 
 COMPOSITION_INPUTS = ("query", "key", "value")  # what a later head makes of what an earlier one writes
@@ -133,7 +133,7 @@ def circuits(
 
 
 def successors(checkpoint: Checkpoint) -> Succession:
-    """Successor scores of all heads; see :mod:`attnviz.commands.circuits.successors`."""
+    """Successor scores of all heads; see :mod:`attnviz.measures.successors`."""
     with without_gradients(checkpoint.device):
         return _Layers(checkpoint).succession()
 
@@ -163,13 +163,13 @@ class _Layers:
         *dense, unembedding = [module for module in inner if parameter_of(module, "weight").ndim == 2]
         self.dense = bool(dense)
         self._unembedding = upcast(parameter_of(unembedding, "weight"))  # W_U, [vocabulary, d_model]
-        reading = Reading(torch.eye(self._unembedding.shape[1]).to(self._unembedding))
+        read = torch.eye(self._unembedding.shape[1]).to(self._unembedding)
         for module in reversed(inner):
             if parameter_of(module, "weight").ndim == 1:
-                reading = reading.before(checkpoint.norm(module))
+                read = checkpoint.norm(module).read_by(read)
         for module in reversed(dense):
-            reading = reading.before_map(module)
-        self._last = of_stream(checkpoint, reading.weight).weight  # from the last layer to what W_U reads
+            read = before_map(module, read)
+        self._last = of_stream(checkpoint, read)  # from the last layer to what W_U reads
 
     def _parameters(self, layer: int) -> HeadParameters:
         return self.checkpoint.architecture.parameters(self.checkpoint.model, layer)

@@ -7,9 +7,9 @@ from typing import ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.why.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.errors import UsageError
 from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
+from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
@@ -122,12 +122,6 @@ def why(
     last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
     at_query = last if query is None else find_positions(units, query)[-1]
     at_key = None if key is None else find_positions(units, key)[-1]
-    calls: dict[int, AttentionCall] = {}
-
-    def keep_call(call: AttentionCall) -> None:
-        if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
-            calls[call.layer] = replace(call, value=torch.empty(0))
-
     no_effects = why_no_effects(checkpoint)
     read = at_query if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
     if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
@@ -137,13 +131,18 @@ def why(
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
+
+        def keep_call(call: AttentionCall) -> None:
+            if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
+                written.calls[call.layer] = replace(call, value=torch.empty(0))
+
         verified = verify_attention(
             checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False, on_attention_call=keep_call
         )
 
     @cache
     def scores_of(head: HeadId) -> ScoreDecomposer:
-        return ScoreDecomposer(verified, written, calls[head.layer], head)
+        return ScoreDecomposer(verified, written, head)
 
     scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
     return Account(

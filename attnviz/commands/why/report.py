@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from attnviz.commands.why.measure import Account, ChainLink
-from attnviz.commands.why.scores import KeyScore
+from attnviz.measures.scores import KeyScore
 from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, entry, values_of
 from attnviz.present.report import CommandSpec

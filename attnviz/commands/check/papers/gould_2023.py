@@ -6,8 +6,8 @@ from typing import Any
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
 from attnviz.commands.circuits.measure import successors
-from attnviz.commands.circuits.successors import MAJORITY, SHUFFLES
 from attnviz.errors import UsageError
+from attnviz.measures.successors import MAJORITY, SHUFFLES
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:

@@ -23,7 +23,6 @@ from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, normed_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, pattern_row, without_gradients
-from attnviz.run.record import AttentionCall
 from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, parts_at
 from attnviz.run.verify import VerifiedAttention
 
@@ -84,7 +83,6 @@ class ScoreDecomposer:
 
     verified: VerifiedAttention
     written: WrittenParts
-    call: AttentionCall  # what the model itself handed to the attention of this layer
     head: HeadId
 
     @cached_property
@@ -94,8 +92,8 @@ class ScoreDecomposer:
 
     def allowed(self, query: int) -> Tensor:
         """Positions of the keys that a query may attend to."""
-        scoring, n = self.parameters, self.call.n_queries
-        every = torch.ones(1, n, device=self.call.key.device)
+        scoring, call = self.parameters, self.written.calls[self.head.layer]
+        every = torch.ones(1, call.n_queries, device=call.key.device)
         mask = attention.allowed_positions(every, scoring.causal, scoring.window, query, 1)
         return mask[0, 0, 0].nonzero()[:, 0]
 
@@ -112,7 +110,7 @@ class ScoreDecomposer:
         """Parts [.., n_positions, d_head] as they are compared: rotated, queries times temperature and scale."""
         heads = self.parameters
         if heads.rotary is not None:
-            parts = apply_rotary(parts, heads.rotary, positions, self.call.n_queries)
+            parts = apply_rotary(parts, heads.rotary, positions, len(self.verified.tokens))
         if heads.rotated_first:
             parts = normed_heads(parts, getattr(heads, f"{side}_norm"), linearly=True)
         if side == "key":
@@ -141,7 +139,7 @@ class ScoreDecomposer:
                 key_sources, parts = self.parts("key", chunk)
                 products.append(parts.sum(0) @ vector)
                 mean = mean.to(parts) + parts.sum(1) / len(allowed)
-            extra, cap = self._added(query, allowed), self.parameters.cap
+            (scores, extra), cap = self._of_model(query, allowed), self.parameters.cap
             total = torch.cat(products) + sum(extra.values())
             if cap is not None:
                 extra["soft cap"] = softcap(total, cap) - total
@@ -151,7 +149,15 @@ class ScoreDecomposer:
             pairs, differences = (of_query @ keys.mT for keys in (of_keys, against))
             extras = {name: torch.stack([part, part - part.mean()], 1)[places] for name, part in extra.items()}
             sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))], 1) + sum(extras.values())
-            scores, error, scale = self._check_sums(query, allowed, places, torch.cat([total, sums.T.flatten()]))
+        labels, positions = self.verified.tokens.labels, [*allowed.tolist(), *chosen.tolist(), *chosen.tolist()]
+        error, scale = check_total(
+            self.verified.checkpoint,
+            torch.cat([total, sums.T.flatten()]),
+            torch.cat([scores, scores[places], scores[places] - scores.mean()]),
+            f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query} "
+            f"({labels[query]!r})",
+            lambda worst: f"at key #{positions[worst]} ({labels[positions[worst]]!r})",
+        )
         keys = [
             KeyScore(
                 key=key,
@@ -212,31 +218,15 @@ class ScoreDecomposer:
                 f"#{last}{window}."
             )
 
-    def _check_sums(self, query: int, allowed: Tensor, places: Tensor, sums: Tensor) -> tuple[Tensor, float, float]:
-        """Compare sums of parts with the model's own scores, from the queries and keys that it handed to its attention.
+    def _of_model(self, query: int, allowed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The model's own scores of the allowed keys, from the queries and keys that it handed to its attention.
 
-        Of the allowed keys, of those at ``places`` among them, and of these less the mean. Returns the model's own
-        scores of the allowed keys, the largest difference as a share of the largest score, and this.
+        Also what they have by position, as the verified pattern has it.
         """
-        group = self.head.head // (self.call.query.shape[1] // self.call.key.shape[1])
-        keys = upcast(self.call.key[0, group, allowed])
-        scores = (keys @ upcast(self.call.query[0, self.head.head, query])) * self.call.scale
-        scores = scores + sum(self._added(query, allowed).values())
-        scores = scores if self.call.cap is None else softcap(scores, self.call.cap)
-        labels, positions = self.verified.tokens.labels, torch.cat([allowed, allowed[places], allowed[places]]).tolist()
-        error, scale = check_total(
-            self.verified.checkpoint,
-            sums,
-            torch.cat([scores, scores[places], scores[places] - scores.mean()]),
-            f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query} "
-            f"({labels[query]!r})",
-            lambda worst: f"at key #{positions[worst]} ({labels[positions[worst]]!r})",
-        )
-        return scores, error, scale
-
-    def _added(self, query: int, allowed: Tensor) -> dict[str, Tensor]:
-        """What the scores of the allowed keys have by position, as the verified pattern has it."""
-        queries, keys = upcast(self.call.query[0, :, query : query + 1]), upcast(self.call.key[0])
-        keys = attention.repeat_kv(keys, self.parameters.n_heads)
-        added = attention.added_by_position(queries, keys, self.parameters, query)
-        return {name.replace("_", " "): upcast(part[self.head.head, 0, allowed]) for name, part in added.items()}
+        call, head = self.written.calls[self.head.layer], self.head.head
+        queries = upcast(call.query[0, :, query : query + 1])
+        keys = attention.repeat_kv(upcast(call.key[0]), self.parameters.n_heads)
+        by_position = attention.added_by_position(queries, keys, self.parameters, query)
+        added = {name.replace("_", " "): upcast(part[head, 0, allowed]) for name, part in by_position.items()}
+        scores = (keys[head, allowed] @ queries[head, 0]) * call.scale + sum(added.values())
+        return (scores if call.cap is None else softcap(scores, call.cap)), added
