@@ -9,7 +9,7 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
-from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, rotation_spread, successors
+from attnviz.measures.composition import COMPOSITION_INPUTS, rotation_spread, successors
 from attnviz.measures.successors import SEQUENCES, ordinal_sequences
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import repeat_kv

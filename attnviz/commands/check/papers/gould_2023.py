@@ -5,8 +5,8 @@ from typing import Any
 
 from attnviz.commands.check.checked import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, PaperTable
-from attnviz.commands.circuits.measure import successors
 from attnviz.errors import UsageError
+from attnviz.measures.composition import successors
 from attnviz.measures.successors import MAJORITY, SHUFFLES
 
 
