@@ -52,6 +52,10 @@ class Layers:
         norms = [self._norm_before(layer) for layer in range(checkpoint.n_layers)]
         self._centred = any(isinstance(norm, LayerNorm) for norm in norms)
         self.dimensions = checkpoint.d_model - self._centred  # of the space of what is written and what is read
+        self.values, self.outputs = (
+            list[Tensor](),
+            list[Tensor](),
+        )  # of layers that were walked; outputs as they leave it
         head: Any = None if checkpoint.encoder_only else checkpoint.language_head
         self.why_no_logits, self.dense = "", False
         if head is None:
@@ -99,7 +103,6 @@ class Layers:
 
     def _walk(self) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
         """Of each layer W_V' and W_O, and W_O of earlier ones through the norms up to it, [n_heads, .., ..] each."""
-        self.values, self.outputs = list[Tensor](), list[Tensor]()  # of all layers; outputs as they leave the last
         for layer, modules in enumerate(self._modules):
             value, output = self._reads(layer, "value"), _scaled(upcast(self._parameters(layer).output_weight))
             output = _scaled(self._normed(modules.attention_output_norm, output))
@@ -177,9 +180,8 @@ class Layers:
         """Successor scores of all heads."""
         if self.why_no_logits:
             return Succession({}, torch.empty(0), self.why_no_logits)
-        if not hasattr(self, "values"):
-            for _ in self._walk():
-                pass
+        if not self.values:
+            list(self._walk())
 
         def logits_of(rows: Tensor, ids: Tensor) -> Tensor:
             of_tokens = self._last @ self._unembedding[ids].T

@@ -49,10 +49,14 @@ class KeyScore:
         return self.score - self.mean
 
     def share(self, value: float | None) -> float | None:
-        """A part of the difference as a share of it; None where it is small beside its parts, which cancel."""
+        """A part of the difference as a share of it; None where parts cancel (:data:`LEAST_OF_PARTS`)."""
+        return value / self.difference if value is not None and self._divides else None
+
+    @cached_property
+    def _divides(self) -> bool:
+        """Whether the difference is not small beside its parts, which would be thousands of per cent of it."""
         largest = max(float(self.differences.sum(axis).abs().max()) for axis in (0, 1))
-        divides = value is not None and abs(self.difference) > LEAST_OF_PARTS * largest
-        return value / self.difference if divides else None
+        return abs(self.difference) > LEAST_OF_PARTS * largest
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,7 +114,7 @@ class WritingTally(TextTally):
         """Direct effects on the logit of each key's token but for a positive scale, [batch, n_heads, n, n]."""
         output = self._output_weight(layer)
         read = of_stream(self._checkpoint, as_of(tokens, output).mT).mT @ output.flatten(0, 1).T
-        return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read.unflatten(-1, output.shape[:2]))
+        return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read.view(*read.shape[:2], *output.shape[:2]))
 
     def _output_weight(self, layer: int) -> Tensor:
         """W_O, through any norm behind it but for its positive scale, [n_heads, d_head, d_model]."""

@@ -231,7 +231,8 @@ class WrittenParts:
     def _attention(self, reading: Reading, layer: int) -> Iterator[Term]:
         """What is read from the heads of a layer, by W_O, and from its bias."""
         parameters = self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
-        vectors = self.sites[layer, "weighted"].unflatten(-1, (parameters.n_heads, -1))
+        weighted = self.sites[layer, "weighted"]
+        vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
         heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
         output, then = upcast(parameters.output_weight), reading.weight
         if then.shape[1] < then.shape[0]:

@@ -98,9 +98,9 @@ def circuits(
         copying = () if layers.why_no_logits else (layers.copying(), layers.untrained_copying())
         following = layers.succession()
     ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
-    columns = copying or ([], [])
+    columns: list[list[float]] = [*copying] or [[], []]
     if following.right:
-        columns = (*columns, following.scores.flatten().tolist(), following.shuffled.flatten().tolist())
+        columns += [following.scores.flatten().tolist(), following.shuffled.flatten().tolist()]
     return Circuits(
         checkpoint=checkpoint,
         heads=tuple(HeadCopying(*head) for head in zip_longest(ids, *columns)),

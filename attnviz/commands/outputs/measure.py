@@ -325,23 +325,24 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
         if keys.all():  # no sinks
             measured[2:] = torch.nan
         norms, along, by_weight, by_norm = measured[..., content]
-        numbers = torch.stack(
-            [
-                norms.mean(1),
-                norms.sum(1) / norms.sum(),
-                along.sum(1) / length,
-                by_weight.mean(1),
-                by_norm.mean(1),
-                values[:, keys].mean(1),
-                values[:, ~keys].mean(1),
-            ],
-            1,
-        )
+        columns = {
+            "norm": norms.mean(1),
+            "norm_share": norms.sum(1) / norms.sum(),
+            "projection_share": along.sum(1) / length,
+            "sink": by_weight.mean(1),
+            "sink_by_norm": by_norm.mean(1),
+            "value_norm": values[:, keys].mean(1),
+            "value_norm_of_sinks": values[:, ~keys].mean(1),
+        }
     mean, of_bias = _number(lengths[content].mean()), _number(of_bias / length)
     shares = OutputShares(layer, mean, float(bias.norm()), of_bias, sum_error=error, output_scale=scale)
     return shares, [
-        HeadContribution(HeadId(layer, head), *map(_number, of_head), float(largest[head]))
-        for head, of_head in enumerate(numbers)
+        HeadContribution(
+            id=HeadId(layer, head),
+            **{name: _number(column[head]) for name, column in columns.items()},
+            largest=float(largest[head]),
+        )
+        for head in heads
     ]
 
 

@@ -179,7 +179,7 @@ def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]
         whole = f"the {split.boundary}" if split.boundary else "the difference of the logits"
         rest = ", ".join(f"{part.name} {signed(part.direct_effect)}" for part in split.parts if part.layer is None)
         sums.append(f"all parts sum to {whole}, {signed(split.difference)}; the rest: {rest}")
-    stacks = [stack for stack in result.checkpoint.stacks if stack.letter != "E"]
+    stacks: list[Stack | None] = [stack for stack in result.checkpoint.stacks if stack.letter != "E"]
     yield HeadMapPlan(
         stem="outputs-effects",
         **about.caption_and_notes(

@@ -63,18 +63,18 @@ _TOTAL_FIELDS: tuple[Field[dict[str, Any]], ...] = (
 def parts_of(result: Account, key: KeyScore, most: int | None) -> tuple[list[ScorePart], list[ScorePart]]:
     """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
 
-    def part(query_source: str, key_source: str, difference: float, score: float) -> ScorePart:
-        return ScorePart(key.key, query_source, key_source, difference, key.share(difference), score)
+    def part(names: tuple[str, str], difference: float, score: float) -> ScorePart:
+        return ScorePart(key.key, *names, difference, key.share(difference), score)
 
     names = list(product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources)))
     differences, scores = key.differences.flatten(), key.pairs.flatten()
     ranked = differences.abs().argsort(descending=True, stable=True)
-    shown = [part(*names[at], float(differences[at]), float(scores[at])) for at in ranked[:most].tolist()]
-    below = [part(name, "–", difference, score) for name, (score, difference) in key.extras.items()]
+    shown = [part(names[at], float(differences[at]), float(scores[at])) for at in ranked[:most].tolist()]
+    below = [part((name, "–"), difference, score) for name, (score, difference) in key.extras.items()]
     left = ranked[len(shown) :]
     if len(left):
         difference, score = (float(parts[left].double().sum()) for parts in (differences, scores))
-        below.append(part(REST, counted(len(left), "pair"), difference, score))
+        below.append(part((REST, counted(len(left), "pair")), difference, score))
     return shown, below
 
 
@@ -106,8 +106,9 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
     links = [
         {
             "head": str(link.scores.head),
-            **values_of(link.scores, "query", "error"),
+            "query": link.scores.query,
             **values_of(link.scores.keys[0], "key", "score", "difference"),
+            "error": link.scores.error,
             "side": link.side,
             "sources": [{"source": source_name(source), "share": share} for source, share in link.branches],
             "rest": link.rest,
