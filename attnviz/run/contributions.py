@@ -66,10 +66,6 @@ class LayerContributions:
     output_bias: Tensor  # b_O, [d_model]; zeros where the model has none
     gate: Tensor | None  # [n_heads, n, d_head]
 
-    @property
-    def n_heads(self) -> int:
-        return len(self.value)
-
     def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
         """The first query of each chunk of rows of A, and the rows, [n_heads, rows, keys that these rows see]."""
         for rows in self.attention.rows(self.layer, heads):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import ClassVar, Unpack
 
 import torch
@@ -93,17 +92,20 @@ def circuits(
     opened, _ = open_checkpoint(model, **opening)
     layers = Layers(opened.encoder)
     checkpoint = layers.checkpoint
+    ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
+    none: Sequence[float | None] = [None] * len(ids)
+    copying = untrained = successor = shuffled = none
     with without_gradients(checkpoint.device):
         squared, spread = layers.compositions(progress)
-        copying = () if layers.why_no_logits else (layers.copying(), layers.untrained_copying())
+        if not layers.why_no_logits:
+            copying, untrained = layers.copying(), layers.untrained_copying()
         following = layers.succession()
-    ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
-    columns: list[list[float]] = [*copying] or [[], []]
     if following.right:
-        columns += [following.scores.flatten().tolist(), following.shuffled.flatten().tolist()]
+        successor, shuffled = following.scores.flatten().tolist(), following.shuffled.flatten().tolist()
+    heads = zip(ids, copying, untrained, successor, shuffled, strict=True)
     return Circuits(
         checkpoint=checkpoint,
-        heads=tuple(HeadCopying(*head) for head in zip_longest(ids, *columns)),
+        heads=tuple(HeadCopying(*head) for head in heads),
         scores=dict(zip(COMPOSITION_INPUTS, squared.sqrt(), strict=True)),
         deviations=dict(zip(COMPOSITION_INPUTS, (squared * layers.dimensions - 1) / spread, strict=True)),
         baseline=layers.dimensions**-0.5,
