@@ -129,19 +129,20 @@ def named_ids(
     checkpoint: Checkpoint, answer: str | int | None, foil: str | int | None
 ) -> tuple[int | None, int | None]:
     """The same of any model with a head, also of one whose head cannot be divided among parts."""
-    classifier, ids = checkpoint.class_head, list[int | None]()
-    for name, value in (("answer", answer), ("foil", foil)):
+    classifier = checkpoint.class_head
+
+    def number(name: str, value: str | int | None) -> int | None:
         if value is None:
-            ids.append(None)
-        elif classifier is not None:
-            ids.append(classifier.number(value))
-        else:
-            n_vocab, continues = int(checkpoint.config.vocab_size), bool(checkpoint.stacks)
-            ids.append(token_id(checkpoint.tokenizer, name, value, n_vocab, continues))
-    if ids[0] is not None and ids[0] == ids[1]:
+            return None
+        if classifier is not None:
+            return classifier.number(value)
+        return token_id(checkpoint.tokenizer, name, value, int(checkpoint.config.vocab_size), bool(checkpoint.stacks))
+
+    one, other = number("answer", answer), number("foil", foil)
+    if one is not None and one == other:
         kind = "tokens" if classifier is None else "classes"
         raise UsageError(f"expected two {kind}, found {answer!r} for both --answer and --foil.")
-    return ids[0], ids[1]
+    return one, other
 
 
 def direct_effects(
@@ -254,8 +255,8 @@ def direct_effects(
 
 
 def _less(numbers: Tensor, one: int, other: int | None) -> Tensor:
-    """What belongs to one choice less what belongs to the other, if there is one."""
-    return numbers[one] if other is None else numbers[one] - numbers[other]
+    """What belongs to one choice less what belongs to the other, if there is one, in float32 at least."""
+    return upcast(numbers[one]) if other is None else upcast(numbers[one]) - upcast(numbers[other])
 
 
 def _linear_map(head: Any) -> Any:
@@ -266,11 +267,11 @@ def _linear_map(head: Any) -> Any:
 
 
 def _logits(head: Any, final: Tensor, biases: Tensor | float = 1.0) -> Tensor:
-    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of those of the head."""
+    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of those of a head that is no map."""
     linear = _linear_map(head)
     if linear is not None:
-        bias, logits = parameter_of(linear, "bias"), upcast(parameter_of(linear, "weight").detach()) @ final
-        return logits if bias is None else logits + biases * upcast(bias.detach())
+        bias, logits = parameter_of(linear, "bias"), upcast(parameter_of(linear, "weight")) @ final
+        return logits if bias is None else logits + upcast(bias)
     named = {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
     wide = {name: biases * value if name.endswith("bias") else value for name, value in named.items()}
     return functional_call(head, wide, (final,))  # type: ignore[no-any-return]
@@ -278,6 +279,11 @@ def _logits(head: Any, final: Tensor, biases: Tensor | float = 1.0) -> Tensor:
 
 def _linearised(head: Any, final: Tensor, one: int, other: int | None) -> tuple[float, Tensor, float]:
     """The difference of two logits, its gradient by the final state, [d_model], and what the head's biases add."""
+    linear = _linear_map(head)
+    if linear is not None:
+        weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
+        of_bias = 0.0 if bias is None else float(_less(bias, one, other))
+        return float(_less(_logits(head, final), one, other)), _less(weight, one, other).to(final), of_bias
     state, biases = final.detach().clone().requires_grad_(), final.new_ones((), requires_grad=True)
     with torch.enable_grad():
         difference = _less(_logits(head, state, biases), one, other)

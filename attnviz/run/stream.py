@@ -96,7 +96,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a linear map reads at one point of the stream: a matrix [d_model, d], and a factor a position, [n, 1]."""
+    """What a linear map reads at one point of the stream: a matrix [d_model, d], and a factor, [n, 1] or [n, d]."""
 
     weight: Tensor
     scale: Tensor
@@ -166,9 +166,9 @@ class WrittenParts:
         every = list(self.checkpoint.every_layer)
         return [layer for layer in every if not is_of_source(layer)] or every
 
-    def terms(self, weight: Tensor, layer: int) -> Iterator[Term]:
-        """What ``weight`` [d_model, d] reads from the attention's input of a layer, from its norm down."""
-        reading = Reading(upcast(weight), upcast(weight).new_ones(len(self.tokens), 1))
+    def terms(self, weight: Tensor, layer: int, scale: Tensor) -> Iterator[Term]:
+        """What ``weight`` [d_model, d] reads of the attention's input of a layer, times ``scale``, [n, 1] or [n, d]."""
+        reading = Reading(weight, scale)
         if self.checkpoint.architecture.pre_norm:
             reading = yield from self._before(reading, layer, "attention_norm")
         yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self.checkpoint.stacks)
@@ -274,18 +274,18 @@ def head_terms(verified: VerifiedAttention, written: WrittenParts, head: HeadId,
         scale = scale / projection.latent.scale(x, projected.shape[-1])
     projection = projection.linear_part()
     weight = normed_heads(upcast(projection.weight), norm, linearly=True)[number]
-    for term in written.terms(weight, layer):
-        yield replace(term, scale=term.scale * scale)
-    linearly = upcast(x) @ weight * scale
+    yield from written.terms(weight, layer, scale)
+    constants = dict[Source, tuple[Tensor, Tensor]]()
     if projection.bias is not None:
         bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[number, 0]
-        yield constant_term((f"{side} bias", head.layer), bias, scale)
-        linearly = linearly + bias * scale
+        constants[f"{side} bias", head.layer] = bias, scale
     if norm is not None and norm.bias is not None:
-        yield constant_term((f"{side} norm bias", head.layer), upcast(norm.bias), torch.ones_like(scale))
-        linearly = linearly + upcast(norm.bias)
+        constants[f"{side} norm bias", head.layer] = upcast(norm.bias), torch.ones_like(scale)
+    for source, (part, factor) in constants.items():
+        yield constant_term(source, part, factor)
     if projection.clip is not None or getattr(norm, "clip", None) is not None:
         bounded = upcast(normed_heads(attention.project(x, projection), norm)[number])
+        linearly = upcast(x) @ weight * scale + sum(part * factor for part, factor in constants.values())
         whole = Reading(torch.eye(bounded.shape[-1]).to(bounded), torch.ones_like(scale))
         yield whole.term((f"bound of {side}", head.layer), bounded - linearly)
 
@@ -309,8 +309,7 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start = of_layers[layers[0]]
-    embedding_norm = architecture.embeddings(checkpoint.model).norm
+    start, embedding_norm = of_layers[layers[0]], architecture.embeddings(checkpoint.model).norm
     sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
@@ -323,11 +322,10 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         read["weighted"] = modules.o_proj if modules.attends else None
         sites |= {(layer, name): Site(module, "input", modules) for name, module in read.items() if module is not None}
     if last is None:
-        final: Any = architecture.final_norm(checkpoint.model)
+        final = architecture.final_norm(checkpoint.model)
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        ends = architecture.output_map(checkpoint.model), final, of_layers[layers[-1]].feed_forward_norm
-        whole: Any = first_of(*ends)
+        whole: Any = first_of(architecture.output_map(checkpoint.model), final, of_layers[layers[-1]].feed_forward_norm)
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
         yield written
