@@ -267,7 +267,7 @@ def _linear_map(head: Any) -> Any:
 
 
 def _logits(head: Any, final: Tensor, biases: Tensor | float = 1.0) -> Tensor:
-    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of those of a head that is no map."""
+    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of all of a head that is no map."""
     linear = _linear_map(head)
     if linear is not None:
         bias, logits = parameter_of(linear, "bias"), upcast(parameter_of(linear, "weight")) @ final
