@@ -48,7 +48,7 @@ class Layers:
                 "attnviz outputs measures what its heads write."
             )
         self._modules = checkpoint.modules[: checkpoint.n_layers]
-        self.rotary = any(self._parameters(layer).rotary is not None for layer in range(checkpoint.n_layers))
+        self.rotary = False  # whether queries and keys of a layer that was walked are rotated
         norms = [self._norm_before(layer) for layer in range(checkpoint.n_layers)]
         self._centred = any(isinstance(norm, LayerNorm) for norm in norms)
         self.dimensions = checkpoint.d_model - self._centred  # of the space of what is written and what is read
@@ -74,9 +74,6 @@ class Layers:
             read = before_map(module, read)
         self._last = of_stream(checkpoint, read)  # from the last layer to what W_U reads
 
-    def _parameters(self, layer: int) -> HeadParameters:
-        return self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
-
     def _norm_before(self, layer: int) -> Norm | None:
         module = self._modules[layer].attention_norm if self.checkpoint.architecture.pre_norm else None
         return None if module is None else self.checkpoint.norm(module)
@@ -92,21 +89,23 @@ class Layers:
         """Rows [.., d_model] through a norm whose scale is left out; as they are where it is None."""
         return rows if norm is None else self.checkpoint.norm(norm).linear_part(rows, 1.0)
 
-    def _reads(self, layer: int, name: str) -> Tensor:
+    def _reads(self, layer: int, parameters: HeadParameters, name: str) -> Tensor:
         """A linear map with the norms before and after it, of each query head, [n_heads, d_model, d_head]."""
-        parameters, shared = self._parameters(layer), self._modules[layer].keys_layer
+        shared = self._modules[layer].keys_layer
         before = self._norm_before(layer if shared is None or name == "query" else shared)
         weight = _scaled(upcast(getattr(parameters, name).linear_part().weight))
         weight = weight if before is None else before.read_by(weight)
         weight = normed_heads(weight, getattr(parameters, f"{name}_norm"), linearly=True)
         return _scaled(repeat_kv(weight, parameters.n_heads))
 
-    def _walk(self) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
-        """Of each layer W_V' and W_O, and W_O of earlier ones through the norms up to it, [n_heads, .., ..] each."""
+    def _walk(self) -> Iterator[tuple[HeadParameters, Tensor, Tensor]]:
+        """Of each layer its parameters, W_V' and W_O; ``outputs`` are then those of earlier layers as it gets them."""
         for layer, modules in enumerate(self._modules):
-            value, output = self._reads(layer, "value"), _scaled(upcast(self._parameters(layer).output_weight))
+            parameters = self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
+            self.rotary = self.rotary or parameters.rotary is not None
+            value, output = self._reads(layer, parameters, "value"), _scaled(upcast(parameters.output_weight))
             output = _scaled(self._normed(modules.attention_output_norm, output))
-            yield value, output, self.outputs
+            yield parameters, value, output
             self.values.append(value)
             self.outputs = [_scaled(self._after(layer, written)) for written in (*self.outputs, output)]
 
@@ -116,9 +115,9 @@ class Layers:
         starts = [sum(counts[:layer]) for layer in range(len(counts))]
         both = torch.full((2, len(COMPOSITION_INPUTS), sum(counts), sum(counts)), torch.nan, dtype=torch.float64)
         narrow: list[Tensor] = []
-        for layer, (value, output, outputs) in enumerate(self._walk()):
-            query, key = self._reads(layer, "query"), self._reads(layer, "key")
-            latent = self._parameters(layer).key.latent
+        for layer, (parameters, value, output) in enumerate(self._walk()):
+            query, key = (self._reads(layer, parameters, name) for name in ("query", "key"))
+            latent = parameters.key.latent
             if latent is not None:  # the scale of the rotated part differs by token
                 query, key = (weight[..., : weight.shape[-1] - latent.n_apart] for weight in (query, key))
             pairs = ((query, key), (key, query), (value, output.mT))
@@ -127,7 +126,7 @@ class Layers:
             # what the layer makes of its input, [3, n_heads, d_model, d_head], as narrow as a head
             reads = torch.stack([pad(product, (0, width - product.shape[-1])) for product in products])
             sizes, evenness = _size(reads), _evenness(reads.mT)
-            for earlier, (factor, written) in enumerate(zip(narrow, outputs, strict=True)):
+            for earlier, (factor, written) in enumerate(zip(narrow, self.outputs, strict=True)):
                 writes = factor @ written
                 writes = writes - writes.mean(-1, keepdim=True) if self._centred else writes
                 product = writes.flatten(0, 1) @ reads.permute(2, 0, 1, 3).flatten(1)

@@ -10,6 +10,7 @@ position. So a map W [d_model, d] of this input reads from what was written earl
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
@@ -160,7 +161,7 @@ class WrittenParts:
     sites: dict[tuple[int | None, str], Tensor] = field(default_factory=dict)
     calls: dict[int, AttentionCall] = field(default_factory=dict)  # by layer, what attention was handed, if kept
 
-    @property
+    @cached_property
     def layers(self) -> list[int]:
         """The layers that write into it; of an encoder-decoder it is that of the logits."""
         every = list(self.checkpoint.every_layer)
