@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN, classification_class
-from attnviz.models.families.base import first_of, position_rows
+from attnviz.models.families.base import LayerModules, first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
@@ -162,6 +162,11 @@ class WrittenParts:
     calls: dict[int, AttentionCall] = field(default_factory=dict)  # by layer, what attention was handed, if kept
 
     @cached_property
+    def modules(self) -> Sequence[LayerModules]:
+        """Those of all layers, looked up once."""
+        return self.checkpoint.modules
+
+    @cached_property
     def layers(self) -> list[int]:
         """The layers that write into it; of an encoder-decoder it is that of the logits."""
         every = list(self.checkpoint.every_layer)
@@ -202,12 +207,12 @@ class WrittenParts:
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
-            modules = checkpoint.modules[layer]
+            modules = self.modules[layer]
             reading = reading.times(modules.stream_factor)
             if (number + 1) % per_block == 0:
                 if not architecture.pre_norm:
                     reading = yield from self._before(reading, first, "feed_forward_norm")
-                for name in checkpoint.modules[first].writers:
+                for name in self.modules[first].writers:
                     yield reading.times(factor).term((name, first), self.sites[first, name])
             if not architecture.pre_norm:
                 reading = yield from self._before(reading, layer, "attention_norm")
@@ -244,7 +249,7 @@ class WrittenParts:
 
     def _before(self, reading: Reading, layer: int, name: str) -> Generator[Term, None, Reading]:
         """The reading before a norm of a layer, if it has this one; yields the term of its bias."""
-        module = getattr(self.checkpoint.modules[layer], name)
+        module = getattr(self.modules[layer], name)
         if module is None:
             return reading
         norm = self.checkpoint.norm(module)
@@ -304,18 +309,17 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
     """
     written, architecture = WrittenParts(checkpoint, tokens), checkpoint.architecture
     layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
-    of_layers = checkpoint.modules
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start, embedding_norm = of_layers[layers[0]], architecture.embeddings(checkpoint.model).norm
+    start, embedding_norm = written.modules[layers[0]], architecture.embeddings(checkpoint.model).norm
     sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
     for layer in layers:
-        modules = of_layers[layer]
+        modules = written.modules[layer]
         sites |= {(layer, name): Site(module, "output", modules) for name, module in modules.writers.items()}
         read = {
             name: getattr(modules, name) for name in ("attention_norm", "attention_output_norm", "feed_forward_norm")
@@ -326,7 +330,9 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         final = architecture.final_norm(checkpoint.model)
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        whole: Any = first_of(architecture.output_map(checkpoint.model), final, of_layers[layers[-1]].feed_forward_norm)
+        whole: Any = first_of(
+            architecture.output_map(checkpoint.model), final, written.modules[layers[-1]].feed_forward_norm
+        )
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
         yield written
