@@ -31,7 +31,7 @@ _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
 def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    heads, n = result.select(choices.select), _longest(result)
+    heads, n = result.select(choices.select), max(len(result.tokens), len(result.read))
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
     of_all = None if style.scale == "per-head" else result.largest
     pooled, _ = grid_pooling(n, [head.id for head in heads], style)
@@ -65,17 +65,14 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
     )
 
 
-def _longest(result: HeadOutputs) -> int:
-    return max(len(result.tokens), len(result.read))
-
-
 def _pooled(
     result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[HeadContribution], int]
 ) -> Iterator[tuple[HeadContribution, Array, tuple[Array, Array]]]:
     """Yield heads by layer with ||f(x)|| of their keys, and pooled pattern and norm-weighted attention."""
     by_layer = groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer)
-    for layer, of_layer in ((layer, list(some)) for layer, some in by_layer):
-        writing, numbers = layer_contributions(result.attention, layer), [head.id.head for head in of_layer]
+    for layer, some in by_layer:
+        of_layer, writing = list(some), layer_contributions(result.attention, layer)
+        numbers = [head.id.head for head in of_layer]
         norms = [writing.value_norms(number) for number in numbers]
         queries, keys = result.attention.tokens_of(layer)
         pooled = [[PooledPattern(len(queries), len(keys), factor(head)) for _ in range(2)] for head in of_layer]
@@ -120,15 +117,11 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
         queries, keys = result.attention.tokens_of(head.id.layer)
         return tile_pooling(queries.labels, len(_NAMES), _TARGET, choices.style, keys.labels)[0]
 
-    n = _longest(result)
+    n, gated = max(len(result.tokens), len(result.read)), result.checkpoint.architecture.gated
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
-    gated = result.checkpoint.architecture.gated
     for head, norms, (pattern, weighted) in _pooled(result, chosen(result, choices), pooling):
-        about, pooled, (queries, keys) = (
-            _context(result, head.id.layer),
-            pooling(head),
-            result.attention.tokens_of(head.id.layer),
-        )
+        about, pooled = _context(result, head.id.layer), pooling(head)
+        queries, keys = result.attention.tokens_of(head.id.layer)
         value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
         ends = [1.0, float(value_norms.max()), result.largest if style.scale == "shared" else head.largest]
         matrices = pattern, np.broadcast_to(value_norms, pattern.shape), weighted
