@@ -16,7 +16,7 @@ from attnviz.models.classifier import Classifier
 from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import answering, run_model, running
-from attnviz.run.logits import check_logits
+from attnviz.run.stream import check_logits
 from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
 from attnviz.wording import quoted, rounded
