@@ -1,8 +1,10 @@
 """Patching of every site, whole and by position, against plain hooks on transformers' own modules."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from attnviz.options import PATCH_SITES
 from attnviz.run.edit import Edit, edited_passes, run_and_keep, running
 from tests.support.ablations import masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier
-from tests.support.families import checkpoint_of, model_of
+from tests.support.families import checkpoint_of, first_of, model_of
 from tests.support.tolerances import SUMS_32
 
 PROMPTS = {
@@ -332,3 +334,49 @@ def test_a_function_that_gives_no_number_a_row_is_refused_with_its_own_words(met
     model, tokenizer, _ = made("gpt2")
     with pytest.raises(UsageError, match=named):
         attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", metric=metric)
+
+
+@pytest.mark.parametrize("family", first_of(("jamba", "albert", "gpt_neox", "gemma2", "opt"), "jamba"))
+def test_the_whole_stream_carries_the_whole_difference(family: str) -> None:
+    """Before the first layer and after the last; also where layers do not attend, share modules or run side by side."""
+    model, tokenizer = model_of(family, headed=True)
+    prompts: dict[str, Any] = {"clean": "the cat ran", "corrupt": "the dog ran", "answer": 5, "foil": 16}
+    if family == "albert":
+        prompts |= {"clean": "the cat [MASK]", "corrupt": "the dog [MASK]"}
+    for site, at in (("resid_pre", 0), ("resid_post", -1)):
+        result = attnviz.patch(model=model, tokenizer=tokenizer, site=site, **prompts)
+        layers = sorted(result.effects, key=lambda effect: result.checkpoint.every_layer.index(effect.layer))
+        assert len(layers) == len(result.checkpoint.every_layer)
+        assert layers[at].effect == pytest.approx(1, abs=SUMS_32 * 10)
+
+
+def test_a_table_is_patched_by_position_where_its_prompts_are_as_long(tmp_path: Path) -> None:
+    model, tokenizer, _ = made("gpt2")
+    rows = [
+        (f"the {word} ran to the", f"the dog {last} to the") for word in ("cat", "house") for last in ("ran", "saw")
+    ]
+    table = tmp_path / "pairs.jsonl"
+    table.write_text("\n".join(json.dumps({"clean": clean, "corrupt": corrupt}) for clean, corrupt in rows))
+    options: dict[str, Any] = {"tokenizer": tokenizer, "site": "resid_pre", "by": "position"}
+    result = attnviz.patch(table, model, **options, batch_size=2)
+    assert {(effect.position, effect.token) for effect in result.effects if effect.layer == 0} == {
+        *((0, "the"), (1, None), (2, "ran"), (3, "to"), (4, "the"))
+    }
+    assert result.n_unrelated > 0
+    table.write_text(table.read_text() + "\n" + json.dumps({"clean": "the cat ran", "corrupt": "the dog ran"}))
+    with pytest.raises(UsageError):
+        attnviz.patch(table, model, **options)
+    longer = attnviz.patch(table, model, tokenizer=tokenizer, site="mlp_out")
+    assert len(longer.effects) == model.config.n_layer
+
+
+@torch.no_grad()
+def test_where_heads_carry_little_it_is_said_what_to_look_at() -> None:
+    model, tokenizer = next_token_model()
+    prompts: dict[str, Any] = {"corrupt": "the dog ran to the dog", "answer": " house", "foil": " dog"}
+    for block in model.transformer.h:
+        block.attn.c_proj.weight.mul_(1e-3)
+    result = attnviz.patch("the cat ran to the cat", model, tokenizer=tokenizer, **prompts)
+    assert "--site mlp_out" in result.report()
+    other = attnviz.patch("the cat ran", made("gpt2")[0], tokenizer=tokenizer, corrupt="the dog ran")
+    assert "--site mlp_out" not in other.report()
