@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 
 from attnviz.errors import UsageError
 
@@ -118,7 +118,8 @@ def check_kind(name: str, value: object, annotation: object) -> None:
                 advice = f": write {[part.strip() for part in value.split(',')]}" if one else ""  # type: ignore[attr-defined]
                 raise UsageError(f"expected {name} as {expected}, found {as_found(value)}{advice}.")
             return
-    if "Callable" in str(annotation) and not (value is None or callable(value)):
+    named = isinstance(value, str) and str in get_args(annotation)
+    if "Callable" in str(annotation) and not (value is None or named or callable(value)):
         raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
 
 

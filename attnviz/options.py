@@ -63,6 +63,7 @@ class Option:
     least: int | None = None  # of a whole number
     most: int | None = None
     choices: tuple[str, ...] = ()  # the valid values
+    or_function: bool = False  # whether Python takes a function, too
     check: Callable[[str, object], object] | None = None  # raises UsageError for the name and a wrong value
     any_language: bool = False  # a text or a part of one, in UTF-8 whatever the locale is
     positional: bool = False  # without a flag
@@ -84,7 +85,7 @@ class Option:
 
     def check_value(self, value: object) -> None:
         """Raise UsageError for a value out of range; None is always valid."""
-        if value is None:
+        if value is None or (self.or_function and callable(value)):
             return
         if self.choices and not (isinstance(value, str) and value in self.choices):
             raise UsageError(f"unknown {self.name} {as_found(value)}: expected one of {', '.join(self.choices)}.")
@@ -130,6 +131,11 @@ class Command:
                 for value in given if isinstance(given, list) else [given]:
                     words += [known[name].spelled(value), *([] if isinstance(value, bool) else [str(value)])]
         return words
+
+
+def _check_site(name: str, value: object) -> None:
+    if value not in PATCH_SITES:
+        raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(PATCH_SITES)}.")
 
 
 def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:
@@ -302,6 +308,7 @@ COMMANDS = {
         ),
         output=(
             _switch("save_attention", "Also write attention.safetensors, one tensor a layer."),
+            _switch("save_npz", "Also write attention.npz, the same for NumPy."),
             _top("Number of heads in the tables, the clearest first, with all statistics and what they mean; "
                  "and in relations, those that find most. Default: a few heads of each kind."),
             _BY, _TABLE, *_FILES,
@@ -484,7 +491,7 @@ COMMANDS = {
             Option("site", str, "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of "
                    "KV heads where heads share them); or of a layer attn_out, mlp_out (what it adds to the residual "
                    "stream), resid_pre, resid_mid or resid_post (the stream before, between and after).", "z",
-                   choices=PATCH_SITES),
+                   "SITE", check=_check_site),
             Option("by", str, "position: patch each position alone, for a map of layer or head × position. Default: "
                    "all tokens at once.", None, choices=("position",)),
             Option("at", list[str], "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or "
@@ -497,7 +504,7 @@ COMMANDS = {
                    any_language=True),
             Option("metric", str, "logit_difference, loss of the answer, or kl: divergence from the prediction after "
                    "the clean prompt. Default: the first with a foil, the second with an answer alone, else kl.",
-                   choices=PATCH_METRICS),
+                   choices=PATCH_METRICS, or_function=True),
             replace(_SELECT, help="Heads to patch: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of a "
                     "site of layers these. May be given more than once. Default: all."),
             Option("receiver", str, "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or "
@@ -664,6 +671,7 @@ class ViewOptionNames(TypedDict, total=False):
     token: str | int | None
     maps: Sequence[str]
     save_attention: bool
+    save_npz: bool
     relation: str | None
     table: str | None
     by: str | None

@@ -111,7 +111,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
         print_row(text_row(one), run.quiet or run.options["as_json"])
-        if not (names or choices.save_attention) or one.folder in written:  # an equal text
+        if not (names or choices.save_attention or choices.save_npz) or one.folder in written:  # an equal text
             return
         written.add(one.folder)
         missing = [view.name for view in checked_views("heads", names) if view.drawing.missing(analysis)]

@@ -16,8 +16,10 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
     prompt goes into the corrupt run: 1 says that it restores the whole difference, 0 none of it. A table of pairs gives
     means, intervals, and what a head of an unrelated pair does.
 
-    --to patches only what another head's queries, keys or values, or the logits, read of a head directly, with other
-    heads between frozen. --self-repair says how much of a head's direct effect later heads and networks make good.
+    --site patches queries, keys or values of heads, or what whole layers read or add to the residual stream; --by
+    position each position alone. --to patches only what another head's queries, keys or values, or the logits, read of
+    a head directly, with other heads between frozen. --self-repair says how much of a head's direct effect later heads
+    and networks make good.
 
     Attention is verified on both prompts. It writes patch.png, captions, patch.json and patch.csv, and prints the heads
     ranked.
@@ -29,6 +31,8 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
             Many pairs with answers and foils, at their last tokens.
         attnviz patch pairs.csv -m tiny-gpt2 --to L1H0.k
             Which earlier heads tell L1H0 where to look.
+        attnviz patch pairs.csv -m tiny-gpt2 --site mlp_out
+            Which layers' networks carry it.
     """
     from attnviz.texts.reading import source_kind
 

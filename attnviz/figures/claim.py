@@ -20,10 +20,7 @@ from attnviz.measures.estimates import Interval
 _WIDTH, _NARROW, _ROW, _AROUND = 3.3, 2.8, 0.28, 0.55
 _ROWS = 3  # of bars beside the map
 _TEXT = 6.5  # font size in points
-_LARGEST, _RING = (
-    8.0,
-    10.0,
-)  # points across of the largest dot, less in a model of many heads, and of the ring around one
+_LARGEST, _RING = 8.0, 10.0  # points across: of the largest dot, less for many heads, and of the ring around one
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,7 @@ def drawable(text: str) -> str:
 
 def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
     """Draw a text without mathematics, in fonts that have its characters, centred vertically unless ``va`` is given."""
-    ours: dict[str, Any] = {"va": "center_baseline", "family": font_families([text]), "parse_math": False}
-    ax.text(x, y, text, **(ours | style))
+    ax.text(x, y, text, parse_math=False, **({"va": "center_baseline", "family": font_families([text])} | style))
 
 
 def text_width(text: str, size: float | str, weight: str = "normal", dpi: float = DPI) -> float:

@@ -76,7 +76,7 @@ class HeadCell:
     muted: bool = False  # whether that text is grey
     # of another kind, on the right: the family of its mark, texts beside it, whether the mark is filled, None for half
     right: tuple[Family, tuple[str, ...], bool | None] | None = None
-    sinks: frozenset[int] | None = None  # labels if others than the plan's
+    sinks: frozenset[int] = frozenset()  # columns that stand for sinks, which get a tick below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,6 @@ class HeadGridPlan(ColourScale, PagePlan):
     cells: tuple[HeadCell, ...]  # at least one
     beside: str = ""  # note on the texts beside the ids, if they fit
     roles: str = ""  # note on marks and texts on the right, likewise
-    sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
     labels: Labels | None = None  # of positions, for a few heads; drawn if they fit
     keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
@@ -327,7 +326,7 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
         rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
         image[top : top + side, left : left + side] = painted[rows][:, columns]
         below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
-        below[:, np.isin(columns, list(plan.sinks if cell.sinks is None else cell.sinks))] = sink
+        below[:, np.isin(columns, list(cell.sinks))] = sink
     return image, side
 
 

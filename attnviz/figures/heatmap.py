@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from attnviz.figures.fonts import drawable, font_families, text_width
 from attnviz.figures.matrix import (
     LANE,
-    MOST_NUMBERED,
     Array,
     Bracket,
     Cells,
@@ -26,10 +25,20 @@ from attnviz.figures.matrix import (
     label_pixels,
     label_size,
     named_every,
-    value_size,
+    numbers,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, run_layout
+from attnviz.figures.page import (
+    MARGIN,
+    ColourScale,
+    PagePlan,
+    bar_inches,
+    colour_bar,
+    heading,
+    new_page,
+    page_width,
+    run_layout,
+)
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
 
@@ -69,72 +78,100 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 
 def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
     """Whether a heatmap of these weights, in hundredths, has numbers in its cells; ``labels`` are those of the rows."""
-    side = max(values.shape)
-    if side > MOST_NUMBERED:
-        return False
-    texts = {text for value in values.flat if (text := hundredths(float(value)))}
-    points = _cell(labels, side, style) * 72 / file_dpi(style)
-    return bool(texts) and value_size(texts, points, points) is not None
+    points = _cell(labels, max(values.shape), style) * 72 / file_dpi(style)
+    return numbers(values, hundredths, points, points)[1] is not None
 
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with one heatmap, weights in the cells if they fit, colour bar, title and notes."""
-    with figure_style():
-        figure, ax, cells = heatmap_page(plan, style, vector)
-        any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)  # as fully as all of them fit
-        return figure
+    return HeatmapPage(plan, style, vector).filled(plan)
 
 
-def heatmap_page(plan: HeatmapPlan, style: Style, vector: bool = False) -> tuple[Figure, Axes, Cells]:
-    """A new page without numbers; cells are whole pixels, and its first texts are the lines of title and evidence."""
-    texts = plan.labels.texts
-    dpi = file_dpi(style)
-    rows, columns = plan.values.shape
-    cell = _cell(texts, max(rows, columns), style)
-    points = cell * 72 / dpi
-    size = label_size(points)
-    beside, below = (
-        (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
-    )
-    right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
-    width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
-    across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
-    body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
-    figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
-    ax = figure.add_subplot()
-    cells = _draw(ax, plan, style, vector=vector, points=points)
-    colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
-    run_layout(figure)
-    figure.set_layout_engine("none")
-    box = ax.get_window_extent()
-    pixel = dpi / DPI
-    cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
-    whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
-    left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
-    corner = left / whole_width, bottom / whole_height
-    across = cell * columns / whole_width
-    ax.set_position((*corner, across, cell * rows / whole_height))
-    for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
-        place = bar.get_position(original=True)
-        bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
-    return figure, ax, cells
+class HeatmapPage:
+    """A page with its layout, in which cells are whole pixels; it is filled with one head after the other.
+
+    Of the heads title, evidence and values differ; lines of title and evidence are as many and in the same fonts.
+    """
+
+    @figure_style()
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool = False) -> None:
+        self.style = style
+        texts = plan.labels.texts
+        dpi = file_dpi(style)
+        rows, columns = plan.values.shape
+        cell = _cell(texts, max(rows, columns), style)
+        points = cell * 72 / dpi
+        size = label_size(points)
+        beside, below = (
+            (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
+        )
+        right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
+        width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
+        across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
+        body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
+        figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
+        ax = figure.add_subplot()
+        self.figure, self.ax = figure, ax
+        self.cells = _draw(ax, plan, style, vector=vector, points=points)
+        self.texts, self.names = figure.texts[: len(self.lines(plan))], len(ax.texts)
+        colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
+        run_layout(figure)
+        figure.set_layout_engine("none")
+        box = ax.get_window_extent()
+        pixel = dpi / DPI
+        cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
+        whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
+        left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
+        corner = left / whole_width, bottom / whole_height
+        across = cell * columns / whole_width
+        ax.set_position((*corner, across, cell * rows / whole_height))
+        for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
+            place = bar.get_position(original=True)
+            bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
+
+    def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
+        """The lines of title and evidence, with size and weight."""
+        return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
+
+    @figure_style()
+    def filled(self, plan: HeatmapPlan) -> Figure:
+        """The page with a head's title, evidence and cells, and with its weights in the cells if they fit."""
+        for text, (line, *_) in zip(self.texts, self.lines(plan), strict=True):
+            text.set_text(line)
+        self.cells.set_norm(plan.norm)
+        self.cells.set_array(plan.values)
+        for number in self.ax.texts[self.names :]:
+            number.remove()
+        any(write_numbers(self.ax, plan.values, self.cells, form) for form in plan.forms)  # as fully as all of them fit
+        return self.figure
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
     """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
     cells = _draw(ax, plan, style)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
-    properties: dict[str, Any] = {"color": text_colour(style), "family": font_families([title]), "parse_math": False}
-    ax.set_title(title, loc="left", fontsize=9, pad=6 + LANE * _lanes(plan.column_brackets), **properties)
+    pad = 6 + LANE * _lanes(plan.column_brackets)
+    family = font_families([title])
+    ax.set_title(title, loc="left", fontsize=9, pad=pad, color=text_colour(style), family=family, parse_math=False)
     run_layout(ax.figure)
     any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
     return cells
 
 
 def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    named: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "pooled": plan.pooled}
-    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "outlines": plan.outlines, "cell": points}
-    cells = draw_matrix(ax, plan.values, plan.norm, style, **named, **look)
+    cells = draw_matrix(
+        ax,
+        plan.values,
+        plan.norm,
+        style,
+        labels=plan.labels,
+        keys=plan.keys,
+        pooled=plan.pooled,
+        colours=plan.colours,
+        vector=vector,
+        outlines=plan.outlines,
+        cell=points,
+    )
     width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)

@@ -1,8 +1,8 @@
-"""PNG files of many heatmaps of one text, byte-identical on every run, about twenty times faster than figures.
+"""Files of many heatmaps of one text, byte-identical on every run: a page is laid out once, and filled head by head.
 
-A new matplotlib figure takes about a tenth of a second, nearly all of it for labels, ticks and colour bar, which are
-the same for every head, and blitting takes ten times what this takes. Here a page is drawn once, and each head's cells,
-numbers, title and evidence go into a copy of its pixels. PNGs have a palette and are compressed in threads.
+A new matplotlib figure takes about a quarter of a second, nearly all of it for layout, labels, ticks and colour bar,
+which are the same for every head. What differs, cells, numbers, title and evidence, goes into a copy of a PNG's pixels,
+with a palette, compressed in threads; into an SVG as elements; and into the page of a PDF, which matplotlib draws.
 """
 
 import math
@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from itertools import groupby, islice
+from itertools import islice
+from xml.sax.saxutils import escape
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
@@ -20,9 +21,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from attnviz.figures.fonts import font_families, text_width
-from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hatch, hundredths, value_size
-from attnviz.figures.page import heading
+from attnviz.figures.heatmap import HeatmapPage, HeatmapPlan, heatmap_figure
+from attnviz.figures.matrix import (
+    MESH_CELLS,
+    Array,
+    contrasting_ink,
+    hatch,
+    hundredths,
+    numbers,
+    painted,
+)
 from attnviz.figures.resolution import DPI
 from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
 
@@ -35,74 +43,117 @@ _INK = (_GREYS - 1) / 255  # steps from paper to ink for one of a pixel's covera
 # Unicode ranges of scripts whose letters depend on their neighbours: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
 _COVERAGES = 16  # steps from a colour to a number's ink on it
+_FILLED = re.compile(r'(<g id="(?:cells|number|line)-.*?</g>)', re.DOTALL)  # elements of an SVG that differ
+_PACK = np.array([1 << 16, 1 << 8, 1])  # from red, green and blue to one number
 _Pixels = NDArray[np.uint8]
 
 
 def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) -> Iterator[tuple[str, bytes, str]]:
     """Name, content and caption of each file, in order; PNGs are drawn a few pictures ahead of the reader.
 
-    All plans have the same labels, notes and size; only values, title and evidence may differ. SVGs and PDFs, heatmaps
-    with outlined cells, and magnified ones are figures of their own.
+    All plans have the same labels, notes and size; only values, title and evidence may differ. Those with outlined
+    cells are figures of their own.
     """
-    for by_figure, some in groupby(
-        plans, lambda plan: file_format != "png" or bool(plan.outlines) or not style.is_plain
-    ):
-        if by_figure:
-            vector = file_format != "png"
-            pictures: Iterator[tuple[HeatmapPlan, bytes]] = (
-                (plan, figure_bytes(heatmap_figure(plan, style, vector), file_format, style)) for plan in some
-            )
-        else:
-            pictures = _copies(some, style)
-        for plan, content in pictures:
-            yield f"{plan.stem}.{file_format}", content, plan.caption
+    vector, in_pixels = file_format != "png", file_format == "png" and style.is_plain
+    pages: dict[tuple[object, ...], _Page] = {}  # by what changes the layout
 
-
-def _copies(plans: Iterator[HeatmapPlan], style: Style) -> Iterator[tuple[HeatmapPlan, bytes]]:
-    """Fill copies of pages, one page per number of lines of title and evidence, and fonts."""
-    pages: dict[tuple[object, ...], _Page] = {}
-    first: _Page | None = None
-
-    def filled(plan: HeatmapPlan) -> _Pixels:
-        nonlocal first
-        first = first or _Page(plan, style)
-        layout = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
+    def picture(plan: HeatmapPlan) -> bytes | _Pixels:
+        if plan.outlines:
+            return figure_bytes(heatmap_figure(plan, style, vector), file_format, style)
+        kind: type[_Page] = _PixelPage if in_pixels else _Page
+        if file_format == "svg" and plan.values.size <= MESH_CELLS:
+            kind = _ElementPage
+        page = next(iter(pages.values()), None) or kind(plan, style, vector)
+        lines = ((size, *font_families([line])) for line, size, _ in page.lines(plan))
+        layout = bool(np.isnan(plan.values).any()), *lines
         if layout not in pages:
-            pages[layout] = _Page(plan, style) if pages else first
-        return pages[layout].filled(plan)
+            pages[layout] = kind(plan, style, vector) if pages else page
+        return pages[layout].picture(plan, file_format)
 
-    def encoded(picture: _Pixels) -> bytes:  # compression releases the GIL
-        image = Image.fromarray(picture)
+    def encoded(content: bytes | _Pixels) -> bytes:  # compression releases the GIL
+        if isinstance(content, bytes):
+            return content
+        image = Image.fromarray(content)
         image.putpalette(palette(style.theme).tobytes())
         return png_bytes(image, file_dpi(style), compress_level=2)
 
+    left = iter(plans)
     with ThreadPoolExecutor(_THREADS) as pool:
-        while some := list(islice(plans, _AHEAD)):  # these are filled here while others are encoded
-            yield from zip(some, pool.map(encoded, map(filled, some)), strict=True)
+        while some := list(islice(left, _AHEAD if in_pixels else 1)):  # filled here while others are encoded
+            for plan, content in zip(some, pool.map(encoded, map(picture, some)), strict=True):
+                yield f"{plan.stem}.{file_format}", content, plan.caption
 
 
-class _Page:
-    """A page drawn once, as palette indices without what differs between heads: cells, title and evidence."""
+class _Page(HeatmapPage):
+    def picture(self, plan: HeatmapPlan, file_format: str) -> bytes | _Pixels:
+        """One head's picture."""
+        return figure_bytes(self.filled(plan), file_format, self.style)
 
-    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
-        self.style = style
+
+class _ElementPage(_Page):
+    """The page as an SVG, without what differs between heads."""
+
+    @figure_style()
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
+        super().__init__(plan, style, vector)
+        self.cells.set_gid("cells-")
+        for at, text in enumerate(self.texts):
+            text.set_gid(f"line-{at}")
+        self.ax.text(0, 0, "0", size=10, ha="center", va="center_baseline", color="black", gid="number-")
+        self.parts = _FILLED.split(figure_bytes(self.figure, "svg", style).decode())
+        self.places = {part.split('"', 2)[1]: at for at, part in enumerate(self.parts) if at % 2}
+        rows, columns = plan.values.shape
+        (left, bottom), (right, top) = self.ax.get_position().get_points() * self.figure.get_size_inches() * 72
+        self.size = (right - left) / columns, (top - bottom) / rows
+        self.lefts = left + self.size[0] * np.arange(columns)
+        self.tops = 72 * self.figure.get_figheight() - top + self.size[1] * np.arange(rows)
+
+    def picture(self, plan: HeatmapPlan, file_format: str) -> bytes:  # noqa: ARG002 - as all pages
+        """One head's SVG."""
+        parts, (width, height) = list(self.parts), self.size
+        for at, (line, *_) in enumerate(self.lines(plan)):
+            begin, _, _ = parts[self.places[f"line-{at}"]].partition("</text>")
+            parts[self.places[f"line-{at}"]] = f"{begin[: begin.rindex('>')]}>{escape(line)}</text></g>"
+        colours = painted(plan.values, self.cells.cmap, plan.norm)
+        packed = np.rint(colours[..., :3] * 255).astype(int) @ _PACK
+        shapes: dict[str, str] = {}  # by colour
+        for row, column in np.argwhere(~np.isnan(plan.values)):
+            shape = f"M{self.lefts[column]:.6g} {self.tops[row]:.6g}h{width:.6g}v{height:.6g}h-{width:.6g}z"
+            colour = f"#{packed[row, column]:06x}"
+            shapes[colour] = shapes.get(colour, "") + shape
+        paths = (f'<path d="{shape}" fill="{colour}" stroke="{colour}"/>\n' for colour, shape in shapes.items())
+        parts[self.places["cells-"]] = f'<g stroke-width="0.1">\n{"".join(paths)}</g>'
+        texts, size = numbers(plan.values, hundredths, width, height)
+        written = ""
+        if size is not None:
+            _, look, _, y = re.findall('"([^"]*)"', parts[self.places["number-"]])[:4]  # of the sample, of 10 points
+            down = height / 2 + (float(y) - self.tops[0] - height / 2) * size / 10
+            for (row, column), text in texts.items():
+                x, y, ink = self.lefts[column] + width / 2, self.tops[row] + down, contrasting_ink(colours[row, column])
+                written += f'<text x="{x:.6g}" y="{y:.6g}" fill="{ink}">{text}</text>\n'
+            written = f'<g style="{look.replace("10px", f"{size:g}px")}">\n{written}</g>'
+        parts[self.places["number-"]] = written
+        return "".join(parts).encode()
+
+
+class _PixelPage(_Page):
+    """The page as palette indices, without what differs between heads: cells, title and evidence."""
+
+    @figure_style()
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
+        super().__init__(plan, style, vector)
         self.dpi = file_dpi(style)
-        with figure_style():
-            figure, axes, cells = heatmap_page(plan, style)
-            hatch(axes.patch, style)
-        self.width = figure.get_figwidth()
-        texts = figure.texts[: len(self.lines(plan))]
-        self.corners = [text.get_position() for text in texts]
-        box = axes.get_window_extent()
+        hatch(self.ax.patch, style)
+        self.corners = [text.get_position() for text in self.texts]
+        box = self.ax.get_window_extent()
         pixel = self.dpi / DPI
-        self.left, self.top = round(box.x0 * pixel), round((figure.bbox.height - box.y1) * pixel)
+        self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
         self.cell = round(box.width * pixel / plan.values.shape[1])
-        for artist in (*texts, cells):
+        for artist in (*self.texts, self.cells):
             artist.set_visible(False)
-        figure.set_dpi(self.dpi)
-        canvas = FigureCanvasAgg(figure)
-        with figure_style():
-            canvas.draw()
+        self.figure.set_dpi(self.dpi)
+        canvas = FigureCanvasAgg(self.figure)
+        canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
         line = round(pixel)
         down, across = (self.cell * n for n in plan.values.shape)
@@ -110,15 +161,12 @@ class _Page:
         hatched = around[line:-line, line:-line].copy()
         around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
         around[line:-line, line:-line] = hatched
-        packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
+        packed: NDArray[np.int64] = pixels @ _PACK
         distinct, back = np.unique(packed, return_inverse=True)
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
         self.paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
 
-    def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
-        return heading(plan.title, (plan.evidence,), self.style, self.width)
-
-    def filled(self, plan: HeatmapPlan) -> _Pixels:
+    def picture(self, plan: HeatmapPlan, file_format: str) -> _Pixels:  # noqa: ARG002 - as all pages
         """The palette indices of one head's picture."""
         picture = self.paper.copy()
         height, width = picture.shape
@@ -131,32 +179,23 @@ class _Page:
                 ink = ink[:, : area.shape[1]]
                 np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
                 x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
-        cells = self.cells(plan)
+        cells = self.numbered(plan)
         area = picture[self.top :, self.left :][: len(cells), : cells.shape[1]]
         shown = ~np.isnan(plan.values)
         np.copyto(area, cells, where=shown.repeat(self.cell, axis=0).repeat(self.cell, axis=1))
         return picture
 
-    def cells(self, plan: HeatmapPlan) -> _Pixels:
-        """The cells with their numbers; each of the few different ones is drawn once."""
-        cell = self.cell
-        values = np.nan_to_num(plan.values)
-        rows, columns = values.shape
-        shares = np.clip(np.ma.filled(plan.norm(values), 0.0), 0, 1)
-        levels: NDArray[np.int64] = (shares * (LEVELS - 1)).round().astype(np.int64)
-        numbers: NDArray[np.int64] = np.rint(np.maximum(values, 0) * 100).astype(np.int64)
-        size = None
-        texts = {text for number in np.unique(numbers) if (text := hundredths(number / 100))}
-        if texts and max(rows, columns) <= MOST_NUMBERED:
-            points = cell * 72 / self.dpi
-            size = value_size(texts, points, points)
-        if size is None:
-            return levels.astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
-        n_numbers = int(numbers.max()) + 1
-        kinds, kind_of_cell = np.unique(levels * n_numbers + numbers, return_inverse=True)
-        tiles = [_tile(*divmod(int(kind), n_numbers), size, cell, self.dpi, self.style.theme) for kind in kinds]
-        cells: _Pixels = np.stack(tiles)[kind_of_cell.reshape(rows, columns)].transpose(0, 2, 1, 3)
-        return cells.reshape(rows * cell, columns * cell)
+    def numbered(self, plan: HeatmapPlan) -> _Pixels:
+        """The cells with their numbers."""
+        cell, points = self.cell, self.cell * 72 / self.dpi
+        shares = np.clip(np.ma.filled(plan.norm(np.nan_to_num(plan.values)), 0.0), 0, 1)
+        levels: _Pixels = (shares * (LEVELS - 1)).round().astype(np.uint8)
+        cells: _Pixels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+        texts, size = numbers(plan.values, hundredths, points, points)
+        for (row, column), text in texts.items() if size is not None else ():
+            inks = _inked(int(levels[row, column]), self.style.theme)
+            cells[row * cell :, column * cell :][:cell, :cell] = inks[_centred(text, size, cell, self.dpi)]
+        return cells
 
 
 @lru_cache(4096)
@@ -189,18 +228,16 @@ def _nearest(colours: Array, theme: str) -> _Pixels:
     return nearest
 
 
-@lru_cache(4096)
-def _tile(level: int, number: int, size: float, cell: int, dpi: float, theme: str) -> _Pixels:
-    """A cell of a colour with a number of hundredths in its middle, [cell, cell]."""
-    tile = np.full((cell, cell), level, dtype=np.uint8)
-    if text := hundredths(number / 100):
-        ink, baseline = _letters(text, size, "normal", dpi)
-        left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
-        top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
-        ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
-        area = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
-        area[:] = _inked(level, theme)[ink // (256 // _COVERAGES)]
-    return tile
+@cache
+def _centred(text: str, size: float, cell: int, dpi: float) -> _Pixels:
+    """Coverage of each pixel of a cell by a number in its middle, in steps, [cell, cell]."""
+    ink, baseline = _letters(text, size, "normal", dpi)
+    left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
+    top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
+    ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
+    covered = np.zeros((cell, cell), dtype=np.uint8)
+    covered[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]] = ink // (256 // _COVERAGES)
+    return covered
 
 
 @cache

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 _COVERED = 0.995  # share of the cells that the linear scale of means covers
 Cells = AxesImage | QuadMesh  # the artist of a matrix's cells, for colour bars
-_MESH_CELLS = 4096
+MESH_CELLS = 4096  # most cells that a vector file draws as rectangles
 MOST_NUMBERED = 24  # rows or columns of the largest matrix with numbers in its cells
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
@@ -142,7 +142,7 @@ def draw_matrix(
     rows, n_columns = values.shape
     properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
     cells: Cells
-    if vector and values.size <= _MESH_CELLS:
+    if vector and values.size <= MESH_CELLS:
         edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
         cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **properties)
     else:
@@ -178,23 +178,35 @@ def hatch(patch: Patch, style: Style) -> None:
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
-    if max(values.shape) > MOST_NUMBERED:
-        return False
-    texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
-    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0])) if texts else None
+    texts, size = numbers(values, write, *cell_points(ax, values.shape[1], values.shape[0]))
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
     return size is not None
 
 
+def numbers(
+    values: Array, write: Callable[[float], str], width: float, height: float
+) -> tuple[dict[tuple[int, ...], str], float | None]:
+    """Values as texts by cell, and the font size with which all fit cells of a size in points; None if none does."""
+    if max(values.shape) > MOST_NUMBERED:
+        return {}, None
+    texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
+    return texts, value_size(texts.values(), width, height) if texts else None
+
+
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
     """Write texts into cells of a matrix, by row and column, in ink that contrasts with their colours."""
-    painted: Array = np.array(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
-    painted[np.isnan(values)] = ax.get_facecolor()
+    colours = painted(values, cells.cmap, cells.norm)
+    colours[np.isnan(values)] = ax.get_facecolor()
     for (row, column), text in texts.items():
         ax.text(
-            column, row, text, color=contrasting_ink(painted[row, column]), ha="center", parse_math=False, **properties
+            column, row, text, color=contrasting_ink(colours[row, column]), ha="center", parse_math=False, **properties
         )
+
+
+def painted(values: Array, colours: Colormap, norm: Any) -> Array:
+    """The colours of values, [rows, columns, 4]."""
+    return np.array(colours(np.asarray(norm(np.nan_to_num(values)))))
 
 
 def hundredths(value: float) -> str:

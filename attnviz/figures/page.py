@@ -39,8 +39,8 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 class PagePlan:
     """Fields of every figure's plan."""
 
-    stem: str  # of the file
-    caption: str
+    stem: str  # of the file, without suffix, relative to the folder: ``map-entropy``, ``heads/L02H08``
+    caption: str  # one sentence on model, text and what is shown; on a second line the details
     title: str  # above the picture, as are the notes
     notes: tuple[str, ...]
 
@@ -247,15 +247,21 @@ def colour_bar(
         low, high = _ends(scale.norm)
         text = f"{reference.name} {format_number(reference.value)}"
         if low <= reference.value <= high:
-            mark: dict[str, Any] = {"color": _MARK, "lw": 1.6, "clip_on": False}
-            bar.ax.plot([reference.value] * 2, [0, 1], transform=bar.ax.get_xaxis_transform(), **mark)
+            bar.ax.axvline(reference.value, color=_MARK, lw=1.6, clip_on=False)
         else:
             text = f"{text} →" if reference.value > high else f"← {text}"
         position = float(np.clip(scale.norm(np.clip(reference.value, low, high)), 0, 1))
-        place: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 3), "textcoords": "offset points"}
-        place["ha"] = "left" if position < 0.3 else "right" if position > 0.7 else "center"
-        look: dict[str, Any] = {"fontsize": _BAR_TEXT, "color": style.greys.ink, "annotation_clip": False}
-        bar.ax.annotate(fitted(text, _BAR_TEXT, room + 20), (position, 1), **place, **look)
+        bar.ax.annotate(
+            fitted(text, _BAR_TEXT, room + 20),
+            (position, 1),
+            xycoords="axes fraction",
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="left" if position < 0.3 else "right" if position > 0.7 else "center",
+            fontsize=_BAR_TEXT,
+            color=style.greys.ink,
+            annotation_clip=False,
+        )
 
 
 def bar_inches(name: str, across: float) -> float:

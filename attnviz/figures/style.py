@@ -24,11 +24,6 @@ if TYPE_CHECKING:  # a run without figures knows the style and does not import m
 
 FORMATS = ("png", "svg", "pdf")  # file formats of figures
 
-_METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": "attnviz"},
-    "pdf": {"CreationDate": None, "Creator": "attnviz"},
-}
-
 FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same
 
 # ``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the
@@ -227,6 +222,7 @@ def file_dpi(style: Style) -> int:
 def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> bytes:
     """A figure as a file, magnified as the style says; a PNG by a whole multiple, to twice :data:`DPI` or more."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     canvas = FigureCanvasAgg(figure)
     larger = style.magnified(figure.get_figwidth())
@@ -239,11 +235,12 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
             canvas.draw()
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
             return png_bytes(picture, figure.dpi / larger)
-        if file_format == "pdf" and abs(larger - 1) > 0.001:
-            return _magnified_pdf(figure, larger)
-        buffer = io.BytesIO()
-        metadata = _METADATA[file_format]
-        figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
+        buffer, before = io.BytesIO(), figure.dpi
+        if file_format == "pdf":
+            _write_pdf(figure, buffer, larger)
+        else:  # of its own canvas, since savefig draws everything twice
+            FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": "attnviz"})
+        figure.set_dpi(before)
     if file_format == "pdf" or abs(larger - 1) <= 0.001:
         return buffer.getvalue()
 
@@ -255,24 +252,22 @@ def figure_bytes(figure: "Figure", file_format: str, style: Style = PLAIN) -> by
     return prolog + tag + re.sub(rb'(width|height)="([\d.]+)pt"', grown, size) + box + rest
 
 
-def _magnified_pdf(figure: "Figure", larger: float) -> bytes:
+def _write_pdf(figure: "Figure", buffer: io.BytesIO, larger: float) -> None:
     """The figure on a larger page, by a transformation before all else, as matplotlib's own canvas writes it."""
     from matplotlib.backends.backend_mixed import MixedModeRenderer
     from matplotlib.backends.backend_pdf import Op, PdfFile, RendererPdf
 
-    buffer = io.BytesIO()
-    dpi, figure.dpi = figure.dpi, 72
+    figure.set_dpi(72)
     width, height = figure.get_size_inches()
-    file = PdfFile(buffer, metadata=_METADATA["pdf"])
+    file = PdfFile(buffer, metadata={"CreationDate": None, "Creator": "attnviz"})
     file.newPage(width * larger, height * larger)
-    file.output(larger, 0, 0, larger, 0, 0, Op.concat_matrix)
+    if abs(larger - 1) > 0.001:
+        file.output(larger, 0, 0, larger, 0, 0, Op.concat_matrix)
     renderer: Any = MixedModeRenderer(figure, width, height, DPI, RendererPdf(file, DPI, height, width))
     figure.draw(renderer)
     renderer.finalize()
     file.finalize()
     file.close()
-    figure.dpi = dpi
-    return buffer.getvalue()
 
 
 def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:

@@ -209,12 +209,13 @@ def _verdict(
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
     types = statistics.get(TYPES[name])
-    verdict = _verdict(NAMES[name], "repeats", rules.REPEATED, on_repeats, uniform, n)
-    return replace(
-        verdict,
+    return Verdict(
+        name=NAMES[name],
+        kind="repeats",
         score=statistics[name],
         baseline=context.uniform[name],
-        holds=verdict.holds and (types or 0) >= LEAST_TYPES,
+        n=n,
+        holds=rules.REPEATED.holds(on_repeats, uniform) and n >= LEAST_N and (types or 0) >= LEAST_TYPES,
         threshold=f"{rules.REPEATED.words}, {_COPIES.get(name, _AT_LEAST)}",
         on_repeats=on_repeats,
         baseline_on_repeats=uniform,

@@ -1,19 +1,25 @@
 """What a classifier decides for a text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from itertools import starmap
+from threading import get_ident
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from attnviz.errors import CorpusError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
+from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
-from attnviz.run.edit import run_model, running
-from attnviz.run.logits import check_logits
+from attnviz.run.edit import answering, run_model, running
+from attnviz.run.stream import check_logits
 from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
+from attnviz.wording import quoted, rounded
 
 
 class Decision(NamedTuple):
@@ -29,6 +35,12 @@ class Decision(NamedTuple):
         """How documents name it."""
         return self._asdict() | {"logits": list(self.logits)}
 
+    @property
+    def in_words(self) -> str:
+        """``“good” (0.93), which is right``."""
+        verdicts = {None: "", True: ", which is right", False: ", which is wrong"}
+        return f"{quoted(self.label)} ({rounded(self.probability)}){verdicts[self.right]}"
+
 
 def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()) -> list[Decision]:
     """What it decides for texts, of the final states where it reads them, [n_texts, d_model].
@@ -42,6 +54,41 @@ def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()
         [classifier.labels[number] for number in classes], largest, map(tuple, logits.tolist()), right, strict=True
     )
     return list(starmap(Decision, decided))
+
+
+@contextmanager
+def deciding(model: Checkpoint, tokens: Tokens, label: int | None = None) -> Iterator[list[Decision]]:
+    """What a classifier decides for a text, from the pass inside the block; nothing for other models.
+
+    VerificationError where its head alone is not what the whole model does with the output of that pass.
+    """
+    decided = list[Decision]()
+    classifier = model.classifier
+    if classifier is None or model.why_no_classes:
+        yield decided
+        return
+    forward, thread, outputs = model.model.forward, get_ident(), list[Any]()
+
+    @wraps(forward)
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        if get_ident() == thread:
+            outputs.append(output)
+        return output
+
+    with answering(model.model, kept):
+        yield decided
+    position = [classifier.position(tokens.ids)]
+    states = outputs[-1][0][0, position]
+    with torch.no_grad():
+        decided += decisions(classifier, states, () if label is None else [label])
+
+    @wraps(forward)
+    def again(*args: Any, **kwargs: Any) -> Any:  # the output, without a second pass
+        return outputs[-1] if get_ident() == thread else forward(*args, **kwargs)
+
+    with answering(model.model, again):
+        check_logits(model, tokens.model_inputs(model.device), states, position)
 
 
 def decide(model: Checkpoint, inputs: dict[str, Tensor], ids: Sequence[Sequence[int]]) -> list[Decision]:

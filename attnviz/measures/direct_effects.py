@@ -31,9 +31,8 @@ from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import check_total, without_gradients
 from attnviz.run.finite import refuse_not_finite
-from attnviz.run.logits import check_logits
 from attnviz.run.sites import what_to_try
-from attnviz.run.stream import Source, WrittenParts, parts_at, why_no_effects
+from attnviz.run.stream import Source, WrittenParts, check_logits, parts_at, why_no_effects
 from attnviz.run.verify import VerifiedAttention
 
 MOST_TOKENS = 10  # tokens listed of those that a head promotes, or suppresses, most
@@ -120,10 +119,8 @@ def answer_ids(
 
     UsageError: no such token or class, both the same, or a model without logits.
     """
-    if answer is None and foil is None:
-        return None, None
     why = why_no_effects(checkpoint)
-    if why:
+    if why and (answer, foil) != (None, None):
         raise UsageError(f"leave out --answer and --foil (answer=..., foil=...). {why}")
     return named_ids(checkpoint, answer, foil)
 
@@ -141,11 +138,11 @@ def named_ids(
             return classifier.number(value)
         return token_id(checkpoint.tokenizer, name, value, int(checkpoint.config.vocab_size), bool(checkpoint.stacks))
 
-    ids = number("answer", answer), number("foil", foil)
-    if ids[0] == ids[1]:
+    one, other = number("answer", answer), number("foil", foil)
+    if one is not None and one == other:
         kind = "tokens" if classifier is None else "classes"
         raise UsageError(f"expected two {kind}, found {answer!r} for both --answer and --foil.")
-    return ids
+    return one, other
 
 
 def direct_effects(
@@ -165,97 +162,95 @@ def direct_effects(
     VerificationError: the parts do not sum to the model's own final state or logits; they are not how its head moves;
     the whole model returns other logits; or the model was changed.
     """
-    checkpoint, tolerance = verified.checkpoint, verified.verification.tolerance.output
+    checkpoint = verified.checkpoint
     tokens, _ = verified.tokens_of(next(layer for layer in written.layers if checkpoint.modules[layer].attends))
     head, classifier = checkpoint.prediction_head, checkpoint.class_head
     assert head is not None
-    state = written.sites[None, "final"][position]
-    of_span = classifier is not None and classifier.task == SPAN
+    states = written.sites[None, "final"]
+    final, at = upcast(states[position]), f"at position {position} ({tokens.labels[position]!r})"
+    of_span, linear = classifier is not None and classifier.task == SPAN, _linear_map(head) is not None
     with without_gradients(checkpoint.device):
-        model_logits = upcast(head(written.sites[None, "final"])[:, answer] if of_span else head(state[None])[0])
+        model_logits = upcast(head(states)[:, answer] if of_span else head(states[[position]])[0])
         refuse_not_finite(model_logits, f"logits at position {position}")
-        check_logits(checkpoint, verified.inputs, state[None], [position])
+        check_logits(checkpoint, verified.inputs, states[[position]], [position])
         best = model_logits.sort(descending=True, stable=True).indices[:3].tolist()
         probabilities = model_logits.softmax(-1)
-        one: int = answer or 0
-        other: int | None = None
-        if not of_span:  # by default the first of those that are not given
-            ranked = (number for number in best if number not in (answer, foil))
-            one = next(ranked) if answer is None else answer
-            other = next(ranked) if foil is None else foil
-        final = upcast(state)
-        gradient, rest = _linearised(head, "unembedding" if classifier is None else "classifier", final, one, other)
+        ranked = (number for number in best if number not in (answer, foil))  # the defaults
+        one = next(ranked) if answer is None else answer
+        other = next(ranked) if foil is None and not of_span else foil
+        difference, gradient, of_biases = _linearised(head, final, one, other)
         terms = list(written.final_terms())
         names, of_position = parts_at(terms, torch.tensor([position]))
         parts = of_position[:, 0]
+        no_sum = f"embeddings, heads, biases and feed-forward networks do not sum to the model's own final state {at}"
+        check_total(checkpoint, parts.sum(0), _in_float64(final), no_sum, "in dimension {}".format)
+        values = parts @ _in_float64(gradient)
+        if not linear:
+            _check_slope(head, final, (one, other), parts.to(final), values, of_biases, at)
+        promotions = {} if classifier or by_key or not linear else dict(_promotions(checkpoint, names, parts))
+        effects = dict(zip(names, values.tolist(), strict=True))
         keys: tuple[float, ...] = ()
         if by_key is not None:
             (term,) = [term for term in terms if by_key in term.sources]
             of_keys = (term.by_key(verified, by_key, position) @ _in_float64(gradient)).tolist()
-            hidden = len(verified.tokens_of(by_key.layer)[1]) - len(of_keys)
-            keys = (*of_keys, *[0.0] * hidden)
-        no_sum = (
-            "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
-            f"{position} ({tokens.labels[position]!r})"
-        )
-        check_total(checkpoint, parts.sum(0), _in_float64(final), no_sum, lambda at: f"in dimension {at}")
-        values = parts @ _in_float64(gradient)
-        logits = _logits_in_float32(head, final)
-        if _linear_map(head) is None:
-            _check_slope(head, final, (one, other), parts.to(final), values, rest[:-1], position)
-        promotions = {} if classifier or by_key else dict(_promotions(checkpoint, names, parts))
-    effects = list(zip(names, values.tolist(), strict=True))
-    heads = {name: value for name, value in effects if isinstance(name, HeadId)}
-    others = [PartEffect(*name, value) for name, value in effects if not isinstance(name, HeadId)]
+            effects[by_key] = sum(of_keys)
+            keys = (*of_keys, *[0.0] * (len(verified.tokens_of(by_key.layer)[1]) - len(of_keys)))
+    heads = {head: effects[head] for head in sorted(name for name in names if isinstance(name, HeadId))}
 
     def place(part: PartEffect) -> tuple[int, int]:  # in a table: embeddings, layers in running order, the final norm
         if part.layer is None:
             return (len(written.layers) if part.name == "final norm bias" else -1), 0
         return written.layers.index(part.layer), _IN_LAYER.index(part.name)
 
-    others = [*sorted(others, key=place), *rest]
-    if by_key is not None:
-        heads[by_key] = sum(keys)
-    last = checkpoint.architecture.final_norm(checkpoint.model)
+    others = [PartEffect(*name, value) for name, value in effects.items() if not isinstance(name, HeadId)]
+    others.sort(key=place)
+    what = "unembedding" if classifier is None else "classifier"
+    if any(name.endswith("bias") for name, _ in head.named_parameters()):
+        others.append(PartEffect(f"{what} bias", None, of_biases))
+    if not linear:
+        others.append(PartEffect(f"{what}{NOT_LINEAR}", None, difference - float(gradient @ final) - of_biases))
     total = sum([*heads.values(), *(part.direct_effect for part in others)])
-    difference = float(_less(logits, one, other))
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale
     spread = float((_in_float64(gradient).square() * parts.square().sum(0)).sum().sqrt())
-    limit = max(tolerance, _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale)
-    if not error <= limit:  # a NaN is a failure, too
+    rounding = _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale
+    tolerance = max(verified.verification.tolerance.output, rounding)
+    if not error <= tolerance:  # a NaN is a failure, too
         raise VerificationError(
-            f"the direct effects at position {position} sum to {total:.6g}, but the model's logits differ by "
-            f"{difference:.6g} (tolerance {limit:.2g} of the larger of this and the largest head, {scale:.6g}). "
-            f"Nothing was written. {what_to_try(checkpoint)}"
+            f"the direct effects {at} sum to {total:.6g}, but the model's logits differ by {difference:.6g} (tolerance "
+            f"{tolerance:.2g} of the larger of this and the largest head, {scale:.6g}). Nothing was written. "
+            f"{what_to_try(checkpoint)}"
         )
 
     def choice(number: int) -> Answer:
         if of_span:
             label = tokens.labels[number]
+        elif classifier is not None:
+            label = classifier.labels[number]
         else:
-            label = classifier.labels[number] if classifier else vocabulary_labels(checkpoint.tokenizer, [number])[0]
+            (label,) = vocabulary_labels(checkpoint.tokenizer, [number])
         return Answer(number, label, float(model_logits[number]), float(probabilities[number]))
 
-    next_token = not classifier and (checkpoint.architecture.causal or bool(checkpoint.stacks))
+    last = checkpoint.architecture.final_norm(checkpoint.model)
+    follows = not classifier and (checkpoint.architecture.causal or checkpoint.stacks) and position + 1 < len(tokens)
     return DirectEffects(
         position=position,
         answer=choice(position if of_span else one),
         foil=None if other is None else choice(other),
         boundary=classifier.labels[one] if classifier and of_span else "",
         predicted=choice(best[0]),
-        actual=choice(tokens.ids[position + 1]) if next_token and position + 1 < len(tokens) else None,
+        actual=choice(tokens.ids[position + 1]) if follows else None,
         classes=tuple(map(choice, range(len(model_logits)))) if classifier and not of_span else (),
         difference=difference,
-        heads=dict(sorted(heads.items())),
+        heads=heads,
         keys=keys,
         parts=tuple(others),
         promotions=promotions,
-        linear=_linear_map(head) is not None,
+        linear=linear,
         deviation=None if last is None else float(written.final_scale(checkpoint.norm(last))[position]),
         error=error,
         scale=scale,
-        tolerance=limit,
+        tolerance=tolerance,
     )
 
 
@@ -271,39 +266,29 @@ def _linear_map(head: Any) -> Any:
     return head if hasattr(head, "weight") else None
 
 
-def _linearised(
-    head: nn.Module, what: str, final: Tensor, one: int, other: int | None
-) -> tuple[Tensor, list[PartEffect]]:
-    """Gradient of the difference by the final state, [d_model], and the head's own parts."""
+def _logits(head: Any, final: Tensor, biases: Tensor | float = 1.0) -> Tensor:
+    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of all of a head that is no map."""
     linear = _linear_map(head)
     if linear is not None:
-        weight, bias = _less(parameter_of(linear, "weight"), one, other), parameter_of(linear, "bias")
-        parts = [] if bias is None else [PartEffect(f"{what} bias", None, float(_less(bias, one, other)))]
-        return weight.to(final), parts
-    wide = _in_float32(head)
-    inputs = [final.detach().clone(), *(value for name, value in wide.items() if name.endswith("bias"))]
-    with torch.enable_grad():
-        for value in inputs:
-            value.requires_grad_()
-        difference = _less(functional_call(head, wide, (inputs[0],)), one, other)
-        gradients = torch.autograd.grad(difference, inputs)
-    added, *biases = (float((gradient * value).sum()) for gradient, value in zip(gradients, inputs, strict=True))
-    parts = [PartEffect(f"{what} bias", None, sum(biases))] if biases else []
-    return gradients[0], [*parts, PartEffect(f"{what}{NOT_LINEAR}", None, float(difference) - added - sum(biases))]
+        bias, logits = parameter_of(linear, "bias"), upcast(parameter_of(linear, "weight")) @ final
+        return logits if bias is None else logits + upcast(bias)
+    named = {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
+    wide = {name: biases * value if name.endswith("bias") else value for name, value in named.items()}
+    return functional_call(head, wide, (final,))  # type: ignore[no-any-return]
 
 
-def _in_float32(head: nn.Module) -> dict[str, Tensor]:
-    return {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
-
-
-def _logits_in_float32(head: Any, final: Tensor, **moved: Tensor) -> Tensor:
-    """Logits of a final state [d_model], in float32 at least; ``moved`` are parameters with other values."""
+def _linearised(head: Any, final: Tensor, one: int, other: int | None) -> tuple[float, Tensor, float]:
+    """The difference of two logits, its gradient by the final state, [d_model], and what the head's biases add."""
     linear = _linear_map(head)
-    if linear is None:
-        return functional_call(head, _in_float32(head) | moved, (final,))  # type: ignore[no-any-return]
-    bias = parameter_of(linear, "bias")
-    logits: Tensor = upcast(parameter_of(linear, "weight")) @ final
-    return logits if bias is None else logits + upcast(bias)
+    if linear is not None:
+        weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
+        of_bias = 0.0 if bias is None else float(_less(bias, one, other))
+        return float(_less(_logits(head, final), one, other)), _less(weight, one, other).to(final), of_bias
+    state, biases = final.detach().clone().requires_grad_(), final.new_ones((), requires_grad=True)
+    with torch.enable_grad():
+        difference = _less(_logits(head, state, biases), one, other)
+        gradient, of_biases = torch.autograd.grad(difference, (state, biases), materialize_grads=True)
+    return float(difference), gradient, float(of_biases)
 
 
 def _check_slope(
@@ -312,28 +297,21 @@ def _check_slope(
     two: tuple[int, int | None],
     parts: Tensor,
     values: Tensor,
-    biases: Sequence[PartEffect],
-    position: int,
+    of_biases: float,
+    at: str,
 ) -> None:
     """Raise unless logits move along all parts, each in its direction, as the parts and biases say."""
     eps, tiny = torch.finfo(final.dtype).eps, torch.finfo(final.dtype).tiny
     direction = values.sign().to(parts) @ parts
     step = _STEP * float(final.norm() / direction.norm().clamp_min(tiny))
-    of_head = {name: upcast(bias.detach()) for name, bias in head.named_parameters() if name.endswith("bias")}
-
-    def moved(by: float) -> float:
-        biased = {name: (1 + by) * bias for name, bias in of_head.items()}
-        return float(_less(_logits_in_float32(head, final + by * direction, **biased), *two))
-
-    size = float(values.abs().sum())
-    stated = size + sum(part.direct_effect for part in biases)
-    change = moved(step) - moved(-step)
+    ahead, behind = (float(_less(_logits(head, final + by * direction, 1 + by), *two)) for by in (step, -step))
+    size, change = float(values.abs().sum()), ahead - behind
     chosen = [number for number in two if number is not None]
-    rounding = 64 * eps * float(_logits_in_float32(head, final)[chosen].abs().max())
-    if not abs(change - 2 * step * stated) <= 2 * step * _CURVED * size + rounding:
+    rounding = 64 * eps * float(_logits(head, final)[chosen].abs().max())
+    if not abs(change - 2 * step * (size + of_biases)) <= 2 * step * _CURVED * size + rounding:
         raise VerificationError(
-            f"the direct effects at position {position} are not how the logits move: along all parts they change by "
-            f"{change / (2 * step):.6g}, but the direct effects sum to {stated:.6g}. Nothing was written."
+            f"the direct effects {at} are not how the logits move: along all parts they change by "
+            f"{change / (2 * step):.6g}, but the direct effects sum to {size + of_biases:.6g}. Nothing was written."
         )
 
 
@@ -343,12 +321,9 @@ def _in_float64(tensor: Tensor) -> Tensor:
 
 
 def _promotions(checkpoint: Checkpoint, names: Sequence[Source], parts: Tensor) -> Iterator[tuple[HeadId, Promotion]]:
-    """What heads promote by their parts of the final state; nothing where logits are not linear in it."""
-    linear = _linear_map(checkpoint.prediction_head)
-    if linear is None:
-        return
+    """What heads promote by their parts of the final state, of which logits are a linear map."""
     heads = [(row, name) for row, name in enumerate(names) if isinstance(name, HeadId)]
-    weight = upcast(parameter_of(linear, "weight")).T
+    weight = upcast(parameter_of(_linear_map(checkpoint.prediction_head), "weight")).T
     for first in range(0, len(heads), _AT_ONCE):
         some = heads[first : first + _AT_ONCE]
         logits = parts[[row for row, _ in some]].to(weight) @ weight

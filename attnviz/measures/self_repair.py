@@ -25,11 +25,10 @@ from attnviz.errors import VerificationError
 from attnviz.measures.paths import check_unchanged, last_stream, sent
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.offloading import parameter_of
 from attnviz.run.contributions import why_not_linear
 from attnviz.run.edit import AT_ONCE, Edit, KeptPass, edited, resume
 from attnviz.run.sites import Site, taps, what_to_try
-from attnviz.run.stream import Source
+from attnviz.run.stream import Source, of_stream
 
 _ROUNDINGS = 8  # of the stream, by the root of how often it is written: how far the sum of all parts may be off
 _END = -1  # after all layers
@@ -90,16 +89,14 @@ class _Reading:
         self._checkpoint, self._base = checkpoint, base
         self._rows = torch.arange(len(read), device=read.device)
         self._read = read
-        model, head = checkpoint.model, checkpoint.language_head
-        weight: Any = getattr(head, "weight", None)
+        weight: Any = getattr(checkpoint.language_head, "weight", None)
         self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
-        mapped, final_norm = checkpoint.architecture.output_map(model), checkpoint.architecture.final_norm(model)
+        final_norm = checkpoint.architecture.final_norm(checkpoint.model)
         assert final_norm is not None
-        of_norm = self._of_final if mapped is None else self._of_final @ parameter_of(mapped, "weight").double()
         self._final_norm = final_norm
-        norm = checkpoint.norm(final_norm)
         self._stream = last_stream(checkpoint, base)[self._rows, read].double()
-        self._gradient = norm.read_by(of_norm.T).T / norm.scale(self._stream)  # by the stream, [rows, d_model]
+        # by the stream, [rows, d_model]
+        self._gradient = of_stream(checkpoint, self._of_final.T).T / checkpoint.norm(final_norm).scale(self._stream)
         self._by_head: dict[int, Tensor] = {}  # of a layer's weighted values, [rows, n_heads, d_head]
 
     def without(self, other: KeptPass, heads: Sequence[HeadId], at: Tensor | None) -> Iterator[Repair]:

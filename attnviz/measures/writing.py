@@ -1,7 +1,5 @@
 """What heads write over a corpus: how much, and what it does to the logits of the tokens that they attend to."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,6 +12,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import why_not_linear
+from attnviz.run.stream import of_stream
 from attnviz.texts.batches import Batch
 
 # A head is quiet at a token where its output is shorter than this share of the mean over its layer's heads (our own
@@ -113,10 +112,8 @@ class WritingTally(TextTally):
 
     def _effects(self, layer: int, weighted: Tensor, tokens: Tensor) -> Tensor:
         """Direct effects on the logit of each key's token but for a positive scale, [batch, n_heads, n, n]."""
-        final: Any = self._checkpoint.architecture.final_norm(self._checkpoint.model)
-        norm = self._checkpoint.norm(final)
-        output = norm.linear_part(self._output_weight(layer), 1.0)
-        read = as_of(tokens, output) @ output.flatten(0, 1).T  # [batch, n, n_heads * d_head]
+        output = self._output_weight(layer)
+        read = of_stream(self._checkpoint, as_of(tokens, output).mT).mT @ output.flatten(0, 1).T
         return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read.view(*read.shape[:2], *output.shape[:2]))
 
     def _output_weight(self, layer: int) -> Tensor:

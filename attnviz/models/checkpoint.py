@@ -68,6 +68,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()  # sentences on what is not as it was given, such as a tokenizer's dropout
     # formats of quantised weights, see :func:`attnviz.models.quantised.formats_of`
     quantised: Mapping[str, torch.dtype] = field(default_factory=dict)
+    looked_up: Sequence[LayerModules] = ()  # the :attr:`modules`, for one pass
 
     def __repr__(self) -> str:
         heads = sum(map(self.n_heads_of, self.layers))
@@ -91,6 +92,8 @@ class Checkpoint:
     @property
     def modules(self) -> list[LayerModules]:
         """The modules of each of the :attr:`layers`, and of :attr:`other_layers`."""
+        if self.looked_up:
+            return list(self.looked_up)
         modules = self.architecture.modules(self.model)
         return modules[: self.n_layers] if self.encoder_only else modules
 

@@ -1,7 +1,7 @@
 """Reads and checks the weights of a checkpoint, from the files that are hashed."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -105,8 +105,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 def check_parts(architecture: Architecture, model: Any) -> None:
     """Raise ArchitectureError for a model in memory that lacks a part, or has several number formats or devices."""
-    plain = (module for module in model.modules() if not any(map(is_quantised, module.parameters(recurse=False))))
-    parameters = [weight for module in plain for weight in module.parameters(recurse=False)]
+    by_module = [[weight for weight in module._parameters.values() if weight is not None] for module in model.modules()]
+    parameters = [weight for weights in by_module if not any(map(is_quantised, weights)) for weight in weights]
     dtypes = {weight.dtype for weight in parameters}
     devices = set() if is_spread(model) else {weight.device for weight in parameters}
     for what, kinds in (("number format", dtypes), ("device", devices)):
@@ -173,11 +173,13 @@ class WeightsHash:
     ``state`` gives what changes when the weights do, and ``where`` names them in a message.
     """
 
-    def __init__(self, compute: Callable[[], str], state: Callable[[], object], where: str) -> None:
+    def __init__(
+        self, compute: Callable[[], str], state: Callable[[], object], where: str, at_opening: object = None
+    ) -> None:
         self._compute = compute
         self._state = state
         self._where = where
-        self._at_opening = state()
+        self._at_opening = state() if at_opening is None else at_opening
         self._digest = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,14 +225,17 @@ def check_loaded(model: nn.Module) -> WeightsHash:
     """
     weights = _saved(model)
     counted = not is_spread(model) and not any(weight.is_inference() for weight in weights.values())
-    versions = _versions(model) if counted else None
+    versions = _versions(weights) if counted else None
     if versions is None or _finite.get(model) != versions:
         plain = ((name, weight) for name, weight in model.named_parameters() if not is_quantised(weight))
         check_weights(with_values(model, plain), "the loaded model")
         _finite[model] = versions
     if counted:
         return WeightsHash(
-            lambda: parameters_sha256(_saved(model).items()), partial(_versions, model), "the loaded model"
+            compute=lambda: parameters_sha256(_saved(model).items()),
+            state=lambda: _versions(_saved(model)),
+            where="the loaded model",
+            at_opening=versions,
         )
     digest = parameters_sha256(with_values(model, weights.items()))
     return WeightsHash(partial(str, digest), _always, "the loaded model")
@@ -247,9 +252,9 @@ def _saved(model: nn.Module) -> dict[str, Any]:
     return parameters if any(map(is_quantised, parameters.values())) else model.state_dict(keep_vars=True)
 
 
-def _versions(model: nn.Module) -> object:
+def _versions(weights: Mapping[str, Any]) -> object:
     """What changes when a weight does: the tensor, its number format, torch's count of changes (not of .data)."""
-    return [(id(weight), weight.dtype, weight._version) for weight in _saved(model).values()]
+    return [(id(weight), weight.dtype, weight._version) for weight in weights.values()]
 
 
 def parameters_sha256(named: Iterable[tuple[str, Tensor]]) -> str:

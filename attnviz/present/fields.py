@@ -1,7 +1,7 @@
 """Fields: the facts of a row, each stated once. Tables, JSON and CSV are renderings of the same list of fields."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -68,6 +68,18 @@ def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
             if value is not None or not field.if_known:
                 values[field.name] = list(value) if isinstance(value, tuple) else value
     return values
+
+
+def values_of(record: Any, *names: str) -> dict[str, Any]:
+    """Some attributes of a record as JSON has them."""
+    return {name: plain_value(getattr(record, name)) for name in names}
+
+
+def plain_value(value: Any) -> Any:
+    """A record as a dictionary, a tuple as a list, and so what is in them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain_value(each) for name, each in asdict(value).items()}
+    return list(map(plain_value, value)) if isinstance(value, tuple) else value
 
 
 def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:

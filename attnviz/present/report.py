@@ -5,8 +5,8 @@ first needed: help imports nothing heavy, a measurement no rich, and a run witho
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,7 +19,8 @@ from attnviz.present.fields import NamedTable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.present.view import Drawing, File, Plan, ViewOptions
+    from attnviz.figures.page import PagePlan
+    from attnviz.present.view import Drawing, File, ViewOptions
 
 R = TypeVar("R")
 
@@ -57,12 +58,12 @@ class View:
             return choices
         return natural
 
-    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[Plan] | None":
+    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[PagePlan] | None":
         """The plans of its pictures; None for a view that writes its files itself."""
         return None if self.drawing.files else [*self.drawing.plans(result, choices)]
 
     def render_files(
-        self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[Plan] | None" = None
+        self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[PagePlan] | None" = None
     ) -> "Iterator[File]":
         """Yield every file of the view; ``plans`` are those that :meth:`planned` gave."""
         from attnviz.figures.style import figure_bytes
@@ -110,8 +111,8 @@ class CommandSpec(Generic[R]):
     kv_heads: "Callable[[R], NamedTable[Any]] | None" = None  # the table of ``--by kv-head``
     # names and contents of other files
     further: "Callable[[R, ViewOptions], Iterable[tuple[str, str]]] | None" = None
-    # name and content of the safetensors file, written on request; None if there is none
-    tensors: "tuple[str, Callable[[R, ViewOptions], bytes]] | None" = None
+    # by option, name and content of a file of tensors, written on request
+    tensors: "Mapping[str, tuple[str, Callable[[R], bytes]]]" = field(default_factory=dict)
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``; who gives it wants every table."""

@@ -261,9 +261,9 @@ class Result:
         if spec.lines:
             name, rows = spec.lines
             output.write(within + name, "".join(json_text(row, None) for row in rows(self, choices)))
-        if choices.save_attention and spec.tensors:
-            name, tensors = spec.tensors
-            output.write(within + name, tensors(self, choices))
+        for option, (name, tensors) in spec.tensors.items():
+            if getattr(choices, option):
+                output.write(within + name, tensors(self))
         formats = tuple(dict.fromkeys(formats))
         if views and formats:
             pictures = self._pictures(views, choices, by_default or figures is None, formats, progress)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from attnviz.figures.page import PagePlan
+
 R = TypeVar("R")
-P = TypeVar("P", bound="Plan")
+P = TypeVar("P", bound="PagePlan")
 File = tuple[str, bytes, str]  # name relative to the folder, content, caption
 
 
@@ -34,6 +36,7 @@ class ViewOptions:
     token: str | int | None = None
     maps: tuple[str, ...] = ()
     save_attention: bool = False
+    save_npz: bool = False
     relation: str | None = None
     table: str | None = None
     by: str | None = None  # kv-head: also a table by KV head
@@ -64,18 +67,6 @@ class ViewOptions:
         options["maps"] = tuple(options.get("maps", ()))
         options["select"] = tuple(selection_texts(choices.get("select", ())))
         return cls(style=style or Style(**look), **options)
-
-
-class Plan(Protocol):
-    """Data of a figure, before drawing."""
-
-    @property
-    def stem(self) -> str:
-        """Name of its file without suffix, relative to the folder: ``map-entropy``, ``heads/L02H08``."""
-
-    @property
-    def caption(self) -> str:
-        """One sentence on model, text and what is shown; on a second line the details."""
 
 
 @dataclass(frozen=True)

@@ -373,7 +373,7 @@ def steps_of(
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
     beyond = (record.summed - summed).abs_().sub_(size, alpha=2 * torch.finfo(summed.dtype).eps).clamp_min_(0)
-    every = range(output.shape[1])
+    every: Sequence[int] = range(output.shape[1])
     model_output, model_weighted = record.output, record.weighted
     if queries is not None:
         index = torch.tensor(queries, device=output.device)

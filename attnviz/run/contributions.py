@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.run.sites import what_to_try
 from attnviz.run.verify import VerifiedAttention
@@ -65,43 +66,16 @@ class LayerContributions:
     output_bias: Tensor  # b_O, [d_model]; zeros where the model has none
     gate: Tensor | None  # [n_heads, n, d_head]
 
-    @property
-    def n_heads(self) -> int:
-        return len(self.value)
-
     def rows(self, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
         """The first query of each chunk of rows of A, and the rows, [n_heads, rows, keys that these rows see]."""
         for rows in self.attention.rows(self.layer, heads):
             yield rows.first, rows.in_float32[0]
 
-    def gate_at(self, head: int, first: int, n_rows: int) -> Tensor | None:
-        """The gate of the head at some queries, [n_rows, d_head]; None without one."""
-        return None if self.gate is None else self.gate[head, first : first + n_rows]
-
-    def added(self, head: int, rows: Tensor, first: int) -> Tensor:
+    def outputs(self, head: int, rows: Tensor, first: int = 0) -> Tensor:
         """What the head adds to the residual stream, [rows, d_model], from rows of its pattern, [rows, n_keys]."""
-        gate = self.gate_at(head, first, len(rows))
+        gate = None if self.gate is None else self.gate[head, first : first + len(rows)]
         with without_gradients(rows.device):
             return attention.head_outputs(rows, self.value[head, : rows.shape[-1]], self.output_weight[head], gate)
-
-    def outputs(self, heads: Sequence[int]) -> Tensor:
-        """What each of the heads adds to the residual stream, [n_heads, n, d_model]."""
-        chunks = [
-            torch.stack([self.added(head, of_head, first) for head, of_head in zip(heads, rows, strict=True)])
-            for first, rows in self.rows(heads)
-        ]
-        return torch.cat(chunks, dim=1)
-
-    def pattern_row(self, position: int, head: int) -> Tensor:
-        """The pattern of one head at one position, [n_keys that it sees]."""
-        rows = next(replace(self.attention, queries=(position,)).rows(self.layer, [head]))
-        return rows.in_float32[0, 0, 0]
-
-    def value_norms(self, head: int) -> Tensor:
-        """||f(x_k)|| of every key, before any gate, [n]."""
-        with without_gradients(self.value.device):
-            norms: Tensor = attention.transformed_values(self.value[head], self.output_weight[head]).norm(dim=-1)
-            return norms
 
     def pattern(self, head: int) -> Tensor:
         """A of one head, whole, [n_queries, n_keys]."""
@@ -110,19 +84,33 @@ class LayerContributions:
             pattern[first : first + rows.shape[1], : rows.shape[2]] = rows[0]
         return pattern
 
-    def norms(self, head: int) -> Tensor:
-        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]."""
-        return self.weighted_norms(head, self.pattern(head), 0, self.value_norms(head))
+    def weighted_values(self, head: int, position: int) -> Tensor:
+        """A[q, k] v_k of each key that a position sees, gated by it, [n_keys, d_head]; W_O of their sum is o_h."""
+        row = pattern_row(self.attention, HeadId(self.layer, head), position)
+        value = row[:, None] * self.value[head, : len(row)]
+        return value if self.gate is None else value * self.gate[head, position]
 
-    def weighted_norms(self, head: int, rows: Tensor, first: int, value_norms: Tensor) -> Tensor:
-        """Norm-weighted attention in rows of the head's pattern, [rows, n_keys], from :meth:`value_norms`."""
-        n_keys, gate = rows.shape[-1], self.gate_at(head, first, len(rows))
-        if gate is None:
-            return rows * value_norms[:n_keys]
+    def value_norms(self, head: int) -> Tensor:
+        """||f(x_k)|| of every key, before any gate, [n]."""
+        with without_gradients(self.value.device):
+            norms: Tensor = attention.transformed_values(self.value[head], self.output_weight[head]).norm(dim=-1)
+            return norms
+
+    def norms(self, head: int, rows: Tensor, first: int = 0, value_norms: Tensor | None = None) -> Tensor:
+        """Norm-weighted attention ||A[q, k] f(x_k)||, from rows of the head's pattern, [rows, n_keys]."""
+        n_keys = rows.shape[-1]
+        if self.gate is None:
+            return rows * (self.value_norms(head) if value_norms is None else value_norms)[:n_keys]
         with without_gradients(rows.device):
             narrow = torch.linalg.qr(self.output_weight[head].mT, mode="r").R.mT  # keeps lengths; [d_head, d_head]
-            value = self.value[head, :n_keys]
-            return rows * torch.stack([((value * at_query) @ narrow).norm(dim=-1) for at_query in gate])
+            value, gates = self.value[head, :n_keys], self.gate[head, first : first + len(rows)]
+            return rows * torch.stack([((value * gate) @ narrow).norm(dim=-1) for gate in gates])
+
+
+def pattern_row(verified: VerifiedAttention, head: HeadId, position: int) -> Tensor:
+    """The verified pattern of one head at one position, [n_keys that it sees]."""
+    (rows,) = replace(verified, queries=(position,)).rows(head.layer, [head.head])
+    return rows.in_float32[0, 0, 0]
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
@@ -149,23 +137,16 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
         query, dimension = divmod(worst, output.shape[-1])
         return f"at query {query} ({labels[query]!r}), dimension {dimension}"
 
-    what = f"{parts} to the model's own attention output"
-    return check_total(verified.checkpoint, total, output, what, where, largest="the layer's largest output")
+    return check_total(verified.checkpoint, total, output, f"{parts} to the model's own attention output", where)
 
 
 def check_total(
-    checkpoint: Checkpoint,
-    total: Tensor,
-    model_numbers: Tensor,
-    what: str,
-    where: Callable[[int], str],
-    largest: str = "the largest",
+    checkpoint: Checkpoint, total: Tensor, model_numbers: Tensor, what: str, where: Callable[[int], str]
 ) -> tuple[float, float]:
     """Compare the sum of parts with the model's own numbers; VerificationError if they differ beyond the tolerance.
 
-    For the message: ``what`` begins it; ``where`` puts the flat index of the largest difference in words; ``largest``
-    says of what the tolerance is a share. Returns the largest absolute difference as a share of the largest of the
-    model's numbers, and this number.
+    ``what`` begins the message; ``where`` puts the flat index of the largest difference in words. Returns the largest
+    absolute difference as a share of the largest of the model's numbers, and this number.
     """
     tolerance = checkpoint.tolerance.output
     scale, difference = float(model_numbers.abs().max()), (total - model_numbers).abs()
@@ -174,7 +155,7 @@ def check_total(
         worst = int(difference.nan_to_num(nan=torch.inf).argmax())
         raise VerificationError(
             f"{what}: they differ most {where(worst)}: the model gives {float(model_numbers.flatten()[worst]):.6g}, "
-            f"the sum {float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of {largest}, {scale:.6g}). "
-            f"Nothing was written. {what_to_try(checkpoint)}"
+            f"the sum {float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of the model's largest, "
+            f"{scale:.6g}). Nothing was written. {what_to_try(checkpoint)}"
         )
     return error, scale

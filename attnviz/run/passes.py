@@ -21,8 +21,8 @@ from attnviz.reference.attention import HeadParameters
 from attnviz.run import edit
 from attnviz.run.checks import Verification
 from attnviz.run.corpus import EVERY, SampledAttention
-from attnviz.run.logits import check_logits
 from attnviz.run.sites import Site, recording
+from attnviz.run.stream import check_logits
 from attnviz.run.verify import VerifiedRows
 from attnviz.texts.batches import Batch, EncodedText, collate
 

@@ -55,6 +55,17 @@ class LayerQK:
         query, key = self.query[:, :, first:last], self.key[:, :, :n_keys]
         return attention.pattern_of(query, key, scoring, allowed, first)
 
+    def scores(self) -> Tensor:
+        """What the softmax of every row is taken of, [batch, n_heads, n_queries, n_keys]; -inf where it is hidden."""
+        n_queries, n_keys = self.query.shape[-2], self.key.shape[-2]
+        scores = attention.scores_of(self.query, self.key, self.scoring)
+        if self.scoring.cap is not None:
+            scores = attention.softcap(scores, self.scoring.cap)
+        allowed = self.allowed(0, n_queries, n_keys)
+        if allowed is not None:
+            scores[..., n_keys - allowed.shape[-1] :].masked_fill_(~allowed, -torch.inf)
+        return scores
+
     def allowed(self, first: int, last: int, n_keys: int) -> Tensor | None:
         """Which of the last of so many keys these rows may attend to; None for all."""
         cache, scoring = self.mask_cache, self.scoring

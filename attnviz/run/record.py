@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any
@@ -60,6 +60,7 @@ class AttentionCall:
     value: Tensor
     scale: float  # what scores are multiplied by; not a number where the attention does not say
     cap: float | None  # what they are bounded by; None for nothing
+    attention: str = "eager"  # the implementation, in transformers' words
     attention_input: Tensor | None = None  # as in LayerRecord; None if unknown
     source: Tensor | None = None
 
@@ -156,33 +157,39 @@ class _RecordedPass:
         if way == UPCAST:
             return self._in_chunks(original, *given, scale=module.scaling)
         if way == "_attn":
+            query, key, value, *_ = given
             weighted, weights = original(*given, **more)
-            self._ran_whole(weights, *given[:3], weighted)
+            self._ran_whole(weights, query, key, value, weighted)
             return weighted, weights
         if way == "forward":
             return self._around(module, original, *given, **more)
-        return self._as_loaded(original, *given, **more)
+        return self._as_loaded(way, original, *given, **more)
 
-    def _begin(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None) -> int:
+    def _begin(self, given: tuple[Tensor, ...], scale: float | None, cap: float | None, attention: str) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
-        layer = self.attending
+        layer, (query, key, value) = self.attending, given
         if layer is None:
             raise VerificationError(
                 "the model attends outside of its layers; nothing can be verified against this model."
             )
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        seen = self.seen[layer]
-        self.observer.begin(
-            AttentionCall(layer, query, key, value, scale, cap, seen.get("attention_input"), seen.get("source"))
-        )
+        x, source = (self.seen[layer].get(name) for name in ("attention_input", "source"))
+        self.observer.begin(AttentionCall(layer, query, key, value, scale, cap, attention, x, source))
         return layer
 
     def _as_loaded(
-        self, original: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, *mask: Any, **more: Any
+        self,
+        name: str,
+        original: Callable[..., Any],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *mask: Any,
+        **more: Any,
     ) -> Any:
         """An implementation that returns no weights."""
         result = original(query, key, value, *mask, **more)
-        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"))
+        layer = self._begin((query, key, value), more.get("scaling"), more.get("softcap"), name)
         probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
@@ -205,7 +212,7 @@ class _RecordedPass:
         **more: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Eager attention, a chunk of query rows at a time."""
-        layer, bias = self._begin(query, key, value, scale, more.get("softcap")), more.get("position_bias")
+        layer, bias = self._begin((query, key, value), scale, more.get("softcap"), "eager"), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
@@ -246,7 +253,7 @@ class _RecordedPass:
 
     def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
         """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
-        layer, n_keys = self._begin(query, key, value, math.nan, None), key.shape[-2]
+        layer, n_keys = self._begin((query, key, value), math.nan, None, "eager"), key.shape[-2]
         _refuse_no_pattern(layer, weights, (*query.shape[:3], n_keys))
         for first, last in row_blocks(query.shape[-2], weights[:, :, 0].nbytes, self.memory):
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
@@ -275,8 +282,8 @@ class _RecordedPass:
                 "nothing can be verified against this model."
             )
         source = seen.get("source")
-        across = self.checkpoint.stacks and source is not None
-        if across and not any(torch.equal(source, states.to(source.device)) for states in self.encoded):
+        own = source is None or any(torch.equal(source, states.to(source.device)) for states in self.encoded)
+        if self.checkpoint.stacks and not own:
             raise VerificationError(
                 f"layer {layer}: the states that cross-attention was given are not the encoder's own output, so that "
                 "they stand for no tokens of the source. Nothing was written."
@@ -364,6 +371,7 @@ def record_attention(
 
     VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
+    checkpoint = replace(checkpoint, looked_up=checkpoint.modules)
     recorded = _RecordedPass(checkpoint, observer, memory)
     sites = sites_of(checkpoint, _RECORDED)
 

@@ -7,25 +7,33 @@ position. So a map W [d_model, d] of this input reads from what was written earl
 [d_model, d], and from a head through W_O of that head and this matrix: nothing of n × parts × d_model is ever made.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import classification_class
-from attnviz.models.families.base import first_of, position_rows
+from attnviz.models.classifier import SPAN, classification_class
+from attnviz.models.families.base import LayerModules, first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.models.tokens import Tokens
-from attnviz.reference.attention import Norm, upcast
+from attnviz.reference import attention
+from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads, of_all_heads, upcast
+from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, layer_contributions
+from attnviz.run.edit import run_model, running
+from attnviz.run.record import AttentionCall
 from attnviz.run.sites import Site, taps
 from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import visible
+
+SIDES = ("query", "key")
 
 # What wrote a part: a head, or a name with its layer (None for what belongs to no layer).
 Source = HeadId | tuple[str, int | None]
@@ -69,24 +77,64 @@ class Term:
     def at(self, positions: Tensor) -> Tensor:
         """The parts at some positions, [n_sources, n_positions, d_out]."""
         vectors = self.vectors[positions.to(self.vectors.device)].to(self.scale)
-        read = torch.einsum("nsi,sio->sno", vectors, self.weight.to(self.scale))
-        return (read if self.then is None else read @ self.then) * self.scale[positions]
+        return self._through(torch.einsum("nsi,sio->sno", vectors, self.weight.to(self.scale)), positions)
 
     def by_key(self, verified: VerifiedAttention, head: HeadId, position: int) -> Tensor:
         """What the part of one of its heads at a position took from each key that it sees, [n_keys, d_out].
 
         VerificationError if these do not sum to what the model's head weighted its values to.
         """
-        contributions, number = layer_contributions(verified, head.layer), self.sources.index(head)
-        row = contributions.pattern_row(position, head.head)
-        value = row[:, None] * contributions.value[head.head][: len(row)]
-        gate = contributions.gate_at(head.head, position, 1)
-        value = value if gate is None else value * gate
+        number = self.sources.index(head)
+        value = layer_contributions(verified, head.layer).weighted_values(head.head, position)
         what = f"what {head} adds for each key does not sum to its output"
         of_head = upcast(self.vectors[position, number])
         check_total(verified.checkpoint, value.sum(0), of_head, what, "in dimension {}".format)
-        read = value.to(self.scale) @ self.weight[number].to(self.scale)
-        return (read if self.then is None else read @ self.then) * self.scale[position]
+        return self._through(value.to(self.scale) @ self.weight[number].to(self.scale), position)
+
+    def _through(self, read: Tensor, positions: Tensor | int) -> Tensor:
+        return (read if self.then is None else read @ self.then) * self.scale[positions]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a linear map reads at one point of the stream: a matrix [d_model, d], and a factor, [n, 1] or [n, d]."""
+
+    weight: Tensor
+    scale: Tensor
+
+    def before(self, norm: Norm, scale: Tensor) -> "Reading":
+        """The same of what a norm was given instead of what it gave, but for its bias; it divides by ``scale``."""
+        if norm.weight is not None:
+            norm = replace(norm, weight=norm.weight.to(self.weight.device))
+        return Reading(norm.read_by(self.weight), self.scale / scale.to(self.scale))
+
+    def times(self, factor: float) -> "Reading":
+        """The same of a multiple of what it reads now."""
+        return Reading(self.weight * factor, self.scale)
+
+    def term(self, source: Source, written: Tensor) -> Term:
+        """What it reads of vectors of one source, [n, d_model]."""
+        return Term((source,), written[:, None], self.weight[None], self.scale)
+
+    def constant(self, source: Source, vector: Tensor | None) -> Iterator[Term]:
+        """The term of a vector that is the same at all positions, [d_model]; none of None."""
+        if vector is not None:
+            yield constant_term(source, vector.to(self.weight) @ self.weight, self.scale)
+
+
+def before_map(linear: Any, weight: Tensor) -> Tensor:
+    """What ``weight`` [.., d, d_out] reads of what a linear map was given, but for its bias; None is no map."""
+    return weight if linear is None else upcast(parameter_of(linear, "weight")).to(weight).T @ weight
+
+
+def of_stream(checkpoint: Checkpoint, weight: Tensor) -> Tensor:
+    """What ``weight`` [.., d_model, d] of the final states reads of the stream after the last layer.
+
+    The final norm's scale at each position, and its bias, are left out.
+    """
+    last = checkpoint.architecture.final_norm(checkpoint.model)
+    read = before_map(checkpoint.architecture.output_map(checkpoint.model), weight)
+    return read if last is None else checkpoint.norm(last).read_by(read)
 
 
 def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Tensor]:
@@ -101,41 +149,50 @@ def parts_at(terms: Iterable[Term], positions: Tensor) -> tuple[list[Source], Te
     return sources, read.new_zeros(len(sources), *read.shape[1:]).index_add_(0, where, read)
 
 
+@dataclass(frozen=True, eq=False)
 class WrittenParts:
     """What modules wrote into the residual stream of one text in one pass, and the scales of the norms it went through.
 
     ``sites`` are by layer and name, [n, ..]; those of norms are scales, [n, 1].
     """
 
-    def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:
-        self._checkpoint, self._tokens = checkpoint, tokens
-        every = list(checkpoint.every_layer)  # of an encoder-decoder the stream is that of the logits
-        self.layers = [layer for layer in every if not is_of_source(layer)] or every
-        self.sites: dict[tuple[int | None, str], Tensor] = {}
+    checkpoint: Checkpoint
+    tokens: Tokens  # those that the stream reads
+    sites: dict[tuple[int | None, str], Tensor] = field(default_factory=dict)
+    calls: dict[int, AttentionCall] = field(default_factory=dict)  # by layer, what attention was handed, if kept
 
-    def terms(self, weight: Tensor, layer: int) -> Iterator[Term]:
-        """What ``weight`` [d_model, d] reads from the attention's input of a layer, from its norm down."""
-        reading = _Reading(upcast(weight), upcast(weight).new_ones(len(self._tokens), 1))
-        if self._checkpoint.architecture.pre_norm:
-            yield from self._through(reading, layer, "attention_norm")
-        yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self._checkpoint.stacks)
+    @cached_property
+    def modules(self) -> Sequence[LayerModules]:
+        """Those of all layers, looked up once."""
+        return self.checkpoint.modules
+
+    @cached_property
+    def layers(self) -> list[int]:
+        """The layers that write into it; of an encoder-decoder it is that of the logits."""
+        every = list(self.checkpoint.every_layer)
+        return [layer for layer in every if not is_of_source(layer)] or every
+
+    def terms(self, weight: Tensor, layer: int, scale: Tensor) -> Iterator[Term]:
+        """What ``weight`` [d_model, d] reads of the attention's input of a layer, times ``scale``, [n, 1] or [n, d]."""
+        reading = Reading(weight, scale)
+        if self.checkpoint.architecture.pre_norm:
+            reading = yield from self._before(reading, layer, "attention_norm")
+        yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self.checkpoint.stacks)
 
     def final_terms(self) -> Iterator[Term]:
         """What wrote the final state, in float64 on the CPU: a large number that a norm takes out leaves no rounding.
 
         Embeddings that are normed or projected are one part.
         """
-        checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
+        checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
         tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
-        width = self.sites[None, "final"].shape[-1]
-        weight = torch.eye(width, dtype=torch.float64)
-        reading = _Reading(weight, weight.new_ones(len(self.sites[None, "final"]), 1))
-        mapped = architecture.output_map(checkpoint.model)
-        if mapped is not None:
-            reading.weight = parameter_of(mapped, "weight").to(reading.weight).T @ reading.weight
+        n, width = self.sites[None, "final"].shape
+        whole = before_map(architecture.output_map(checkpoint.model), torch.eye(width, dtype=torch.float64))
+        reading = Reading(whole, whole.new_ones(n, 1))
         if last is not None:
             norm = checkpoint.norm(last)
-            yield from reading.through(norm, self.final_scale(norm), ("final norm bias", None))
+            yield from reading.constant(("final norm bias", None), norm.bias)
+            reading = reading.before(norm, self.final_scale(norm))
         apart = architecture.pre_norm and tables.project is None and tables.norm is None
         yield from self._below(reading, len(self.layers), embeddings_apart=apart)
 
@@ -143,81 +200,100 @@ class WrittenParts:
         """What the final norm divides by, [n, 1]."""
         return norm.scale(self.sites[None, "last"].cpu().double())
 
-    def _below(self, reading: "_Reading", end: int, *, embeddings_apart: bool) -> Iterator[Term]:
+    def _below(self, reading: Reading, end: int, *, embeddings_apart: bool) -> Iterator[Term]:
         """What is read from what the first ``end`` layers and the embeddings wrote."""
-        checkpoint, architecture = self._checkpoint, self._checkpoint.architecture
-        modules = checkpoint.modules
+        checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
         factor = architecture.residual_multiplier(checkpoint.config)
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
-            reading.weight = reading.weight * modules[layer].stream_factor
+            modules = self.modules[layer]
+            reading = reading.times(modules.stream_factor)
             if (number + 1) % per_block == 0:
                 if not architecture.pre_norm:
-                    yield from self._through(reading, first, "feed_forward_norm")
-                for name in modules[first].writers:
-                    written = self.sites[first, name][:, None]
-                    yield Term(((name, first),), written, factor * reading.weight[None], reading.scale)
+                    reading = yield from self._before(reading, first, "feed_forward_norm")
+                for name in self.modules[first].writers:
+                    yield reading.times(factor).term((name, first), self.sites[first, name])
             if not architecture.pre_norm:
-                yield from self._through(reading, layer, "attention_norm")
-            if not modules[layer].attends:
-                continue
-            parameters = architecture.parameters(checkpoint.model, layer)
-            of_output = _Reading(factor * reading.weight, reading.scale)
-            if modules[layer].attention_output_norm is not None:
-                yield from self._through(of_output, layer, "attention_output_norm")
-            weighted = self.sites[layer, "weighted"]
-            vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
-            heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
-            output = upcast(parameters.output_weight)
-            then = of_output.weight
-            if then.shape[1] < then.shape[0]:
-                yield Term(heads, vectors, output.to(then) @ then, of_output.scale)
-            else:
-                yield Term(heads, vectors, output, of_output.scale, then)
-            if parameters.output_bias is not None:
-                yield of_output.constant(("attention bias", layer), parameters.output_bias)
+                reading = yield from self._before(reading, layer, "attention_norm")
+            if modules.attends:
+                of_output = yield from self._before(reading.times(factor), layer, "attention_output_norm")
+                yield from self._attention(of_output, layer)
         if not embeddings_apart:
-            start = self.sites[None, "first"][:, None]
-            yield Term((("embeddings", None),), start, reading.weight[None], reading.scale)
+            yield reading.term(("embeddings", None), self.sites[None, "first"])
             return
         tables = architecture.embeddings(checkpoint.model)
+        bias = ("embedding bias", None)
         if tables.project is not None:
-            project: Any = tables.project
-            bias = parameter_of(project, "bias")
-            if bias is not None:
-                yield reading.constant(("embedding bias", None), bias)
-            reading.weight = upcast(parameter_of(project, "weight")).T @ reading.weight
+            yield from reading.constant(bias, parameter_of(tables.project, "bias"))
+            reading = Reading(before_map(tables.project, reading.weight), reading.scale)
         if tables.norm is not None:
             norm = checkpoint.norm(tables.norm)
-            yield from reading.through(norm, self.sites[None, "embedding_norm"], ("embedding bias", None))
-        for name, vectors in embeddings_of(checkpoint, self._tokens).items():
-            yield Term(((f"{name} embedding", None),), vectors[:, None], reading.weight[None], reading.scale)
+            yield from reading.constant(bias, norm.bias)
+            reading = reading.before(norm, self.sites[None, "embedding_norm"])
+        for name, vectors in embeddings_of(checkpoint, self.tokens).items():
+            yield reading.term((f"{name} embedding", None), vectors)
 
-    def _through(self, reading: "_Reading", layer: int, name: str) -> Iterator[Term]:
-        """Read what a norm was given instead of what it gave; yields its bias."""
-        module = getattr(self._checkpoint.modules[layer], name)
-        if module is not None:
-            norm = self._checkpoint.norm(module)
-            yield from reading.through(norm, self.sites[layer, name], ("norm bias", layer))
+    def _attention(self, reading: Reading, layer: int) -> Iterator[Term]:
+        """What is read from the heads of a layer, by W_O, and from its bias."""
+        parameters = self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
+        weighted = self.sites[layer, "weighted"]
+        vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
+        heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
+        output, then = upcast(parameters.output_weight), reading.weight
+        if then.shape[1] < then.shape[0]:
+            yield Term(heads, vectors, output.to(then) @ then, reading.scale)
+        else:
+            yield Term(heads, vectors, output, reading.scale, then)
+        yield from reading.constant(("attention bias", layer), parameters.output_bias)
+
+    def _before(self, reading: Reading, layer: int, name: str) -> Generator[Term, None, Reading]:
+        """The reading before a norm of a layer, if it has this one; yields the term of its bias."""
+        module = getattr(self.modules[layer], name)
+        if module is None:
+            return reading
+        norm = self.checkpoint.norm(module)
+        yield from reading.constant(("norm bias", layer), norm.bias)
+        return reading.before(norm, self.sites[layer, name])
 
 
-@dataclass
-class _Reading:
-    """What a map reads at one point of the stream: a matrix [d_model, d], and a factor a position, [n, 1]."""
-
-    weight: Tensor
-    scale: Tensor
-
-    def through(self, norm: Norm, scale: Tensor, bias: Source) -> Iterator[Term]:
-        if norm.bias is not None:
-            yield self.constant(bias, norm.bias)
-        on_device = norm if norm.weight is None else replace(norm, weight=norm.weight.to(self.weight.device))
-        self.weight, self.scale = on_device.read_by(self.weight), self.scale / scale.to(self.scale)
-
-    def constant(self, source: Source, vector: Tensor) -> Term:
-        """The term of a vector that is the same at all positions, [d_model]."""
-        return constant_term(source, vector.to(self.weight) @ self.weight, self.scale)
+def head_terms(verified: VerifiedAttention, written: WrittenParts, head: HeadId, side: str) -> Iterator[Term]:
+    """What the queries or keys (``side``) of a head are made of, before they are rotated; norms at their own scale."""
+    checkpoint = verified.checkpoint
+    parameters = checkpoint.architecture.parameters(checkpoint.model, head.layer)
+    projection: Projection = getattr(parameters, side)
+    norm: Norm | None = getattr(parameters, f"{side}_norm")
+    number = head.head // (parameters.n_heads // len(projection.weight))  # fewer keys where several heads share them
+    x = verified.inputs_of(head.layer)[SIDES.index(side)][0]
+    shared = checkpoint.modules[head.layer].keys_layer
+    layer = head.layer if shared is None or side == "query" else shared  # whose input this is
+    projected = upcast(attention.project(x, replace(projection, clip=None)))  # [n_projected, n, d_head]
+    if parameters.rotated_first and isinstance(norm, RMSNorm):  # its weights come after, where parts are compared
+        projected = projected if parameters.rotary is None else apply_rotary(projected, parameters.rotary)
+        norm = RMSNorm(torch.ones_like(norm.weight), norm.epsilon)
+    scale = projected.new_ones(len(x), 1)
+    if norm is not None and of_all_heads(norm, projected.shape[-1]):
+        scale = scale / norm.scale(projected.transpose(0, 1).flatten(1))
+    elif norm is not None:
+        scale = scale / norm.scale(projected[number])
+    if projection.latent is not None:
+        scale = scale / projection.latent.scale(x, projected.shape[-1])
+    projection = projection.linear_part()
+    weight = normed_heads(upcast(projection.weight), norm, linearly=True)[number]
+    yield from written.terms(weight, layer, scale)
+    constants = dict[Source, tuple[Tensor, Tensor]]()
+    if projection.bias is not None:
+        bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[number, 0]
+        constants[f"{side} bias", head.layer] = bias, scale
+    if norm is not None and norm.bias is not None:
+        constants[f"{side} norm bias", head.layer] = upcast(norm.bias), torch.ones_like(scale)
+    for source, (part, factor) in constants.items():
+        yield constant_term(source, part, factor)
+    if projection.clip is not None or getattr(norm, "clip", None) is not None:
+        bounded = upcast(normed_heads(attention.project(x, projection), norm)[number])
+        linearly = upcast(x) @ weight * scale + sum(part * factor for part, factor in constants.values())
+        whole = Reading(torch.eye(bounded.shape[-1]).to(bounded), torch.ones_like(scale))
+        yield whole.term((f"bound of {side}", head.layer), bounded - linearly)
 
 
 def constant_term(source: Source, part: Tensor, scale: Tensor) -> Term:
@@ -231,34 +307,32 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 
     ``tokens`` are those that the stream reads. Up to the attention of the layer ``last``; None for the final state.
     """
-    written = WrittenParts(checkpoint, tokens)
+    written, architecture = WrittenParts(checkpoint, tokens), checkpoint.architecture
     layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
-    of_layers, architecture = checkpoint.modules, checkpoint.architecture
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start = of_layers[layers[0]]
-    embedding_norm = architecture.embeddings(checkpoint.model).norm
+    start, embedding_norm = written.modules[layers[0]], architecture.embeddings(checkpoint.model).norm
     sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
     for layer in layers:
-        modules = of_layers[layer]
+        modules = written.modules[layer]
         sites |= {(layer, name): Site(module, "output", modules) for name, module in modules.writers.items()}
-        if modules.attends:
-            sites[layer, "weighted"] = Site(modules.o_proj, "input", modules)
-        for name in ("attention_norm", "attention_output_norm", "feed_forward_norm"):
-            norm = getattr(modules, name)
-            if norm is not None:
-                sites[layer, name] = Site(norm, "input", modules)
+        read = {
+            name: getattr(modules, name) for name in ("attention_norm", "attention_output_norm", "feed_forward_norm")
+        }
+        read["weighted"] = modules.o_proj if modules.attends else None
+        sites |= {(layer, name): Site(module, "input", modules) for name, module in read.items() if module is not None}
     if last is None:
-        final: Any = architecture.final_norm(checkpoint.model)
+        final = architecture.final_norm(checkpoint.model)
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        ends = architecture.output_map(checkpoint.model), final, of_layers[layers[-1]].feed_forward_norm
-        whole: Any = first_of(*ends)
+        whole: Any = first_of(
+            architecture.output_map(checkpoint.model), final, written.modules[layers[-1]].feed_forward_norm
+        )
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
         yield written
@@ -275,3 +349,57 @@ def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
         types = torch.tensor(tokens.type_ids or [0] * len(tokens), device=checkpoint.device)
         parts["segment"] = tables.segments[types]
     return parts
+
+
+def first_network(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
+    """What the first layer's network makes of the embeddings of tokens alone, [n, d_model], in float32 at least.
+
+    In a pass over texts of one token each, in which its input, before any norm, is replaced by the embedding.
+    """
+    architecture, modules = checkpoint.architecture, checkpoint.modules[checkpoint.every_layer[0]]
+    tables, norm = architecture.embeddings(checkpoint.model), modules.after_attention(architecture.pre_norm)
+    rows = tables.of_words(ids.to(tables.words.device))
+    for module in (tables.norm, tables.project):
+        rows = rows if module is None else module(rows)
+    entered = [modules.routed, modules.gate, modules.up_proj] if norm is None else [norm]
+    sites = {("in", at): Site(module, "input", modules) for at, module in enumerate(entered) if module is not None}
+    sites["out", 0] = Site(modules.writers["feed-forward"], "output", modules)
+    outputs: list[Tensor] = []
+
+    def visit(key: tuple[str, int], tensor: Tensor) -> Tensor | None:
+        if key[0] == "in":
+            return rows.view_as(tensor)
+        outputs.append(upcast(tensor).view_as(rows))
+        return None
+
+    with running(checkpoint), taps(sites, visit):
+        run_model(checkpoint, {"input_ids": ids[:, None].to(checkpoint.device)})
+    return outputs[0]
+
+
+def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tensor, positions: Sequence[int]) -> float:
+    """Compare the logits that the whole model returns for one text with those of its head on recorded final states.
+
+    ``inputs``: of the model, [1, n]; ``states``: [n_positions, d_model]; of a classifier at the one that it reads.
+    Returns the largest difference as a share of the largest logit. VerificationError: the head alone is not what the
+    model does.
+    """
+    whole, head = checkpoint.whole, checkpoint.prediction_head
+    assert whole is not None
+    assert head is not None
+    keep = torch.tensor(positions, device=checkpoint.device)
+    options: dict[str, Any] = {"use_cache": False, "logits_to_keep": keep}
+    accepted = {name: value for name, value in options.items() if name in signature(whole.forward).parameters}
+    with running(checkpoint):
+        given, output = head(states), whole(**inputs, **accepted)
+        of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
+        logits = (torch.stack(tuple(output[:2]), dim=-1) if of_span else output[0]).reshape(-1, *given.shape[1:])
+    logits = logits if len(logits) == len(given) else logits[positions]  # all positions, where none can be asked for
+    n_logits = given.shape[-1]
+
+    def where(worst: int) -> str:
+        return f"at position {positions[worst // n_logits]}, logit {worst % n_logits}"
+
+    what = "the head of the model, on its final states, does not give the logits that the model returns"
+    error, _ = check_total(checkpoint, upcast(given), upcast(logits), what, where)
+    return error

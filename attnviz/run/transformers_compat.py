@@ -68,12 +68,14 @@ def attention_replaced(checkpoint: Checkpoint, attend: Attend) -> Iterator[None]
 
 
 def _bypassing(checkpoint: Checkpoint) -> dict[Any, str]:
-    """The attention modules that bypass transformers' interface, with the method by which they do."""
-    method = checkpoint.architecture.bypassing
-    attending = dict.fromkeys(layer.attention for layer in checkpoint.modules)
-    return {
-        module: method or UPCAST for module in attending if method or getattr(module, "reorder_and_upcast_attn", False)
-    }
+    """The attention modules that bypass transformers' interface, with the method by which they do.
+
+    In newer versions GPT-J has no such method any more, and goes through the interface.
+    """
+    method, attending = checkpoint.architecture.bypassing, [layer.attention for layer in checkpoint.modules]
+    if method:
+        return {module: method for module in attending if hasattr(module, method)}
+    return {module: UPCAST for module in attending if getattr(module, "reorder_and_upcast_attn", False)}
 
 
 @contextmanager

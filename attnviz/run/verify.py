@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -34,7 +33,7 @@ from attnviz.run.record import (
     random_values,
     record_attention,
 )
-from attnviz.run.sites import what_to_try
+from attnviz.run.sites import COMPUTED, OF_HEADS, at_named, place_of, what_to_try
 
 _SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
 TokenLabels = Callable[[int], Sequence[str]]  # from the index of a text in a batch to the labels of its tokens
@@ -77,31 +76,26 @@ class VerifiedRows:
         """Whether they are the layer's last."""
         return self.first + self.pattern.shape[2] == (self.end or self.n_queries)
 
+    @classmethod
+    def of(
+        cls,
+        heads: LayerQK,
+        check: LayerCheck | PendingCheck,
+        tolerance: Tolerance,
+        pattern: Tensor,
+        first: int,
+        queries: Sequence[int] | None,
+    ) -> "VerifiedRows":
+        """Rows of a pattern of these heads, where all queries are verified, or some."""
+        n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
+        end = n_queries if queries is None else queries[-1] + 1
+        return cls(check, tolerance, pattern, first, n_queries, n_keys, end)
+
     def __post_init__(self) -> None:
         if isinstance(self.check, PendingCheck):
             return
         if not self.check.within(self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
-
-
-def _verified(
-    check: LayerCheck | PendingCheck,
-    tolerance: Tolerance,
-    heads: LayerQK,
-    pattern: Tensor,
-    first: int,
-    queries: Sequence[int] | None,
-) -> VerifiedRows:
-    n_queries, n_keys = heads.query.shape[-2], heads.key.shape[-2]
-    return VerifiedRows(
-        check=check,
-        tolerance=tolerance,
-        pattern=pattern,
-        first=first,
-        n_queries=n_queries,
-        n_keys=n_keys,
-        end=n_queries if queries is None else queries[-1] + 1,
-    )
 
 
 @dataclass(eq=False)
@@ -117,18 +111,18 @@ class VerifiedAttention:
     verification: Verification
     memory: float | None  # bytes that a chunk of rows may take
     _kept: "dict[int, _KeptLayer]"
-    _target: Tokens | None = None
+    target: Tokens | None = None  # of an encoder-decoder, what its decoder reads
     queries: tuple[int, ...] | None = None  # those that were verified, in order; None for all
     _mask_cache: MaskCache = field(default_factory=dict)
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
-        return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
+        return _read_by(self.checkpoint.layers[layer], self.tokens, self.target)
 
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What the model read, [1, n] each."""
-        return _inputs(self.checkpoint, self.tokens, self._target)
+        return _inputs(self.checkpoint, self.tokens, self.target)
 
     def inputs_of(self, layer: int) -> tuple[Tensor, Tensor]:
         """What W_Q, and what W_K and W_V are applied to, [1, n, d_model]; of cross-attention the encoder's states."""
@@ -153,7 +147,7 @@ class VerifiedAttention:
 
         VerificationError: the model's weights are no longer those that were verified.
         """
-        source = self._heads(layer)
+        source, _, _ = self.recomputed(layer)
         check = self.verification.layers[layer]
         if heads is not None:
             source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
@@ -162,11 +156,45 @@ class VerifiedAttention:
             for start, stop in _stretches(self.queries, first, last):
                 with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
                     pattern = source.rows(start, stop)
-                yield _verified(check, self.verification.tolerance, source, pattern, start, self.queries)
+                yield VerifiedRows.of(source, check, self.verification.tolerance, pattern, start, self.queries)
+
+    def activation(self, name: str, layer: int) -> Tensor:
+        """The tensor of a named site of a layer, without the axis of the batch, on the CPU.
+
+        The sites of heads are recomputed from the verified inputs of the layer, others read in a pass that is verified.
+        """
+        checkpoint = self.checkpoint
+        layer = checkpoint.layer_of(layer)
+        if name not in COMPUTED:
+            place_of(checkpoint, layer, name)
+        heads, parameters, value = self.recomputed(layer)
+        if name not in (*COMPUTED, *OF_HEADS):
+            seen = list[Tensor]()
+            with at_named(checkpoint, [(layer, name)], lambda _, tensor: seen.append(tensor)):
+                verify_attention(checkpoint, self.tokens, target=self.target, memory=self.memory, keep_outputs=False)
+            return seen[-1][0].cpu()
+        x, source = self.inputs_of(layer)
+        queries = slice(None) if self.queries is None else list(self.queries)
+        with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
+            if name in ("q", "k", "v"):
+                projection = {"q": parameters.query, "k": parameters.key, "v": parameters.value}[name]
+                projected = attention.project(x if name == "q" else source, replace(projection, clip=None))
+                return projected[0].transpose(0, 1).cpu()
+            if name == "scores":
+                return heads.scores()[0, :, queries].cpu()
+            pattern = heads.rows(0, heads.query.shape[-2], heads.key.shape[-2])
+            if name == "pattern":
+                return pattern[0, :, queries].cpu()
+            z = attention.gated(torch.matmul(pattern, value.to(pattern)), x, parameters)[:, :, queries]
+            written = z if name == "z" else torch.matmul(z, parameters.output_weight.to(z))
+            return written[0].transpose(0, 1).cpu()
 
     @alone
-    def _heads(self, layer: int) -> LayerQK:
-        """What a layer's patterns are computed from, checked against its fingerprint."""
+    def recomputed(self, layer: int) -> tuple[LayerQK, HeadParameters, Tensor]:
+        """What a layer's patterns are computed from, its parameters and values, checked against its fingerprint.
+
+        VerificationError: as for :meth:`rows`.
+        """
         kept, model = self._kept[layer], self.checkpoint
         x, source = kept.inputs
         device = running_device(model.modules[layer].attention)
@@ -175,7 +203,7 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "
                 "analyze again."
             )
-        heads, _, value = _heads_of(model, layer, x, source, None, self._mask_cache)
+        heads, parameters, value = _heads_of(model, layer, x, source, None, self._mask_cache)
         if self.verification.attention != "eager":
             heads = heads.without_rounding()
         again = _fingerprint(heads, value)
@@ -185,7 +213,7 @@ class VerifiedAttention:
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
             )
-        return heads
+        return heads, parameters, value
 
 
 @dataclass(frozen=True)
@@ -241,7 +269,7 @@ def verify_attention(
         verification=verifier.verification(),
         memory=memory,
         _kept=verifier.kept,
-        _target=target,
+        target=target,
         queries=queries,
         _mask_cache=verifier.mask_cache,
     )
@@ -328,6 +356,7 @@ class _Layer:
 
     def _other_ways(self, first: int, model_outputs: Tensor) -> Iterator[str]:
         """What else than the reference's way of attending explains what the model makes of random values."""
+        assert self.random is not None
         heads, scoring = self.heads, self.heads.scoring
         ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
         way = "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
@@ -352,59 +381,50 @@ class _Layer:
 _OTHER_GROUPS = "Queries, keys and values agree before that; it agrees with the groups of heads in another order."
 
 
+@dataclass
 class Verifier(Observer):
     """The observer that recomputes a recorded pass and compares it; see :func:`verify_attention`.
-
-    ``labels`` gives those of a layer's queries and keys; ``masks`` the keys of a layer that are tokens,
-    [batch, n_keys], 1 for a token and 0 for padding; without it all are. ``keep`` is whether layers can be recomputed
-    later; ``on_weighted_values`` is called with the model's own of each layer, behind any gate,
-    [batch, n, n_heads, d_head].
 
     During the pass no comparison waits for the device; nothing that it gave may be used unless :meth:`run` returns.
     """
 
     overwrites = probes = True
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        labels: Callable[[int], tuple[TokenLabels, TokenLabels]],
-        on_rows: Callable[[VerifiedRows], None],
-        masks: Callable[[int], Tensor] | None = None,
-        keep: bool = True,
-        progress: Progress | None = None,
-        queries: tuple[int, ...] | None = None,
-        keep_outputs: bool = True,
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
-        on_attention_call: Callable[[AttentionCall], None] | None = None,
-    ) -> None:
-        self._checkpoint, self._labels, self._masks = checkpoint, labels, masks
-        self._on_rows, self._on_weighted_values, self._on_call = on_rows, on_weighted_values, on_attention_call
-        self._queries, self._keep, self._keep_outputs, self._progress = queries, keep, keep_outputs, progress
-        self._attention = checkpoint.attention  # asked once, since all layers are looked at
-        self._located: list[tuple[float, str]] | None = None  # in a second pass, by layer that differs
-        self._layer: _Layer
-        self._comparisons: dict[int, LayerComparison] = {}
-        self.checks: dict[int, LayerCheck] = {}
-        self.kept: dict[int, _KeptLayer] = {}
-        self.mask_cache: MaskCache = {}
+    checkpoint: Checkpoint
+    labels: Callable[[int], tuple[TokenLabels, TokenLabels]]  # of a layer's queries and keys
+    on_rows: Callable[[VerifiedRows], None]
+    masks: Callable[[int], Tensor] | None = None  # the keys of a layer that are tokens, [batch, n_keys]; default all
+    keep: bool = True  # whether layers can be recomputed later
+    progress: Progress | None = None
+    queries: tuple[int, ...] | None = None
+    keep_outputs: bool = True
+    # called with the model's own of each layer, behind any gate, [batch, n, n_heads, d_head]
+    on_weighted_values: Callable[[int, Tensor], None] | None = None
+    on_attention_call: Callable[[AttentionCall], None] | None = None
+
+    checks: dict[int, LayerCheck] = field(default_factory=dict)
+    kept: dict[int, _KeptLayer] = field(default_factory=dict)
+    mask_cache: MaskCache = field(default_factory=dict)
+    located: list[tuple[float, str]] | None = None  # in a second pass, of layers that differ
+    _comparisons: dict[int, LayerComparison] = field(default_factory=dict)
+    _layer: _Layer = field(init=False)  # that attends
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
         """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
         try:
-            wrong = self._wrong(record_attention(self._checkpoint, inputs, self, memory, check_finite=False))
+            wrong = self._wrong(record_attention(self.checkpoint, inputs, self, memory, check_finite=False))
         except VerificationError:  # perhaps what follows from a layer that differs
             wrong = self._wrong(None)
             if not wrong:
                 raise
         if not wrong:
             return
-        again, located = copy(self), list[tuple[float, str]]()
-        again._located = located
-        again._on_rows = lambda _: None
-        again._on_weighted_values = again._on_call = None
+        located = list[tuple[float, str]]()
+        again = Verifier(
+            self.checkpoint, self.labels, lambda _: None, self.masks, keep=False, queries=self.queries, located=located
+        )
         try:
-            record_attention(self._checkpoint, inputs, again, memory)
+            record_attention(self.checkpoint, inputs, again, memory)
         except VerificationError:
             if not located:
                 raise
@@ -412,7 +432,7 @@ class Verifier(Observer):
         worst = max(located, default=(0.0, agreed))[1]
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(wrong)} of {len(self.checks)} layers differ. "
-            f"{worst} Nothing was written. {what_to_try(self._checkpoint)}"
+            f"{worst} Nothing was written. {what_to_try(self.checkpoint)}"
         )
 
     def _wrong(self, states: Tensor | None) -> list[int]:
@@ -428,23 +448,23 @@ class Verifier(Observer):
             self.checks[compared.layer] = compared.result(of_layer[:-1])
         if states is not None and not math.isfinite(numbers[0][-1]):
             raise not_finite("final hidden state", str(states.dtype).removeprefix("torch."))
-        return [layer for layer, check in self.checks.items() if not check.within(self._checkpoint.tolerance)]
+        return [layer for layer, check in self.checks.items() if not check.within(self.checkpoint.tolerance)]
 
     def verification(self) -> Verification:
         """The checks of all layers, in order."""
-        return Verification(self._checkpoint.tolerance, tuple(self.checks[layer] for layer in sorted(self.checks)))
+        return Verification(self.checkpoint.tolerance, tuple(self.checks[layer] for layer in sorted(self.checks)))
 
     def begin(self, call: AttentionCall) -> None:
         """Recompute and compare queries, keys and values."""
-        x, model, layer = call.attention_input, self._checkpoint, call.layer
+        x, model, layer = call.attention_input, self.checkpoint, call.layer
         assert x is not None
-        compared = LayerComparison(model, layer, self._attention, *self._labels(layer), self._located is not None)
-        mask = None if self._masks is None else self._masks(layer)
+        compared = LayerComparison(model, layer, call.attention, *self.labels(layer), self.located is not None)
+        mask = None if self.masks is None else self.masks(layer)
         heads, parameters, value = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
         if math.isnan(call.scale):  # the patterns say whether the reference's is right
             call = replace(call, scale=parameters.scale)
-        if self._on_call is not None:
-            self._on_call(call)
+        if self.on_attention_call is not None:
+            self.on_attention_call(call)
         inputs = x, x if call.source is None else call.source
         model_values = call.query, call.key, call.value
         for name, ours, theirs in zip(INPUTS, (heads.query, heads.key, value), model_values, strict=True):
@@ -452,11 +472,11 @@ class Verifier(Observer):
             once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
             compared.add_inputs(name, once, theirs, partial(_reason, model, name, inputs, parameters, theirs))
         self._layer = state = _Layer(compared, parameters, heads, value)
-        if self._attention != "eager":
+        if call.attention != "eager":
             state.heads, state.value = heads.without_rounding(), attention.upcast(value)
             state.random = attention.upcast(random_values(state.value))
             state.both = torch.cat([state.value, state.random.expand(state.value.shape)], -1)
-        if self._keep:
+        if self.keep:
             state.fingerprint = _fingerprint(state.heads, state.value)
         if compared.locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             compared.causes.append(
@@ -465,37 +485,37 @@ class Verifier(Observer):
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Recompute some rows of the patterns, compare them, and pass them on."""
-        state, tolerance = self._layer, self._checkpoint.tolerance
-        for start, stop in _stretches(self._queries, rows.first, rows.last):
+        state, tolerance = self._layer, self.checkpoint.tolerance
+        for start, stop in _stretches(self.queries, rows.first, rows.last):
             shown = rows.weights if rows.probe is None else rows.probe.transpose(1, 2)
             assert shown is not None  # the observer probes
-            if self._queries is not None:
+            if self.queries is not None:
                 shown = shown[:, :, start - rows.first : stop - rows.first]
             compare = state.compare_weights if rows.probe is None else state.compare_probe
             pattern = compare(start, shown)
-            self._on_rows(_verified(PendingCheck(layer), tolerance, state.heads, pattern, start, self._queries))
+            self.on_rows(VerifiedRows.of(state.heads, PendingCheck(layer), tolerance, pattern, start, self.queries))
 
     def end(self, record: LayerRecord) -> None:
         """Compare the layer's output, and the residual stream and norm after it."""
-        model, layer, state = self._checkpoint, record.layer, self._layer
-        compared, steps = state.compared, state.steps(record, self._queries)
+        model, layer, state = self.checkpoint, record.layer, self._layer
+        compared, steps = state.compared, state.steps(record, self.queries)
         compared.add_steps(steps)
         self._comparisons[layer] = compared
-        if self._located is not None:
+        if self.located is not None:
             check = compared.result(compared.on_device.tolist())
             if not check.within(model.tolerance):
                 ratio, where = compared.located(check, steps)
-                self._located.append((ratio, " ".join([where, *compared.causes])))
+                self.located.append((ratio, " ".join([where, *compared.causes])))
         if state.fingerprint is not None:
             self.kept[layer] = _KeptLayer(
                 inputs=(record.attention_input, record.source),
-                output=record.output if self._keep_outputs else None,
+                output=record.output if self.keep_outputs else None,
                 fingerprint=state.fingerprint,
                 scoring=_scoring_of(state.heads.scoring),
             )
-        if self._on_weighted_values is not None:
-            self._on_weighted_values(layer, record.gated)
-        tell(self._progress, "verifying", len(self._comparisons), model.n_layers)
+        if self.on_weighted_values is not None:
+            self.on_weighted_values(layer, record.gated)
+        tell(self.progress, "verifying", len(self._comparisons), model.n_layers)
 
 
 def _stretches(queries: Sequence[int] | None, first: int, last: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ pipeline.
 """
 
 import hashlib
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,6 @@ _EXPECTED = (
 _REFUSED = {"gap": "a GAP table", "chats": "chats"}
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
-_NO_WORD = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})|\.[0-9]{1,9})")  # the id of a multiword token, or an empty node
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 Span = tuple[int, int]  # first and past-the-last character
 
@@ -356,7 +356,14 @@ class _TreeWord(NamedTuple):
     place: Place
 
 
+_AS_WRITTEN = dict.fromkeys(("xpos", "feats", "head", "deps", "misc"), lambda columns, i: columns[i])
+
+
 def _trees(corpus: Corpus) -> Iterator[Text]:
+    if importlib.util.find_spec("conllu") is None:
+        raise CorpusError(
+            f"{corpus.path} needs the package conllu, which is not installed; type: pip install 'attnviz[profile]'"
+        )
     number = 0
     words = list[_TreeWord]()
     id: str | None = None
@@ -374,20 +381,27 @@ def _trees(corpus: Corpus) -> Iterator[Text]:
 
 def _words_of(line: str, place: Place, number: int) -> list[_TreeWord]:
     """The word of a line, which must have this number; none of a multiword token or an empty node."""
+    import conllu
+
     columns = line.split("\t")
     if len(columns) != 10:
         raise broken(place, "10 columns with tabs between (CoNLL-U)", f"{len(columns)} in {as_found(line)}")
-    id, form, relation = (columns[column].strip() for column in (0, 1, 7))
-    no_word = _NO_WORD.fullmatch(id)
-    if no_word and (no_word[2] is None or int(no_word[1]) <= int(no_word[2])):
+    # conllu would strip the line, and split it at two spaces too
+    plain = "\t".join(" ".join(column.split()) or "_" for column in columns)
+    try:
+        token: Any = conllu.parse_token_and_metadata(plain, field_parsers=_AS_WRITTEN)[0]
+    except (conllu.exceptions.ParseException, ValueError, IndexError):  # 5,000 digits; # after a space
+        token = {"id": None}
+    if isinstance(token["id"], tuple):
         return []
-    if id != str(number):
+    form = columns[1].strip()
+    if token["id"] != number:
         raise broken(place, f"the id {number}, and a blank line after each sentence", as_found(columns[0]))
     if not form:
         raise broken(place, "a word form in column 2", "none")
-    if relation in ("", "_"):
+    if token["deprel"] == "_":
         raise broken(place, "a relation such as nsubj in column 8", as_found(columns[7]))
-    return [_TreeWord(form, columns[6], relation, place)]
+    return [_TreeWord(form, columns[6], token["deprel"], place)]
 
 
 def _sentence(words: Sequence[_TreeWord], number: int, id: str | None) -> Text:

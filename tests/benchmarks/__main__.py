@@ -31,7 +31,7 @@ from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.matrix import Labels
 from attnviz.figures.style import PLAIN
 from tests.benchmarks.in_browser import MISSING, paint_and_switch
-from tests.benchmarks.lengths import growth, long_text, longest_text, peers
+from tests.benchmarks.lengths import growth, in_memory, long_text, longest_text, peers
 from tests.benchmarks.measure import RUNS, Row, at_most, below, faster, functions, printed, processes
 from tests.support.models import gpt2_tokenizer
 
@@ -46,7 +46,7 @@ SENTENCE = "The cat that I saw ran away"
 
 def start_up() -> list[Row]:
     """``attnviz --help``, whole process; the limit is a number of seconds."""
-    (ours, _), (floor, _) = processes([[*ATTNVIZ, "--help"], [PYTHON, "-c", "import typer"]])
+    (ours, *_), (floor, *_) = processes([[*ATTNVIZ, "--help"], [PYTHON, "-c", "import typer"]])
     return [below("attnviz --help", ours, "python -c 'import typer'", floor, "s", 0.15)]
 
 
@@ -58,12 +58,20 @@ def whole_command() -> list[Row]:
     with tempfile.TemporaryDirectory() as out:
         ours = [*ATTNVIZ, "heads", SENTENCE, "--figures", "overview", "-o", out]
         plain = [PYTHON, "-m", "tests.benchmarks.long_text", "attentions", folder, "7"]
-        (bare, _), (parsed, _), (theirs, _) = processes([[*ours, "--no-syntax"], ours, plain])
+        (bare, *_), (parsed, *_), (theirs, *_) = processes([[*ours, "--no-syntax"], ours, plain])
     rival = "transformers: import, load, one pass"
     return [
         at_most("heads, overview, minilm, no parser", bare, rival, theirs, "s", 1.2),
         at_most("heads, overview, minilm, parser", parsed, rival, theirs, "s", 1.4),
     ]
+
+
+def vector_pictures() -> list[Row]:
+    """``attnviz heads TEXT --figures heads`` of 72 heads as SVGs against PNGs: CPU seconds of whole processes."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [*ATTNVIZ, "heads", SENTENCE, "--figures", "heads", "--no-syntax", "-o", out, "--format"]
+        (_, _, svg), (_, _, png) = processes([[*command, "svg"], [*command, "png"]], runs=min(RUNS, 3))
+    return [at_most("72 head SVGs of minilm: CPU time", svg, "as PNGs", png, "s", 1.3)]
 
 
 def head_pictures() -> list[Row]:
@@ -184,7 +192,7 @@ def whole_treebank() -> Iterator[Row]:
     yield faster(what, whole, "one sentence at a time, attentions", one_by_one, 1.3)
     with tempfile.TemporaryDirectory() as out:
         command = [*ATTNVIZ, "profile", str(path), "--figures", "none", "--no-store", "-o", out]
-        (_, all_of_it), (_, a_part) = processes([command, [*command, "--limit", "300"]], runs=1, warm_up=False)
+        (_, all_of_it, _), (_, a_part, _) = processes([command, [*command, "--limit", "300"]], runs=1, warm_up=False)
     yield at_most("profile of minilm, a whole treebank: peak memory", all_of_it, "300 sentences", a_part, "MiB", 1.2)
 
 
@@ -317,8 +325,8 @@ def main() -> None:
     """Run all of them, or those that are named, by the names of the functions above."""
     matplotlib.use("Agg")
     calls = (
-        start_up, whole_command, head_pictures, overview_picture, interactive_page, long_text, growth, longest_text,
-        peers, whole_treebank, examples, ablation, patching, circuits,
+        start_up, whole_command, vector_pictures, head_pictures, overview_picture, interactive_page, in_memory,
+        long_text, growth, longest_text, peers, whole_treebank, examples, ablation, patching, circuits,
     )  # fmt: skip
     known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)

@@ -3,10 +3,13 @@
 import importlib.util
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -18,7 +21,7 @@ from transformers import (
 )
 
 from tests.benchmarks.long_text import text_of
-from tests.benchmarks.measure import RUNS, Row, at_most, below, printed, processes
+from tests.benchmarks.measure import RUNS, Row, at_most, below, functions, printed, processes
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint
 
 EAGER, SDPA = "an eager pass, nothing kept", "an sdpa pass, nothing kept"
@@ -27,7 +30,7 @@ LLAMA = {
     "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True,
 }  # fmt: skip
 SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
-SIZES: dict[str, Callable[[int], object]] = {
+SIZES: dict[str, Callable[[int], Any]] = {
     "SmolLM2-135M": lambda n: LlamaForCausalLM(LlamaConfig(**LLAMA, max_position_embeddings=n)),
     "GPT-2 small": lambda n: GPT2LMHeadModel(GPT2Config(n_positions=n)),
     "BERT-base": lambda n: BertModel(BertConfig(max_position_embeddings=n)),
@@ -62,6 +65,50 @@ def long_text() -> Iterator[Row]:
             yield at_most(f"{size}, {n:,} tokens: time", ours[0], EAGER, eager[0], "s", limit)
 
 
+SHORT = {"GPT-2 small": 4.0, "SmolLM2-135M": 4.0, "MiniLM": 4.0}
+IN_MEMORY = (
+    ("BERT-base", 125, "eager", 1.75),
+    ("BERT-base", 508, "eager", 1.75),
+    ("GPT-2 small", 1020, "eager", 1.6),
+    ("SmolLM2-135M", 502, "sdpa", 1.75),
+)
+
+
+def in_memory() -> Iterator[Row]:
+    """``analyze`` of a model in memory, against tokenizing and a pass: least CPU time of the runs, on one thread."""
+    for size, limit in SHORT.items():
+        ours, theirs = _beside_a_pass(size, 10, "sdpa", "sdpa")
+        yield at_most(f"{size}, in memory, 10 tokens", ours, "tokenizing and a plain pass", theirs, "s", limit)
+    for size, n, implementation, limit in IN_MEMORY:
+        ours, theirs = _beside_a_pass(size, n, implementation, "eager")
+        what = f"{size}, in memory, {n:,} tokens ({implementation})"
+        yield at_most(what, ours, "tokenizing and an eager pass", theirs, "s", limit)
+
+
+def _beside_a_pass(size: str, n: int, implementation: str, of_pass: str) -> list[float]:
+    """Seconds of ``analyze`` with an implementation of attention, and of a pass with another."""
+    import attnviz
+
+    model: Any = SIZES[size](max(n + 4, 64)).eval()
+    tokenizer = bert_tokenizer() if size in ("BERT-base", "MiniLM") else gpt2_tokenizer()
+    text, bare = text_of(n, tokenizer), model.base_model
+
+    def analyzed() -> None:
+        model.set_attn_implementation(implementation)
+        attnviz.analyze(text, model, tokenizer=tokenizer, syntax=False)
+
+    @torch.inference_mode()
+    def ran() -> None:
+        model.set_attn_implementation(of_pass)
+        bare(**tokenizer(text, return_tensors="pt"), **({} if "Bert" in type(bare).__name__ else {"use_cache": False}))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    seconds = functions([analyzed, ran], clock=time.process_time, of_runs=min)
+    torch.set_num_threads(threads)
+    return seconds
+
+
 def growth() -> Iterator[Row]:
     """What twice the length costs, and what the parser costs."""
     with checkpoint("SmolLM2-135M", 4096) as folder:
@@ -77,7 +124,7 @@ def longest_text() -> Iterator[Row]:
     with checkpoint("SmolLM2-135M", 8192) as folder, tempfile.TemporaryDirectory() as out:
         text = text_of(8192, AutoTokenizer.from_pretrained(folder))
         command = [sys.executable, "-m", "attnviz", "heads", text, "-m", folder, "--no-syntax", "-o", out]
-        [(seconds, peak)] = processes([[*command, "--figures", "overview,page"]], runs=1, warm_up=False)
+        [(seconds, peak, _)] = processes([[*command, "--figures", "overview,page"]], runs=1, warm_up=False)
         what = "SmolLM2-135M, 8,192 tokens, overview and page"
         yield below(f"{what}: peak memory", peak, "a limit", 3072, "MiB", 3072)
         yield below(f"{what}: time", seconds, "a limit", 1800, "s", 1800)

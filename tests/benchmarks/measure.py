@@ -43,13 +43,14 @@ def below(what: str, ours: float, rival: str, theirs: float, unit: str, limit: f
 
 
 def processes(commands: Commands, runs: int = RUNS, *, warm_up: bool = True) -> list[list[float]]:
-    """Median seconds and median peak memory (MiB) of each command, run in turn after one warm-up."""
+    """Medians of seconds, peak memory (MiB) and CPU seconds of each command, run in turn after one warm-up."""
     return printed([[sys.executable, "-S", "-c", _LAUNCH, *command] for command in commands], runs, warm_up=warm_up)
 
 
 def printed(commands: Commands, runs: int = RUNS, *, warm_up: bool = True) -> list[list[float]]:
     """Medians of the numbers that each command prints, run in turn after one warm-up."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have theirs, and so has attnviz
     measured: list[list[list[float]]] = [[] for _ in commands]
     for turn in range(not warm_up, runs + 1):
         for place, command in enumerate(commands):
@@ -66,9 +67,12 @@ def _medians(rows: Iterable[Sequence[float]]) -> list[float]:
 
 
 def functions(
-    calls: Sequence[Callable[[], object]], runs: int = RUNS, clock: Callable[[], float] = time.perf_counter
+    calls: Sequence[Callable[[], object]],
+    runs: int = RUNS,
+    clock: Callable[[], float] = time.perf_counter,
+    of_runs: Callable[[Sequence[float]], float] = statistics.median,
 ) -> list[float]:
-    """Median seconds of each call by a clock, in turn after one warm-up."""
+    """Seconds of each call by a clock, in turn after one warm-up: the median, or another number of the runs."""
     measured: list[list[float]] = []
     for turn in range(runs + 1):
         seconds = []
@@ -78,7 +82,7 @@ def functions(
             seconds.append(clock() - begin)
         if turn:
             measured.append(seconds)
-    return _medians(measured)
+    return [of_runs(column) for column in zip(*measured, strict=True)]
 
 
 _LAUNCH = """
@@ -86,7 +90,7 @@ import os, subprocess, sys, time
 begin = time.perf_counter()
 process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
 _, status, usage = os.wait4(process.pid, 0)
-print(time.perf_counter() - begin, usage.ru_maxrss / 1024)
+print(time.perf_counter() - begin, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime)
 sys.exit(status != 0)
 """
 """Started from here, a process would count what this one has in memory as its own peak (Linux keeps it over exec)."""

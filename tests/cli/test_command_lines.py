@@ -143,6 +143,10 @@ REFUSED: list[tuple[str, int, str]] = [
     ("patch ... --direction up", 2, "up"),
     ("patch 'the cat' --corrupt 'the dog' -m bert", 2, "predict"),
     ("patch lines.txt -m gpt2", 1, "columns"),
+    ("patch ... --site stream", 2, "resid_pre"),
+    ("patch ... --site mlp_out --to logits", 2, "--to"),
+    ("patch ... --site resid_mid --select L0H0", 2, "--select"),
+    ("patch ... --by position --at '#9'", 2, "#9"),
     ("patch ... --to L1H0", 2, "L2H1.k"),
     ("patch ... --to L9H0.k", 2, "L9H0"),
     ("patch ... --to L0H0.q", 2, "earlier"),
@@ -228,6 +232,7 @@ NEEDED = {
 VALUES = {
     **{"select": ["L0"], "role": ["x"], "spans": ["end=away"], "at": ["last"], "sender": ["L0"]},
     **{"residual": 0.25, "method": "zero", "dtype": "float64", "memory": "64M", "direction": "noise"},
+    **{"site": "q", "by": "position"},
     **{
         "metric": "kl",
         "export": "headvis",

@@ -9,8 +9,8 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
-from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, rotation_spread, successors
-from attnviz.commands.circuits.successors import SEQUENCES, ordinal_sequences
+from attnviz.measures.composition import COMPOSITION_INPUTS, rotation_spread, successors
+from attnviz.measures.successors import SEQUENCES, ordinal_sequences
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference.attention import repeat_kv
 from tests.models.test_families import model

@@ -1,6 +1,7 @@
 """Checkpoints with a head for sequence classification: read, ablated by class, and their decision taken apart."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,45 @@ def test_the_head_gives_the_models_own_logits(kind, tmp_path):
             states = checkpoint.model(**tokens.model_inputs(checkpoint.device))[0][0]
             logits = checkpoint.classifier.head(states[checkpoint.classifier.position(tokens.ids)])
         torch.testing.assert_close(logits.double(), own_logits(model, tokenizer, TEXTS[0]), rtol=SUMS_32, atol=SUMS_32)
+
+
+@pytest.mark.parametrize("kind", some_for_everyone("bert", "gpt2"))
+def test_heads_and_compare_tell_what_a_classifier_decides_from_the_verified_pass(kind):
+    model, tokenizer = sharp_classifier(kind)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "syntax": False}
+    passes = list[Any]()
+    embeddings = model.get_input_embeddings().register_forward_hook(lambda *_: passes.append(None))
+    attnviz.analyze(TEXTS[0], model.base_model, **options)
+    without_head = len(passes)
+    analysis = attnviz.analyze(TEXTS[0], model, **options)
+    embeddings.remove()
+    assert len(passes) == 2 * without_head
+    own = own_logits(model, tokenizer, TEXTS[0])
+    torch.testing.assert_close(torch.tensor(analysis.decision.logits, dtype=torch.float64), own, **CLOSE)
+    label = LABELS[int(own.argmax())]
+    assert (analysis.decision.label, analysis.decision.right) == (label, None)
+    assert analysis.document()["decision"] == analysis.decision.entry
+    assert label in analysis.report()
+    other = copy.deepcopy(model)
+    last = from_loaded(other, tokenizer).classifier.head[-1]
+    with torch.no_grad():
+        last.weight[int(own.argmax())] *= -1
+    comparison = attnviz.compare(analysis, attnviz.analyze(TEXTS[0], other, **options))
+    assert comparison.document()["flips"] == (own_logits(other, tokenizer, TEXTS[0]).argmax() != own.argmax())
+    assert comparison.decisions == (analysis.decision, comparison.second.decision)
+    several = attnviz.analyze_each(TEXTS[:2], model, labels=[label] * 2, **options)
+    assert [text.decision.right for text in several.texts] == [
+        LABELS[int(own_logits(model, tokenizer, text).argmax())] == label for text in TEXTS[:2]
+    ]
+    with pytest.raises(UsageError):
+        attnviz.analyze_each(TEXTS[:2], model, labels=["good", "none of them"], **options)
+
+
+def test_a_decision_that_the_whole_model_does_not_make_is_not_told():
+    model, tokenizer = sharp_classifier("bert")
+    model.register_forward_hook(lambda _, __, output: replace(output, logits=output.logits + 1))
+    with pytest.raises(VerificationError):
+        attnviz.analyze(TEXTS[0], model, tokenizer=tokenizer, syntax=False)
 
 
 def test_a_text_that_ends_with_padding_is_read_before_it():

@@ -12,9 +12,8 @@ import torch
 from tokenizers import processors
 
 import attnviz
-from attnviz.commands.outputs import shares
-from attnviz.commands.outputs.measure import HeadOutputs
-from attnviz.commands.outputs.shares import measure_contributions
+from attnviz.commands.outputs import measure
+from attnviz.commands.outputs.measure import HeadOutputs, measure_contributions
 from attnviz.errors import VerificationError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
@@ -107,13 +106,13 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
 
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
 def test_wrong_parameters_do_not_pass(part, monkeypatch):
-    right = shares.layer_contributions
+    right = measure.layer_contributions
 
     def wrong(*given):
         writing = right(*given)
         return replace(writing, **{part: 0.9 * getattr(writing, part)})
 
-    monkeypatch.setattr(shares, "layer_contributions", wrong)
+    monkeypatch.setattr(measure, "layer_contributions", wrong)
     with pytest.raises(VerificationError):
         measured("gpt2")
 

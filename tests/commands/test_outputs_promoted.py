@@ -18,7 +18,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import LayerNorm
 from attnviz.reference.tolerances import TOLERANCES
-from attnviz.run.contributions import LayerContributions
+from attnviz.run import contributions
 from attnviz.run.stream import Term, WrittenParts, recording_parts
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model
@@ -229,8 +229,8 @@ def test_effects_of_a_head_and_of_its_keys_are_those_of_a_plain_loop(family):
 
 def test_keys_that_do_not_sum_to_the_head_are_refused(monkeypatch):
     result = promoted_by(sharper_gpt2())
-    right = LayerContributions.pattern_row
-    monkeypatch.setattr(LayerContributions, "pattern_row", lambda self, *given: 1.01 * right(self, *given))
+    right = contributions.pattern_row
+    monkeypatch.setattr(contributions, "pattern_row", lambda *given: 1.01 * right(*given))
     with pytest.raises(VerificationError, match="L1H1"):
         direct_effects.direct_effects(result.attention, result.written, 3, by_key=HeadId(1, 1))
 

@@ -299,3 +299,36 @@ def test_a_site_that_a_family_lacks_is_refused_by_name() -> None:
         attnviz.patch(
             "the cat ran", checkpoint.whole, tokenizer=checkpoint.tokenizer, corrupt="the dog ran", site="resid_mid"
         )
+
+
+def of_answer(logits: Tensor, row: Any) -> Tensor:
+    """The logit difference as a function of the user's own."""
+    ids = made("gpt2")[1].get_vocab()
+    answer, foil = (ids[row[name].replace(" ", "Ġ")] for name in ("answer", "foil"))
+    return logits[:, answer] - logits[:, foil]
+
+
+@pytest.mark.parametrize("options", [{}, {"site": "resid_post", "by": "position"}], ids=["z", "resid_post by position"])
+def test_a_metric_may_be_a_function(options: dict[str, Any]) -> None:
+    model, tokenizer, _ = made("gpt2")
+    clean, corrupt, answer, foil = PROMPTS["gpt2"]
+    prompts: dict[str, Any] = {"corrupt": corrupt, "answer": answer, "foil": foil, "tokenizer": tokenizer, **options}
+    named, own = (attnviz.patch(clean, model, **prompts, metric=metric) for metric in ("logit_difference", of_answer))
+    assert (own.clean, own.corrupt) == pytest.approx((named.clean, named.corrupt))
+    assert [effect.effect for effect in own.effects] == pytest.approx([effect.effect for effect in named.effects])
+    assert own.document()["options"]["metric"] == "of_answer"
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        (lambda logits, _: logits, "shape"),
+        (lambda logits, _: logits[:, 0] * float("nan"), "nan"),
+        (lambda _, row: row["house"], "house"),
+    ],
+    ids=["another shape", "not a number", "raises"],
+)
+def test_a_function_that_gives_no_number_a_row_is_refused_with_its_own_words(metric: Any, named: str) -> None:
+    model, tokenizer, _ = made("gpt2")
+    with pytest.raises(UsageError, match=named):
+        attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", metric=metric)

@@ -15,6 +15,7 @@ from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import AttnvizError
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.paths import receiver_named
+from attnviz.measures.predictions import METRICS
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
@@ -252,7 +253,9 @@ def test_an_effect_is_that_of_plain_hooks(
 ) -> None:
     checkpoint = from_loaded(circuit(tokenizer), tokenizer)
     inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
-    passes = PatchedPasses(checkpoint, inputs, "logit_difference", False, receiver, unrelated=False, networks="run")
+    passes = PatchedPasses(
+        checkpoint, inputs, METRICS["logit_difference"], False, receiver, unrelated=False, networks="run"
+    )
     passes.run([Part(*sender)], 1, lambda *_: None)
     (clean,), (corrupt,) = inputs.clean, inputs.corrupt
     (answer,), (foil,), end = clean.labels, clean.foils, clean.positions[0]

@@ -11,8 +11,8 @@ import attnviz
 from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.gu_2024 import GU_2024
 from attnviz.commands.check.papers.table import PaperRun
-from attnviz.commands.circuits.successors import ordinal_sequences
 from attnviz.errors import AttnvizError
+from attnviz.measures.successors import ordinal_sequences
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.support.corpora import WORDS, sentences
 from tests.support.models import (

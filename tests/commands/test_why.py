@@ -13,10 +13,11 @@ from matplotlib.text import Text
 from transformers import GPT2Config, GPT2Model
 
 import attnviz
-from attnviz.commands.why import measure, scores
+from attnviz.commands.why import measure
 from attnviz.commands.why.measure import Account
 from attnviz.commands.why.views import PATH
 from attnviz.errors import UsageError, VerificationError
+from attnviz.measures import scores
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.present.view import ViewOptions
@@ -107,6 +108,7 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
 
 
 right_terms, right_rotary = WrittenParts.terms, scores.apply_rotary
+right_constant, right_term, right_compared = stream.constant_term, stream.Reading.term, scores.ScoreDecomposer._compared
 
 
 def without(name: str) -> Callable[..., Any]:
@@ -132,14 +134,17 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
     "rotation on one side": (
         "llama", scores, "apply_rotary", lambda x, *given: x if x.shape[-2] == 1 else right_rotary(x, *given)
     ),
-    "the weight of the norm of queries": ("olmo2", scores, "normed_heads", lambda rows, *_, **__: rows),
+    "the weight of the norm of queries": ("olmo2", stream, "normed_heads", lambda rows, *_, **__: rows),
     "the bias of queries lost": (
-        "bert", scores, "constant_term",
-        lambda source, part, scale: stream.constant_term(source, 0 * part, scale),
+        "bert", stream, "constant_term",
+        lambda source, part, scale: right_constant(source, (source[0] != "query bias") * part, scale),
     ),
-    "the scale of scores": ("gpt2", scores.ScoreDecomposer, "factor", 1.0),
+    "the scale of scores": (
+        "gpt2", scores.ScoreDecomposer, "_compared", lambda self, side, *given: 1.1 * right_compared(self, side, *given)
+    ),
     "a bound forgotten": (
-        "olmo", scores, "Term", lambda sources, vectors, *more: stream.Term(sources, 0 * vectors, *more)
+        "olmo", stream.Reading, "term",
+        lambda self, source, written: right_term(self, source, (source[0] != "bound of query") * written),
     ),
 }  # fmt: skip
 

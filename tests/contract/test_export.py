@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -106,9 +107,9 @@ def test_csv_has_the_values_of_the_document():
 
 
 def test_attention_is_one_tensor_a_layer(tmp_path):
-    name, tensors = spec_of("heads").tensors
+    name, tensors = spec_of("heads").tensors["save_attention"]
     assert name == "attention.safetensors"
-    (tmp_path / "a.safetensors").write_bytes(tensors(hand_made(), ViewOptions()))
+    (tmp_path / "a.safetensors").write_bytes(tensors(hand_made()))
     with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
         assert sorted(file.keys()) == ["layer.0", "layer.1"]
         for layer in range(2):
@@ -116,6 +117,17 @@ def test_attention_is_one_tensor_a_layer(tmp_path):
             assert (found.shape, found.dtype) == ((2, 6, 6), torch.float32)
             assert torch.equal(found, by_design(6)[layer])
         assert file.metadata() == {"unit": "token", "labels": json.dumps(list(LABELS)), "model": "by-hand"}
+
+
+def test_the_same_is_written_for_numpy(tmp_path):
+    """Without pickled objects."""
+    hand_made().save(tmp_path / "out", figures=["none"], save_npz=True)
+    assert [path.name for path in (tmp_path / "out").glob("attention.*")] == ["attention.npz"]
+    with np.load(tmp_path / "out" / "attention.npz") as arrays:
+        assert sorted(arrays) == ["labels", "layer.0", "layer.1", "model", "unit"]
+        for layer in range(2):
+            np.testing.assert_array_equal(arrays[f"layer.{layer}"], by_design(6)[layer].numpy())
+        assert json.loads(str(arrays["labels"])) == list(LABELS)
 
 
 HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -90,6 +91,13 @@ def test_what_is_no_corpus_or_cannot_be_read_is_refused(tmp_path, monkeypatch):
     for read in (lambda: open_corpus(opened.path), lambda: next(read_texts(opened))):
         with pytest.raises(CorpusError, match=r"a\.txt"):
             read()
+
+
+def test_a_treebank_without_conllu_is_refused_and_the_rest_reads(corpus, monkeypatch):
+    monkeypatch.setitem(sys.modules, "conllu", None)
+    with pytest.raises(CorpusError, match=r"attnviz\[profile\]"):
+        next(read_texts(corpus("a.conllu", CAT)))
+    assert [found.text for found in read_texts(corpus("a.txt", "One.\n"))] == ["One."]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The heatmap of one head: on a page, on the caller's Axes, and the fast files of many."""
 
 import io
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,27 @@ def test_a_file_is_the_same_whatever_was_written_before_it(file_format: str):
     assert files(heads[:1], file_format=file_format) == [together[0]]
     with matplotlib.rc_context(ODD_SETTINGS):  # of a user, which matter as little
         assert files(heads[1:], file_format=file_format) == [together[1]]
+
+
+def shown_in(svg: str, cells: str) -> tuple[list[Any], dict[Any, str]]:
+    """The texts of an SVG with their places, and the colours of its group of cells by their upper left corners."""
+    texts = re.findall(r'<text[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]+)<', svg)
+    paths = re.findall(r'<path d="([^"]+)"[^>]*fill[=:] ?"?(#\w+)', svg[svg.index(cells) :].partition("</g>")[0])
+    corners = [(corner, colour) for path, colour in paths for corner in re.findall(r"M ?([\d.]+) ([\d.]+)", path)]
+    colours = {(round(float(x), 1), round(float(y), 1)): colour for (x, y), colour in corners}
+    return sorted((text, round(float(x), 2), round(float(y), 2)) for x, y, text in texts), colours
+
+
+@pytest.mark.parametrize("style", [Style(), Style("dark", width=3.3, font_size=9)])
+def test_an_svg_that_is_filled_shows_what_a_new_figure_shows(style: Style):
+    heads = [plan(6, style, seed) for seed in (0, 1)]
+    heads[1].values[0, 1:] = np.nan
+    _, filled = (content.decode() for content in files(heads, style, "svg"))
+    new = figure_bytes(heatmap_figure(heads[1], style, True), "svg", style).decode()
+    texts, cells = shown_in(filled, '<g stroke-width="0.1">')
+    assert (texts, cells) == shown_in(new, '<g id="QuadMesh_1">')
+    assert len(cells) == 31
+    assert {text for text, *_ in texts} > {".02", heads[1].title}
 
 
 def test_closing_early_and_errors_end_the_threads():

@@ -7,7 +7,7 @@ import pytest
 from transformers import GPT2Config
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.models.gpt2 import modeling_gpt2
-from transformers.models.gptj.modeling_gptj import GPTJAttention
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 import attnviz
 from tests.support.transformers_names import lacking
@@ -26,7 +26,7 @@ def test_this_version_of_transformers_lacks_nothing():
     [
         (modeling_gpt2, "eager_attention_forward"),
         (modeling_gpt2.GPT2Attention, "_upcast_and_reordered_attn"),
-        (GPTJAttention, "_attn"),
+        (GPTNeoSelfAttention, "_attn"),
     ],
 )
 def test_what_another_version_lacks_is_named(monkeypatch, owner, name):
@@ -36,7 +36,7 @@ def test_what_another_version_lacks_is_named(monkeypatch, owner, name):
 
 
 def test_other_arguments_or_a_look_up_of_its_own_are_named(monkeypatch):
-    monkeypatch.setattr(GPTJAttention, "_attn", lambda self, key, query, value: None)
+    monkeypatch.setattr(GPTNeoSelfAttention, "_attn", lambda self, key, query, value: None)
     (missing,) = lacking()
     assert "self key query value" in missing
     monkeypatch.undo()

@@ -56,7 +56,7 @@ def gpt2_tokenizer() -> PreTrainedTokenizerFast:
 
 def word_tokenizer(without: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """A token a word of every ordinal sequence, but for some words, of which all are unknown; of a few others, too."""
-    from attnviz.commands.circuits.successors import SEQUENCES  # after coverage has begun
+    from attnviz.measures.successors import SEQUENCES  # after coverage has begun
 
     ordinal = [word for _, words in SEQUENCES.values() for word in words if word not in without]
     vocabulary = {word: id for id, word in enumerate(dict.fromkeys(["[UNK]", *ordinal, *WORDS]))}

@@ -97,7 +97,7 @@ def verified_batch(
 
 def whole_pattern(attention: VerifiedAttention, layer: int) -> Tensor:
     """The pattern of a layer recomputed at once, whatever the blocks are, [1, n_heads, n_queries, n_keys]."""
-    heads = attention._heads(layer)
+    heads, _, _ = attention.recomputed(layer)
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
         return heads.rows(0, heads.query.shape[-2])
 

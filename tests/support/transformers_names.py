@@ -14,7 +14,6 @@ NAMES = {
     "transformers.models.bert.modeling_bert": ("eager_attention_forward",),
     "transformers.models.gpt2.modeling_gpt2": ("GPT2Attention._upcast_and_reordered_attn", "eager_attention_forward"),
     "transformers.models.gpt_neo.modeling_gpt_neo": ("GPTNeoSelfAttention._attn",),
-    "transformers.models.gptj.modeling_gptj": ("GPTJAttention._attn",),
     "transformers.models.llama.modeling_llama": ("eager_attention_forward",),
 }
 """By module; ``eager_attention_forward`` and ``_attn`` are found by these names in every family's file."""
@@ -23,7 +22,6 @@ ARGUMENTS = {
     ("transformers.models.bert.modeling_bert", "eager_attention_forward"): "module query key value attention_mask",
     ("transformers.models.gpt2.modeling_gpt2", "eager_attention_forward"): "module query key value attention_mask",
     ("transformers.models.gpt_neo.modeling_gpt_neo", "GPTNeoSelfAttention._attn"): "self query key value",
-    ("transformers.models.gptj.modeling_gptj", "GPTJAttention._attn"): "self query key value",
     ("transformers.models.gpt2.modeling_gpt2", "GPT2Attention._upcast_and_reordered_attn"): "self query key value",
     ("transformers.masking_utils", "eager_mask"): "batch_size q_length kv_length q_offset",
 }

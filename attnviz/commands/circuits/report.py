@@ -6,8 +6,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits, HeadCopying, Pair
-from attnviz.commands.circuits.successors import MAJORITY
+from attnviz.commands.circuits.measure import Circuits, HeadCopying, Pair
+from attnviz.measures.composition import COMPOSITION_INPUTS
+from attnviz.measures.successors import MAJORITY
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick
 from attnviz.present.figure_context import capital

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.circuits.measure import COMPOSITION_INPUTS, Circuits
+from attnviz.commands.circuits.measure import Circuits
 from attnviz.commands.circuits.report import left_out
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
+from attnviz.measures.composition import COMPOSITION_INPUTS
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
 

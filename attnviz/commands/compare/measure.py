@@ -19,7 +19,7 @@ from attnviz.commands.compare.sides import check_comparable, model_names, quoted
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import Label
-from attnviz.measures.decisions import Decision, decide
+from attnviz.measures.decisions import Decision
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens
@@ -96,7 +96,19 @@ class Comparison(Result, OfHeads[HeadDifference]):
     # the step of the coarser dtype
     floor: float
     furthest: float  # the largest possible distance; less in causal models, whose first token sees itself alone
-    decisions: tuple[Decision, ...] = ()  # of A and B, if both are classifiers with the same classes
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What A and B decide, if both are classifiers with the same classes; else empty."""
+        if why_not_compared(self.first.checkpoint, self.second.checkpoint):
+            return ()
+        decided = [side.decision for side in self.sides if side.decision is not None]
+        return tuple(decided) if len(decided) == len(self.sides) else ()
+
+    @property
+    def flips(self) -> bool:
+        """Whether A and B decide differently."""
+        return len({decision.label for decision in self.decisions}) > 1
 
     @property
     def sides(self) -> tuple[Analysis, Analysis]:
@@ -225,12 +237,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
                 rounding=abs(most.difference) <= floor,
             )
         )
-    decisions = list[Decision]()
-    if not why_not_compared(first.checkpoint, second.checkpoint):
-        for side in (first, second):
-            model, tokens = side.checkpoint, side.tokens
-            decisions += decide(model, tokens.model_inputs(model.device), [tokens.ids])
-    return Comparison(first, second, tuple(heads), floor, tally.largest, tuple(decisions))
+    return Comparison(first, second, tuple(heads), floor, tally.largest)
 
 
 def noting_largest(

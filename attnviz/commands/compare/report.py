@@ -78,11 +78,7 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
         "verification": [verification_entry(side.verification) for side in sides],
-        **(
-            {"decisions": [{"label": each.label, "probability": each.probability} for each in result.decisions]}
-            if result.decisions
-            else {}
-        ),
+        **({"decisions": [each.entry for each in result.decisions], "flips": result.flips} if result.decisions else {}),
         "rounding": result.floor,
         "largest_possible": result.furthest,
     }

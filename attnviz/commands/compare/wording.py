@@ -51,8 +51,8 @@ def headline(result: Comparison) -> str:
 def _decisions(result: Comparison) -> list[str]:
     if not result.decisions:
         return []
-    a, b = (f"{quoted(label)} ({probability:.2f})" for label, probability, *_ in result.decisions)
-    return [f"class by A: {a}, by B: {b}"]
+    a, b = (decision.in_words for decision in result.decisions)
+    return [f"class by A: {a}, by B: {b}{' (it flips)' if result.flips else ''}"]
 
 
 def sides_in_words(result: Comparison | RoleComparison) -> str:

@@ -14,6 +14,7 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.language.syntax import Parse
+from attnviz.measures.decisions import Decision
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import OPTIONAL, TextContext
 from attnviz.models.chats import Chat
@@ -97,6 +98,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     target: Target | None = None  # of an encoder-decoder
     continuation: Continuation | None = None  # of a decoder, if requested
     chat: Chat | None = None  # that ``text`` was rendered from
+    decision: Decision | None = None  # of a classifier, for the text
     spans: SpanShares | None = None  # attention between spans of the text; None without spans
     stack: Stack | None = None  # of one of ``parts``, which kind of attention that is
     all_heads: tuple[HeadFindings, ...] = ()  # of such a part, the heads of the whole
@@ -360,6 +362,29 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             raise UsageError(f"an encoder-decoder has attention of several kinds; expected that of one: {names}.")
         layers = dict.fromkeys(head.id.layer for head in parts[0].heads)
         return torch.stack([self.layer_patterns(layer) for layer in layers])
+
+    def activation(self, site: str, layer: int) -> Tensor:
+        """The tensor of a named site of a layer, of all tokens of the text, on the CPU; numbers of the model's dtype.
+
+        ==============================  ======================================================================
+        resid_pre, resid_mid            [n, d_model]: the stream that the block reads; after its attention
+        q                               [n, n_heads, d_head]: x W_Q + b_Q, before rotary positions and norms
+        k, v                            [n, n_kv_heads, d_head]: likewise, of the source in cross-attention
+        scores, pattern                 [n_heads, n, n]: before the softmax, -inf where hidden; and after it
+        z                               [n, n_heads, d_head]: weighted values, which W_O is applied to
+        head_out                        [n, n_heads, d_model]: z W_O of each head, without b_O
+        attn_out, mlp_out, resid_post   [n, d_model]: what is added to the stream; what the block passes on
+        ==============================  ======================================================================
+
+        Those of heads are recomputed from the verified inputs of the layer (with :attr:`Options.queries` z, head_out,
+        scores and pattern have these rows alone); the others are read in a pass of which every head is verified.
+
+        Raises:
+            UsageError: no such site or layer.
+            ArchitectureError: a site that this family lacks.
+            VerificationError: the model's weights changed since.
+        """
+        return self.verified.activation(site, layer)
 
     @property
     def in_words(self) -> str:

@@ -41,7 +41,8 @@ def sentences(analysis: Analysis, choices: ViewOptions) -> list[str]:
     """What was read, what the selected heads do on it, and what to trust."""
     of_parts = [(part, part.select(choices.select)) for part in analysis.parts]
     kinds = [kinds_sentence(part, heads) for part, heads in of_parts if len(heads) > 1]
-    return [subject(analysis), *kinds, *filter(None, [trust_sentence(analysis)])]
+    decided = f"The model decides {analysis.decision.in_words}." if analysis.decision else ""
+    return [subject(analysis), *filter(None, [decided, *kinds, trust_sentence(analysis)])]
 
 
 def subject(analysis: Analysis) -> str:

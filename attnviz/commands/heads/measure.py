@@ -16,6 +16,7 @@ from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse, parse_texts
 from attnviz.measures.contacts import ContactMap
+from attnviz.measures.decisions import class_number, deciding
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.sinks import SinkTally, with_found_sinks
@@ -257,6 +258,7 @@ class Reader:
         """
 
         def check(text: Text) -> tuple[str, str | None, Tokens | None]:
+            self._class_of(text)
             if text.ids:
                 return self.checkpoint.documents({"input_ids": text.ids})[0]
             is_chat = bool(text.messages)
@@ -268,9 +270,16 @@ class Reader:
             words, pair, tokens = read
             chat = Chat(text.messages) if text.messages else None
             pair, target = (None, pair) if targets else (pair, None)
-            return self.read(words, pair, target, None, tokens, chat)
+            return self.read(words, pair, target, None, tokens, chat, self._class_of(text))
 
         return measure_each(texts, check, measure, progress)
+
+    def _class_of(self, text: Text) -> int | None:
+        """The class that is a text's label; None without one, and for models that are no classifiers."""
+        classifier = self.checkpoint.classifier
+        if text.label is None or classifier is None or classifier.why_no_classes:
+            return None
+        return class_number(classifier, text)
 
     def read(
         self,
@@ -280,8 +289,12 @@ class Reader:
         progress: Progress | None,
         given: Tokens | None = None,
         chat: Chat | None = None,
+        label: int | None = None,
     ) -> Analysis:
-        """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`."""
+        """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`.
+
+        ``label``: of a classifier, the right class.
+        """
         checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
         self._refuse_together(chat, pair, target, isinstance(given, Frames))
         rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
@@ -321,9 +334,10 @@ class Reader:
                 sinks.update(rows)
 
         decoded = None if of_target is None else of_target.tokens
-        attention = verify_attention(
-            checkpoint, tokens, on_rows, progress, decoded, self.memory, queries, keep_outputs=False
-        )
+        with deciding(checkpoint, tokens, label) as decided:
+            attention = verify_attention(
+                checkpoint, tokens, on_rows, progress, decoded, self.memory, queries, keep_outputs=False
+            )
         if (found := sinks.tokens()) != tokens:  # fewer tokens count as content
             tokens, attention, tallied = found, replace(attention, tokens=found), tallies(found)
             for layer in checkpoint.layers:
@@ -346,6 +360,7 @@ class Reader:
             target=of_target,
             continuation=continuation,
             chat=chat,
+            decision=next(iter(decided), None),
             spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
         )
         if context.contacts is None:

@@ -4,9 +4,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from io import BytesIO
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save
+from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
@@ -84,6 +87,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "parser": parse.parser if parse else None,
         },
         "tokens": tokens,
+        **({"decision": analysis.decision.entry} if analysis.decision else {}),
         "verification": verification_entry(analysis.verification),
         "summary": summary_entry(*parts[0])
         if target is None
@@ -221,8 +225,8 @@ def _kv_heads(analysis: Analysis) -> NamedTable[dict[str, Any]]:
     )
 
 
-def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
-    """All patterns as safetensors: one tensor [n_heads, n_queries, n_keys] a layer, ``layer.0``, ``encoder.0``."""
+def _tensors(analysis: Analysis) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All patterns, [n_heads, n_queries, n_keys] a layer (``layer.0``, ``encoder.0``), and what is said of them."""
     tensors = {}
     for layer in analysis.checkpoint.layers:
         name = f"{layer.stack.name}.{layer.number}" if isinstance(layer, LayerId) else f"layer.{layer}"
@@ -231,8 +235,19 @@ def _attention_bytes(analysis: Analysis, _: ViewOptions) -> bytes:
     metadata = {"unit": units.name, "labels": json.dumps(list(units.labels)), "model": analysis.checkpoint.name}
     if analysis.target is not None:
         metadata["target_labels"] = json.dumps(list(analysis.target.context.units.labels))
-    content: bytes = save(tensors, metadata)
+    return tensors, metadata
+
+
+def _safetensors(analysis: Analysis) -> bytes:
+    content: bytes = save(*_tensors(analysis))
     return content
+
+
+def _npz(analysis: Analysis) -> bytes:
+    tensors, metadata = _tensors(analysis)
+    content = BytesIO()
+    np.savez(content, **{name: tensor.numpy() for name, tensor in tensors.items()} | metadata)  # type: ignore[arg-type]
+    return content.getvalue()
 
 
 def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) -> Iterator[str]:
@@ -271,7 +286,7 @@ SPEC = CommandSpec(
     patterns=True,
     kv_heads=_kv_heads,
     further=_further,
-    tensors=("attention.safetensors", _attention_bytes),
+    tensors={"save_attention": ("attention.safetensors", _safetensors), "save_npz": ("attention.npz", _npz)},
     in_paper=_in_paper,
     paper=(
         *("id", "label", "label_score", "label_baseline", "label_n"),

@@ -130,7 +130,6 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         title=f"{about.model}: {count}",
         roles=roles,
         cells=tuple(cells),
-        sinks=sinks,
         labels=labels,
         keys=keys,
         pooled=pooled,

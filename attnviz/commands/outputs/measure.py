@@ -4,24 +4,22 @@ For o_h, o, b_O and f see :mod:`attnviz.run.contributions`. C are the content po
 tokens, in GPT-2 the first and those of :mod:`attnviz.measures.sinks`); means and sums over queries are over C.
 """
 
-from collections.abc import Iterator, Sequence
+import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.errors import UsageError
 from attnviz.locks import alone
 from attnviz.measures.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
-from attnviz.models.head_ids import HeadId, Stack
+from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.spans import named_span
 from attnviz.models.tokens import Tokens, find_positions, merge_subwords
@@ -30,12 +28,12 @@ from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import upcast
-from attnviz.run.contributions import LayerContributions, layer_contributions, without_gradients
+from attnviz.run.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
 from attnviz.run.generate import TargetTokens, target_tokens
 from attnviz.run.record import block_memory
 from attnviz.run.stream import WrittenParts, recording_parts, why_no_effects
 from attnviz.run.verify import VerifiedAttention, verify_attention
-from attnviz.wording import counted, quoted, rounded
+from attnviz.wording import counted, percent, quoted, rounded
 
 _SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."
 
@@ -43,6 +41,40 @@ NO_PROMOTIONS = (
     "Promoted tokens are not given: they need logits of tokens that are linear in the final state. Those of a "
     "masked-language head, and those that are bounded (final_logit_softcapping), are not."
 )
+
+
+@dataclass(frozen=True)
+class HeadContribution:
+    """Norms and shares of one head's output; None without content positions.
+
+    ``projection_share``: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
+    b_O it sums to 1 over the layer; negative if the head opposes the others.
+    """
+
+    id: HeadId
+    norm: float | None  # mean over q in C of ||o_h(q)||, in the units of the residual stream
+    norm_share: float | None  # sum over q in C of ||o_h(q)||, over that of all heads of the layer; 0-1, sums to 1
+    projection_share: float | None
+    sink: float | None  # mean over q in C of sum over k in S of A[q, k], 0-1, as in heads.json; None without sinks
+    sink_by_norm: float | None  # the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k
+    value_norm: float | None  # mean over k in C of ||f(x_k)||
+    value_norm_of_sinks: float | None  # mean over k in S of ||f(x_k)||; None without sinks
+    largest: float  # ||A[q, k] f(x_k)|| over all q and k
+
+    def __repr__(self) -> str:
+        return f"<HeadContribution of {self.id}: {percent(self.norm_share)} of its layer's output>"
+
+
+@dataclass(frozen=True)
+class OutputShares:
+    """Norms and shares of one layer's attention output and bias."""
+
+    layer: int
+    norm: float | None  # mean over q in C of ||o(q)||, the model's own attention output; None without content positions
+    bias_norm: float  # ||b_O||, which no head writes
+    bias_projection_share: float | None  # as that of a head
+    sum_error: float  # largest absolute difference of the sum of all o_h and b_O from the model's, over output_scale
+    output_scale: float  # the layer's largest absolute output in the model
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -59,36 +91,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     effects: DirectEffects | None  # of heads on an answer minus a foil: two tokens, or classes of the text or a token
     no_effects: str  # why there are none, or ''
     target: TargetTokens | None = None  # of an encoder-decoder, what its decoder reads
-    stack: Stack | None = None  # of a part of one (:attr:`parts`), which kind of attention that is
     end_effects: DirectEffects | None = None  # on the end of an answer in question answering; ``effects``: its start
-
-    @property
-    def parts(self) -> "tuple[HeadOutputs, ...]":
-        """Of an encoder-decoder one for each kind of attention, with its layers and heads; else the whole."""
-        if self.stack is not None or not self.checkpoint.stacks:
-            return (self,)
-        return tuple(
-            replace(
-                self,
-                stack=stack,
-                layers=tuple(layer for layer in self.layers if layer.layer in stack.layers),
-                heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
-            )
-            for stack in self.checkpoint.stacks
-        )
-
-    def part_of(self, head: HeadContribution) -> "HeadOutputs":
-        """The part (:attr:`parts`) of a head."""
-        layer = self.own(head).id.layer
-        return next(part for part in self.parts if part.stack is None or layer in part.stack.layers)
-
-    @property
-    def queries(self) -> Tokens:
-        return self.attention.tokens_of(self.layers[0].layer)[0]
-
-    @property
-    def keys(self) -> Tokens:
-        return self.attention.tokens_of(self.layers[0].layer)[1]
 
     @property
     def read(self) -> Tokens:
@@ -98,11 +101,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     @property
     def figure_context(self) -> FigureContext:
         about = super().figure_context
-        letter = "X" if self.stack is None else self.stack.letter
-        if self.target is None or letter == "E":
+        if self.target is None:
             return about
-        if letter == "D":
-            return replace(about, texts=(self.target.text,), n=len(self.read))
         sizes = counted(len(self.tokens), "token"), counted(len(self.read), "token")
         return replace(about, texts=(*about.texts, self.target.text), sizes=sizes)
 
@@ -112,12 +112,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         Raises UsageError where there is no such head, VerificationError where the model was changed since.
         """
         layer, number = self._written_by(head)
-        return layer.outputs([number])[0].cpu()
+        return torch.cat([layer.outputs(number, rows[0], first).cpu() for first, rows in layer.rows([number])])
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
         layer, number = self._written_by(head)
-        return layer.norms(number).cpu()
+        return layer.norms(number, layer.pattern(number)).cpu()
 
     def value_norms(self, head: str | HeadId) -> Tensor:
         """||f(x_k)|| of every key, [n], on the CPU; raises as :meth:`output`."""
@@ -132,14 +132,6 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def _written_by(self, head: str | HeadId) -> tuple[LayerContributions, int]:
         id = self.head(head).id
         return layer_contributions(self.attention, id.layer), id.head
-
-    def by_layer(
-        self, heads: Sequence[HeadContribution]
-    ) -> Iterator[tuple[LayerContributions, list[HeadContribution]]]:
-        """Group heads by layer, in the model's order."""
-        ordered = sorted(self.all_own(heads), key=lambda head: head.id)
-        for layer, of_layer in groupby(ordered, lambda head: head.id.layer):
-            yield layer_contributions(self.attention, layer), list(of_layer)
 
     @alone
     def effects_at(
@@ -253,11 +245,11 @@ def head_outputs(
     decoded = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     read = tokens if decoded is None else decoded.tokens
     position = _position(checkpoint, read, token)
-    span: Sequence[int] = ()
+    ends: tuple[int, int] | None = None
     if answer_span is not None:
-        texts = [text] if pair is None else ["", pair]
+        texts, context = [text] if pair is None else ["", pair], _context(tokens)
         span = named_span("", answer_span, texts, tokens, merge_subwords(tokens, words=False)).tokens
-        context = _context(tokens)
+        ends = span[0], span[-1]
         if not {*span} <= {*context}:
             raise UsageError(
                 f"--answer-span (answer_span=...) is {answer_span!r}: expected positions of the context, "
@@ -275,9 +267,8 @@ def head_outputs(
         tell(progress, "measuring", layer + 1, checkpoint.n_layers)
     effects, end = None, None
     if written is not None and of_span:
-        first, last = (span[0], span[-1]) if span else _best_answer(checkpoint, written, tokens)
-        effects = direct_effects(verified, written, first, 0)
-        end = direct_effects(verified, written, last, 1)
+        first, last = ends or _best_answer(checkpoint, written, tokens)
+        effects, end = direct_effects(verified, written, first, 0), direct_effects(verified, written, last, 1)
     elif written is not None:
         effects = direct_effects(verified, written, position, *ids)
     return HeadOutputs(
@@ -294,6 +285,71 @@ def head_outputs(
         target=decoded,
         end_effects=end,
     )
+
+
+def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
+    """Measure norms and shares of every head of a layer, and verify that heads and bias sum to the model's output.
+
+    One head's output of a chunk of rows is in memory at a time.
+
+    Raises:
+        VerificationError: the heads and the bias do not sum to the model's own attention output.
+    """
+    writing = layer_contributions(verified, layer)
+    with without_gradients(verified.checkpoint.device):
+        model_output = verified.model_output(layer)[0].to(writing.value.dtype)
+        lengths, bias = model_output.norm(dim=-1), writing.output_bias
+        direction = model_output / lengths[:, None].clamp_min(torch.finfo(model_output.dtype).tiny)
+        content, keys = (
+            ~torch.tensor(tokens.sink, dtype=torch.bool, device=bias.device) for tokens in verified.tokens_of(layer)
+        )
+        heads = range(len(writing.value))
+        values = torch.stack(list(map(writing.value_norms, heads)))
+        total, largest = bias.expand_as(model_output).clone(), bias.new_zeros(len(heads))
+        measured = bias.new_empty(4, len(heads), len(model_output))
+        for first, patterns in writing.rows():
+            rows, on_sinks = slice(first, first + patterns.shape[1]), ~keys[: patterns.shape[2]]
+            for head, pattern in enumerate(patterns):
+                output = writing.outputs(head, pattern, first)
+                weighted = writing.norms(head, pattern, first, values[head])
+                total[rows] += output
+                along = (output * direction[rows]).sum(-1)
+                by_norm = weighted[:, on_sinks].sum(-1) / weighted.sum(-1)
+                measured[:, head, rows] = torch.stack(
+                    [output.norm(dim=-1), along, pattern[:, on_sinks].sum(-1), by_norm]
+                )
+                largest[head] = largest[head].maximum(weighted.max())
+        parts = f"the outputs of the {len(heads)} heads of layer {layer} and the bias b_O do not sum"
+        error, scale = check_sum(verified, layer, total, parts)
+        length, of_bias = lengths[content].sum(), (direction @ bias)[content].sum()
+        if keys.all():  # no sinks
+            measured[2:] = torch.nan
+        norms, along, by_weight, by_norm = measured[..., content]
+        columns = {
+            "norm": norms.mean(1),
+            "norm_share": norms.sum(1) / norms.sum(),
+            "projection_share": along.sum(1) / length,
+            "sink": by_weight.mean(1),
+            "sink_by_norm": by_norm.mean(1),
+            "value_norm": values[:, keys].mean(1),
+            "value_norm_of_sinks": values[:, ~keys].mean(1),
+        }
+    mean, of_bias = _number(lengths[content].mean()), _number(of_bias / length)
+    shares = OutputShares(layer, mean, float(bias.norm()), of_bias, sum_error=error, output_scale=scale)
+    return shares, [
+        HeadContribution(
+            id=HeadId(layer, head),
+            **{name: _number(column[head]) for name, column in columns.items()},
+            largest=float(largest[head]),
+        )
+        for head in heads
+    ]
+
+
+def _number(value: Tensor) -> float | None:
+    """The number, or None for NaN: a mean or a share of nothing."""
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 def _context(tokens: Tokens) -> list[int]:

@@ -7,12 +7,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadOutputs
-from attnviz.commands.outputs.shares import HeadContribution
+from attnviz.commands.outputs.measure import NO_PROMOTIONS, HeadContribution, HeadOutputs
 from attnviz.measures.direct_effects import NOT_LINEAR, DirectEffects, TokenLogit
-from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import layer_entry, target_entry, text_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, pick
+from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain_value, values_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, glued, notes, target_note, verification_line
 from attnviz.present.view import ViewOptions
@@ -38,16 +36,15 @@ def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
 
 def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     effects, verification = result.effects, result.attention.verification
-    logits = effects and {name: getattr(effects, name) for name in ("error", "scale", "tolerance")}
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
-    of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
         **text_entry(result),
         "options": {"at": effects and effects.position, "tokens_cut_off": result.tokens.truncated},
-        "verification": {**sum_errors, "logits": logits},
+        "verification": {**sum_errors, "logits": effects and values_of(effects, "error", "scale", "tolerance")},
         **target_entry(result.target),
         "layers": [
-            {name: getattr(layer, name) for name in of_layers} | layer_entry(layer.layer) for layer in result.layers
+            values_of(layer, "layer", "norm", "bias_norm", "bias_projection_share") | layer_entry(layer.layer)
+            for layer in result.layers
         ],
         "effects": effects and _effects_entry(effects),
         "end_effects": result.end_effects and _effects_entry(result.end_effects),
@@ -55,15 +52,12 @@ def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     }
 
 
+_WRITTEN = "position boundary difference linear deviation answer predicted foil actual classes".split()
+
+
 def _effects_entry(effects: DirectEffects) -> dict[str, Any]:
-    return {
-        **{name: getattr(effects, name) for name in ("position", "boundary", "difference", "linear", "deviation")},
-        **{name: asdict(getattr(effects, name)) for name in ("answer", "predicted")},
-        "foil": effects.foil and asdict(effects.foil),
-        "actual": effects.actual and asdict(effects.actual),
-        "classes": [asdict(choice) for choice in effects.classes],
-        "parts": [asdict(part) | layer_entry(part.layer) for part in effects.parts],
-    }
+    parts = [asdict(part) | layer_entry(part.layer) for part in effects.parts]
+    return {**values_of(effects, *_WRITTEN), "parts": parts}
 
 
 _FIELDS: tuple[Field[HeadContribution], ...] = (
@@ -83,45 +77,48 @@ _LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm valu
 def _table(result: HeadOutputs, choices: ViewOptions) -> NamedTable[HeadContribution]:
     effects, end = result.effects, result.end_effects
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
-
-    def promotion(head: HeadContribution) -> dict[str, Any] | None:
-        moved = None if effects is None else effects.promotions.get(head.id)
-        return None if moved is None else {name: list(tokens) for name, tokens in asdict(moved).items()}
-
+    of_heads, moved = ({}, {}) if effects is None else (effects.heads, effects.promotions)
     fields: list[Field[HeadContribution]] = [
         *HEAD,
         Field(value=lambda head: ranks[head.id], name="rank"),
         *_FIELDS,
-        Field(value=lambda head: effects and effects.heads.get(head.id), name="direct_effect"),
-        Field(value=promotion, name="promotion", csv={}),
+        Field(
+            "Adds" if end is None else "Start",
+            lambda head: of_heads.get(head.id),
+            unit="logits",
+            name="direct_effect",
+            write=signed,
+        ),
+        Field(value=lambda head: plain_value(moved.get(head.id)), name="promotion", csv={}),
     ]
     if end is not None:
-        fields.append(Field(value=lambda head: end.heads.get(head.id), name="direct_effect_on_end"))
+        at_end = end.heads
+        fields.append(Field("End", lambda head: at_end.get(head.id), "logits", "direct_effect_on_end", write=signed))
     return NamedTable("heads", fields, result.select(choices.select))
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableType]:
-    effects, worst = result.effects, max(layer.sum_error for layer in result.layers)
-    more = f", the sum of all heads and b_O by at most {error(worst)}"
-    verified = verification_line(result.attention.verification, result.checkpoint, more if choices.verbose else "")
-    if effects is not None and choices.verbose:
+    effects, end, verbose = result.effects, result.end_effects, choices.verbose
+    more = f", the sum of all heads and b_O by at most {error(max(layer.sum_error for layer in result.layers))}"
+    verified = verification_line(result.attention.verification, result.checkpoint, more if verbose else "")
+    if effects is not None and verbose:
         verified.append(
             f" All parts sum to the difference of the model's logits at #{effects.position} within "
             f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
         )
     yield verified
-    table, order = _table(result, choices), "the largest share of their layer’s output first"
-    few = choices.rows(10 if effects is None else 4)
-    columns = pick(table.fields, *(_LISTED if choices.verbose else _FIRST))
+    table, few = _table(result, choices), choices.rows(10 if effects is None else 4)
+    columns = pick(table.fields, *(_LISTED if verbose else _FIRST))
+    order = "the largest share of their layer’s output first"
     yield first_rows("Heads", columns, table.rows, few, _CSV, order=order)
     if effects is None:
         yield notes(result.no_effects)
     else:
-        yield _effects_table(effects, result.end_effects, table.rows, few, choices.verbose)
+        yield _effects_table(effects, end, table, few, verbose)
         yield _effects_text(result, effects)
-    if result.end_effects is not None:
-        yield _effects_text(result, result.end_effects)
-    if not choices.verbose:
+    if end is not None:
+        yield _effects_text(result, end)
+    if not verbose:
         return
     how = "" if effects is None else how_it_is_read(result, effects)
     if effects is not None and not effects.classes and not effects.boundary:
@@ -141,37 +138,32 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> Iterator[RenderableTyp
 
 
 def _effects_table(
-    effects: DirectEffects, end: DirectEffects | None, heads: Sequence[HeadContribution], top: int | None, whole: bool
-) -> RowTable[HeadId]:
+    effects: DirectEffects, end: DirectEffects | None, table: NamedTable[HeadContribution], top: int | None, whole: bool
+) -> RowTable[HeadContribution]:
     """Table of direct effects, the largest first, and of the tokens moved most, or of whom a head speaks for."""
-    known = [head.id for head in heads if head.id in effects.heads]
-    of_end = dict.fromkeys(known, 0.0) if end is None else end.heads
-    ranked = sorted(known, key=lambda head: (-abs(effects.heads[head] + of_end[head]), head))
+    sizes = {head: abs(value + (end.heads[head] if end else 0.0)) for head, value in effects.heads.items()}
+    rows = sorted((row for row in table.rows if row.id in sizes), key=lambda row: (-sizes[row.id], row.id))
+    moved, columns = effects.promotions, pick(table.fields, "id", "direct_effect")
 
-    def side(head: HeadId) -> str:
-        value = effects.heads[head]
+    def side(row: HeadContribution) -> str:
+        value = effects.heads[row.id]
         choice = effects.answer if value > 0 else effects.foil
         return "–" if choice is None or signed(value) == rounded(0.0) else quoted(choice.text)
 
-    columns: list[Field[HeadId]] = [
-        Field("Head", lambda head: head),
-        Field("Adds" if end is None else "Start", lambda head: signed(effects.heads[head]), "logits"),
-    ]
-    moved = effects.promotions
+    def tokens(named: Sequence[TokenLogit]) -> Text:
+        return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in named)
+
+    title = "Direct effects on answer minus foil"
     if end is not None:
-        columns.append(Field("End", lambda head: signed(end.heads[head]), "logits"))
-    elif moved:
-        columns.append(Field("Promotes (logits)", lambda head: _tokens(moved[head].promoted[:_PROMOTED])))
-        if whole:
-            columns.append(Field("Suppresses", lambda head: _tokens(moved[head].suppressed[:_SUPPRESSED]), detail=True))
-    else:
+        title = "Direct effects on start and end of the answer"
+        columns += pick(table.fields, "direct_effect_on_end")
+    elif not moved:
         columns.append(Field("Speaks for", side))
-    title = "Direct effects on answer minus foil" if end is None else "Direct effects on start and end of the answer"
-    return first_rows(title, columns, ranked, top, _CSV, order="the largest first")
-
-
-def _tokens(tokens: Sequence[TokenLogit]) -> Text:
-    return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens)
+    else:
+        columns.append(Field("Promotes (logits)", lambda row: tokens(moved[row.id].promoted[:_PROMOTED])))
+        if whole:
+            columns.append(Field("Suppresses", lambda row: tokens(moved[row.id].suppressed[:_SUPPRESSED]), detail=True))
+    return first_rows(title, columns, rows, top, _CSV, order="the largest first")
 
 
 def versus(effects: DirectEffects) -> str:
@@ -182,7 +174,8 @@ def versus(effects: DirectEffects) -> str:
 
 
 def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
-    predicted, token = effects.predicted, result.read.labels[effects.position]
+    predicted, answer = effects.predicted, effects.answer
+    where = f"#{effects.position} (‘{result.read.labels[effects.position]}’)"
     sums: dict[str, float] = {"heads": sum(effects.heads.values())}  # and the others, so that the reader can add up
     for part in effects.parts:
         name = _OF_LAYERS.get(part.name, part.name)
@@ -190,20 +183,19 @@ def _effects_text(result: HeadOutputs, effects: DirectEffects) -> Text:
             name = f"what is not linear in the {name.removesuffix(NOT_LINEAR)}"
         sums[name] = sums.get(name, 0.0) + part.direct_effect
     parts = ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
+    whole = f"{signed(effects.difference)}, of which {parts}."
     if effects.boundary:
         return Text(
-            f"The answer’s {effects.boundary} at #{effects.position} (‘{token}’) has probability "
-            f"{rounded(effects.answer.probability)}; the model’s first choice is #{predicted.id} (‘{predicted.text}’, "
-            f"{rounded(predicted.probability)}). Its logit: {signed(effects.difference)}, of which {parts}."
+            f"The answer’s {effects.boundary} at {where} has probability {rounded(answer.probability)}; the model’s "
+            f"first choice is #{predicted.id} (‘{predicted.text}’, {rounded(predicted.probability)}). "
+            f"Its logit: {whole}"
         )
-    follows = ""
-    if effects.actual is not None:
-        probability = rounded(effects.actual.probability)
-        follows = f"; next in the text: ‘{effects.actual.text}’ (probability {probability})"
+    follows, actual = "", effects.actual
+    if actual is not None:
+        follows = f"; next in the text: ‘{actual.text}’ (probability {rounded(actual.probability)})"
     return Text(
-        f"At #{effects.position} (‘{token}’) the model {'decides for' if effects.classes else 'predicts'} "
-        f"{quoted(predicted.text)} (probability {rounded(predicted.probability)}){follows}. The logit of "
-        f"{versus(effects)}: {signed(effects.difference)}, of which {parts}."
+        f"At {where} the model {'decides for' if effects.classes else 'predicts'} {quoted(predicted.text)} "
+        f"(probability {rounded(predicted.probability)}){follows}. The logit of {versus(effects)}: {whole}"
     )
 
 

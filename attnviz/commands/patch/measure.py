@@ -38,6 +38,7 @@ from attnviz.errors import UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import TextSamples, excludes_zero
 from attnviz.measures.paths import FROZEN, receiver_named
+from attnviz.measures.predictions import Scoring
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
@@ -144,6 +145,11 @@ class Patching(Result):
         return str(self.options["metric"])
 
     @property
+    def unit(self) -> str:
+        """Of the metric, after a space; '' of a function."""
+        return UNITS.get(self.metric, "")
+
+    @property
     def receiver(self) -> str | None:
         """Where the path of each head ends: ``L2H1.k``, ``logits``; None where heads are patched for all that read."""
         return self.options["receiver"]  # type: ignore[no-any-return]
@@ -192,7 +198,7 @@ def patch(
     by: str | None = None,
     at: str | int | Sequence[str | int] = (),
     spans: str | Sequence[str] = (),
-    metric: str | None = None,
+    metric: str | Scoring | None = None,
     select: str | HeadId | Sequence[str | HeadId] = (),
     receiver: str | None = None,
     sender: str | HeadId | Sequence[str | HeadId] = (),
@@ -213,9 +219,11 @@ def patch(
     :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the
     clean prompt as for :func:`attnviz.models.tokens.find_queries`; ``spans`` are stretches of both prompts,
     ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the
-    corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone) or ``kl``
-    (without). ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or ``.v``, or
-    ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called for the pairs done.
+    corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), ``kl``
+    (without), or a function of your own as for :func:`attnviz.ablate`, whose row has the clean prompt as ``text``,
+    ``corrupt``, ``answer`` and ``foil``. ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``,
+    ``.k`` or ``.v``, or ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called
+    for the pairs done.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
@@ -244,7 +252,8 @@ def patch(
     if label is not None and labels is not None:
         raise UsageError("expected label=... for all pairs or labels=[...], one for each, found both.")
     pairs, file = read_pairs(clean, corrupt, answer, foil, label if labels is None else labels, limit)
-    options["metric"] = metric_named(metric, pairs[0])
+    measured = metric_named(metric, pairs[0])
+    options["metric"] = measured.unit if callable(metric) else measured.name
     _check_together(options, file)
     checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
     path = None
@@ -255,7 +264,7 @@ def patch(
     else:
         parts = parts_of(checkpoint, site, options["select"])
     repairs = MeanRepairs(checkpoint, len(pairs)) if self_repair else None
-    inputs = paired_inputs(checkpoint, pairs, options["metric"], tokens, options["spans"], each=by is not None)
+    inputs = paired_inputs(checkpoint, pairs, measured.name, tokens, options["spans"], each=by is not None)
     places = _places(checkpoint, pairs, inputs) if by is not None else []
     if places:
         parts = [part._replace(place=place) for part in parts for place in range(len(places))]
@@ -263,7 +272,7 @@ def patch(
         passes = PatchedPasses(
             checkpoint=checkpoint,
             inputs=inputs,
-            metric=options["metric"],
+            metric=measured,
             denoises=direction == DENOISE,
             path=path,
             repairs=repairs,
@@ -276,12 +285,12 @@ def patch(
     least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
     if difference < least:
         name = options["metric"].replace("_", " ")
-        unit = UNITS[options["metric"]]
+        unit = UNITS.get(options["metric"], "")
         given = "--answer and --foil" if file is None else "columns answer and foil"
         other = f", or another metric: {given} measure a difference of logits"
         raise UsageError(
-            f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)} {unit} on the clean and "
-            f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)} {unit}, and "
+            f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)}{unit} on the clean and "
+            f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)}{unit}, and "
             f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
             f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
         )

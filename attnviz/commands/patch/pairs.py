@@ -10,7 +10,15 @@ from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
-from attnviz.measures.predictions import METRICS, STATES, answer_position, prediction_kind
+from attnviz.measures.predictions import (
+    METRICS,
+    STATES,
+    Metric,
+    Scoring,
+    answer_position,
+    metric_of,
+    prediction_kind,
+)
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.spans import named_span, spans_by_name
 from attnviz.models.tokens import find_queries, merge_subwords
@@ -23,7 +31,7 @@ from attnviz.texts.tables import TABLES, PromptPair, Rows, columns_of, is_table_
 from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
-UNITS = {name: METRICS[name].unit.partition("/")[0] for name in PATCH_METRICS}
+UNITS = {name: f" {METRICS[name].unit.partition('/')[0]}" for name in PATCH_METRICS}
 _SIDES = "clean", "corrupt"
 
 
@@ -92,19 +100,21 @@ def read_pairs(
     return list(islice(table.pairs(), limit)), PairFile(path, rows.sha256, tuple(unread_columns([table])))
 
 
-def metric_named(metric: str | None, pair: PromptPair) -> str:
+def metric_named(metric: str | Scoring | None, pair: PromptPair) -> Metric:
     """The metric to use for pairs like this one; UsageError where it needs an answer or a foil that is not given."""
     if pair.foil is not None and pair.answer is None:
         raise UsageError(
             "expected an answer beside the foil: --answer (answer=...), of classifiers --label; of a table a column."
         )
     if metric is None:
-        return KL if pair.answer is None else LOSS if pair.foil is None else DIFFERENCE
+        return METRICS[KL if pair.answer is None else LOSS if pair.foil is None else DIFFERENCE]
+    if not isinstance(metric, str):
+        return metric_of(metric)
     needed = {DIFFERENCE: ("answer", "foil"), LOSS: ("answer",), KL: ()}[metric]
     for name in needed:
         if getattr(pair, name) is None:
             raise UsageError(f"the metric {metric} needs --{name} ({name}=...), or a column {name} of the table.")
-    return metric
+    return METRICS[metric]
 
 
 def paired_inputs(
@@ -143,15 +153,16 @@ def paired_inputs(
             if not spans:
                 _check_aligned(checkpoint, pair, clean, corrupt)
             answer, foil = None, None
-            if metric != KL:
+            if metric in (DIFFERENCE, LOSS):
                 answer, foil = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
             places = [answer_position(checkpoint, item) for item in (clean, corrupt)]
             if not spans and places[0] != places[1]:
                 raise TextError(f"expected the mask at one position of both prompts, found {sorted(places)}.")
             labels = () if answer is None else (answer,)
             foils = () if foil is None else (foil,)
-            inputs.clean.append(ModelInput(clean, number, (places[0],), labels, foils))
-            inputs.corrupt.append(ModelInput(corrupt, number, (places[1],), labels, foils))
+            row = {"text": pair.clean, "corrupt": pair.corrupt, "answer": pair.answer, "foil": pair.foil}
+            inputs.clean.append(ModelInput(clean, number, (places[0],), labels, foils, row))
+            inputs.corrupt.append(ModelInput(corrupt, number, (places[1],), labels, foils, row))
             if spans:
                 inputs.positions.append(_spanned(checkpoint, pair, spans))
             if at:

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.commands.patch.pairs import DIFFERENCE, KL, PairedInputs, partners
+from attnviz.commands.patch.pairs import KL, LOSS, PairedInputs, partners
 from attnviz.commands.patch.repairs import MeanRepairs
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.paths import FROZEN, Receiver, along_paths
-from attnviz.measures.predictions import METRICS, BatchMetrics
+from attnviz.measures.predictions import BatchMetrics, Metric
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.run.edit import Edit, KeptPass, edited_passes, running
@@ -74,7 +74,7 @@ class PatchedPasses:
         self,
         checkpoint: Checkpoint,
         inputs: PairedInputs,
-        metric: str,
+        metric: Metric,
         denoises: bool,
         path: Receiver | None,
         repairs: MeanRepairs | None = None,
@@ -88,7 +88,7 @@ class PatchedPasses:
         self._partners = partners(self._from) if unrelated else list(range(len(self._from)))
         # whether a pair has an unrelated one, [n_pairs]
         self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
-        # the metric on clean prompts, [n_pairs]; a logit difference as the foil less the answer
+        # the metric on clean prompts, [n_pairs]; all as a loss, so that a difference is the foil less the answer
         self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
         self.corrupt_change = torch.zeros_like(self.clean)  # of the metric after corrupt prompts
         self._weights = [torch.ones(len(clean.item), 1, dtype=torch.float64) for clean in inputs.clean]
@@ -107,10 +107,10 @@ class PatchedPasses:
                 pairs = into.inputs.texts
                 source = self.unchanged.beside(into, [self._from[pair] for pair in pairs])
                 clean, corrupt = (source, into) if self._denoises else (into, source)
-                metric = [METRICS[self._metric]]
-                metrics = BatchMetrics(self._checkpoint, clean.inputs, clean.kept.final, self._weights, metric)
-                if self._metric != KL:
-                    self.clean[pairs] = -metrics.clean[self._metric]
+                final = clean.kept.final
+                metrics = BatchMetrics(self._checkpoint, clean.inputs, final, self._weights, [self._metric])
+                if self._metric.score is not None:
+                    self.clean[pairs] = -metrics.clean[self._metric.name]
                 self.corrupt_change[pairs] = metrics.changes(corrupt.kept.final, corrupt.inputs)[0, :, 0, 0]
                 donors = [source]
                 if self.has_partner[pairs].any():
@@ -171,8 +171,8 @@ class PatchedPasses:
 
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""
-        sign = -1 if self._metric == DIFFERENCE else 1  # what is computed is the foil less the answer
-        clean = 0.0 if self._metric == KL else float(self.clean.mean())
+        sign = 1 if self._metric.name in (LOSS, KL) else -1
+        clean = float(self.clean.mean())
         return sign * clean, sign * (clean + float(self.corrupt_change.mean()))
 
     def worse(self, samples: TextSamples) -> Interval | None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from attnviz.commands.patch.measure import PatchEffect, Patching
-from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS, UNITS
+from attnviz.commands.patch.pairs import DIFFERENCE, KL, LOSS
 from attnviz.commands.patch.patched import HEAD as HEAD_PART
 from attnviz.commands.patch.patched import KV_HEAD
 from attnviz.commands.patch.repairs import SelfRepair
@@ -145,9 +145,9 @@ def metric_text(result: Patching) -> str:
         DIFFERENCE: f"logit of {answer} less that of {foil}",
         LOSS: f"loss of {answer}",
         KL: "KL divergence from the clean prediction",
-    }[result.metric]
-    unit = UNITS[result.metric]
-    return f"{what}: {amount(result.clean)} {unit} after the clean, {amount(result.corrupt)} after the corrupt prompt"
+    }.get(result.metric, f"metric {result.metric}")
+    clean, corrupt = amount(result.clean), amount(result.corrupt)
+    return f"{what}: {clean}{result.unit} after the clean, {corrupt} after the corrupt prompt"
 
 
 def interval_text(result: Patching) -> str:
@@ -159,7 +159,7 @@ def interval_text(result: Patching) -> str:
     if result.worse[0] <= 0:
         return (
             f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
-            f"{_interval(result.worse)} {UNITS[result.metric]}), so nothing restores it."
+            f"{_interval(result.worse)}{result.unit}), so nothing restores it."
         )
     kind = result.kind
     if all(effect.interval is None and _three(effect.effect) == _three(0.0) for effect in result.effects):

@@ -1,15 +1,15 @@
 """Measure why one head's query attends to a key: its scores in parts, and the chain of heads behind them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, Unpack
 
 import torch
 
-from attnviz.commands.why.chain import ChainLink, follow
-from attnviz.commands.why.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.errors import UsageError
 from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
+from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
@@ -19,11 +19,26 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
 from attnviz.run.record import AttentionCall, block_memory
-from attnviz.run.stream import recording_parts, why_no_effects
+from attnviz.run.stream import SIDES, Source, recording_parts, why_no_effects
 from attnviz.run.verify import VerifiedAttention, verify_attention
 from attnviz.wording import rounded, shortened_token
 
 _KEYS = 3  # keys that are explained where none is named
+_SHOWN = 3  # sources of a score that are nodes of their own in a chain; all others are one
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """The score of one head and key, and where most of it came from; shares are None where parts cancel."""
+
+    scores: QueryScores  # of the one key that the chain is at
+    side: str  # on which the followed head stands, or the one with the largest source: query or key
+    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
+    branches: tuple[tuple[Source, float | None], ...]  # the largest sources of that side, the followed head first
+    rest: float | None  # share of all that is left out
+    position: int  # where that head wrote; that of the query or of the key
+    key: int | None = None  # from which it took most of its part
+    key_share: float | None = None  # what came from there, as a share of that part
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -107,28 +122,27 @@ def why(
     last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
     at_query = last if query is None else find_positions(units, query)[-1]
     at_key = None if key is None else find_positions(units, key)[-1]
-    calls: dict[int, AttentionCall] = {}
-
-    def keep_call(call: AttentionCall) -> None:
-        if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
-            calls[call.layer] = replace(call, value=torch.empty(0))
-
-    no_effects, classifier = why_no_effects(checkpoint), checkpoint.classifier
+    no_effects = why_no_effects(checkpoint)
+    read = at_query if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
     if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
         no_effects = "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
-    elif classifier is not None and not no_effects and classifier.position(tokens.ids) != at_query:
-        read = classifier.position(tokens.ids)
+    elif not no_effects and read != at_query:
         no_effects = f"Direct effects are not given: the classifier reads #{read}; add --query '#{read}'."
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
+
+        def keep_call(call: AttentionCall) -> None:
+            if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
+                written.calls[call.layer] = replace(call, value=torch.empty(0))
+
         verified = verify_attention(
             checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False, on_attention_call=keep_call
         )
 
     @cache
     def scores_of(head: HeadId) -> ScoreDecomposer:
-        return ScoreDecomposer(verified, written, calls[head.layer], head)
+        return ScoreDecomposer(verified, written, head)
 
     scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
     return Account(
@@ -144,3 +158,34 @@ def why(
         effects=None if no_effects else direct_effects(verified, written, at_query, *ids, by_key=chosen),
         no_effects=no_effects,
     )
+
+
+def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
+    """Follow the first key's score into the head that most of it came from, and so on, ``depth`` heads at most.
+
+    It ends where no earlier head raises the score, or one has a single key.
+    """
+    links: list[ChainLink] = []
+    while True:
+        key = scores.keys[0]
+        sides = {side: scores.totals(side, key) for side in SIDES}
+        ranked = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
+        value, side, source = max(ranked, key=lambda part: part[0], default=(0.0, "key", None))
+        source = source if value > 0 and key.difference > 0 else None
+        largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
+        link = ChainLink(
+            scores=scores,
+            side=side,
+            source=source,
+            branches=tuple((name, key.share(part)) for name, part in largest),
+            rest=key.share(key.difference - sum(part for _, part in largest)),
+            position=scores.query if side == "query" else key.key,
+        )
+        if source is None:
+            return (*links, link)
+        taken = heads(scores.head).attribute_to_source(scores, side, source)
+        most = int(taken.argmax())
+        links.append(replace(link, key=most, key_share=float(taken[most] / taken.sum())))
+        if len(links) == depth or len(heads(source).allowed(link.position)) == 1:
+            return tuple(links)
+        scores = heads(source).decompose(link.position, most, 1)

@@ -1,7 +1,7 @@
 """JSON, CSV, tables and tree of an account of scores."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, product
 from operator import itemgetter
 from typing import Any
@@ -10,15 +10,14 @@ from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from attnviz.commands.why.chain import ChainLink
-from attnviz.commands.why.measure import Account
-from attnviz.commands.why.scores import SIDES, KeyScore
+from attnviz.commands.why.measure import Account, ChainLink
+from attnviz.measures.scores import KeyScore
 from attnviz.present.documents import text_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, entry
+from attnviz.present.fields import Field, NamedTable, entry, values_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, cell, first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.run.stream import source_name
+from attnviz.run.stream import SIDES, source_name
 from attnviz.wording import counted, error, percent, quoted, rounded, signed
 
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row
@@ -64,33 +63,32 @@ _TOTAL_FIELDS: tuple[Field[dict[str, Any]], ...] = (
 def parts_of(result: Account, key: KeyScore, most: int | None) -> tuple[list[ScorePart], list[ScorePart]]:
     """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
 
-    def part(query_source: str, key_source: str, difference: float, score: float) -> ScorePart:
-        return ScorePart(key.key, query_source, key_source, difference, key.share(difference), score)
+    def part(names: tuple[str, str], difference: float, score: float) -> ScorePart:
+        return ScorePart(key.key, *names, difference, key.share(difference), score)
 
-    names = product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources))
-    values = zip(names, key.differences.flatten().tolist(), key.pairs.flatten().tolist(), strict=True)
-    pairs = (part(*both, difference, score) for both, difference, score in values)
-    ranked = sorted(pairs, key=lambda pair: -abs(pair.difference))
-    shown = ranked[:most]
+    names = list(product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources)))
+    differences, scores = key.differences.flatten(), key.pairs.flatten()
+    ranked = differences.abs().argsort(descending=True, stable=True)
+    shown = [part(names[at], float(differences[at]), float(scores[at])) for at in ranked[:most].tolist()]
+    below = [part((name, "–"), difference, score) for name, (score, difference) in key.extras.items()]
     left = ranked[len(shown) :]
-    below = [part(name, "–", difference, score) for name, (score, difference) in key.extras.items()]
-    if left:
-        difference, score = sum(other.difference for other in left), sum(other.score for other in left)
-        below.append(part(REST, counted(len(left), "pair"), difference, score))
+    if len(left):
+        difference, score = (float(parts[left].double().sum()) for parts in (differences, scores))
+        below.append(part((REST, counted(len(left), "pair")), difference, score))
     return shown, below
 
 
 def totals_of(result: Account, key: KeyScore) -> list[dict[str, Any]]:
     """Entries of every source with its total on each side, the furthest from 0 first; None where it has no part."""
     sides = {side: dict(result.scores.totals(side, key)) for side in SIDES}
-    sources = dict.fromkeys(source for totals in sides.values() for source in totals)
-    ranked = sorted(sources, key=lambda source: -max(abs(totals.get(source, 0.0)) for totals in sides.values()))
-    entries: list[dict[str, Any]] = [{"source": source_name(source)} for source in ranked]
-    for side, totals in sides.items():
-        for of_source, source in zip(entries, ranked, strict=True):
+    entries = []
+    for source in dict.fromkeys(source for totals in sides.values() for source in totals):
+        of_source: dict[str, Any] = {"source": source_name(source)}
+        for side, totals in sides.items():
             value = totals.get(source)
             of_source |= {f"{side}_difference": value, f"{side}_share": key.share(value)}
-    return entries
+        entries.append(of_source)
+    return sorted(entries, key=lambda entry: -max(abs(entry[f"{side}_difference"] or 0.0) for side in SIDES))
 
 
 def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
@@ -109,9 +107,7 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
         {
             "head": str(link.scores.head),
             "query": link.scores.query,
-            "key": link.scores.keys[0].key,
-            "score": link.scores.keys[0].score,
-            "difference": link.scores.keys[0].difference,
+            **values_of(link.scores.keys[0], "key", "score", "difference"),
             "error": link.scores.error,
             "side": link.side,
             "sources": [{"source": source_name(source), "share": share} for source, share in link.branches],
@@ -141,8 +137,7 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
         "chain": links,
         "effects": effects
         and {
-            **{name: asdict(getattr(effects, name)) for name in ("answer", "foil", "predicted")},
-            **{name: getattr(effects, name) for name in ("difference", "linear", "error", "scale", "tolerance")},
+            **values_of(effects, "answer", "foil", "predicted", "difference", "linear", "error", "scale", "tolerance"),
             "direct_effect": effects.heads[result.head],
             "direct_effect_by_key": list(effects.keys),
         },

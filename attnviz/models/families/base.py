@@ -531,8 +531,9 @@ class Architecture:
 
     def scoring(self, base_model: Any, layer: int, d_head: int) -> Scoring:
         """How the layer makes a pattern of queries and keys."""
-        config = base_model.config
-        attention = self.modules_of(base_model, layer).attention
+        config, sinks = base_model.config, None
+        if self.learned_sinks:
+            sinks = parameter_of(self.modules_of(base_model, layer).attention, "sinks")
         return Scoring(
             scale=1.0 if self.scales_queries else self.scale(config, layer, d_head),
             causal=self.causal,
@@ -542,7 +543,7 @@ class Architecture:
             window=self.window(config, layer),
             cap=getattr(config, self.cap_setting) if self.cap_setting else None,
             position_bias=self.position_bias(base_model, layer),
-            sinks=parameter_of(attention, "sinks") if self.learned_sinks else None,
+            sinks=sinks,
         )
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from attnviz.commands.check.claims import CheckedClaim
 from attnviz.commands.check.papers.table import PaperRun, paper_table
-from attnviz.commands.circuits.measure import successors
-from attnviz.commands.circuits.successors import MAJORITY, SHUFFLES
 from attnviz.errors import UsageError
+from attnviz.measures.composition import successors
+from attnviz.measures.successors import MAJORITY, SHUFFLES
 
 
 def _measure(run: PaperRun) -> Iterator[CheckedClaim]:

@@ -15,6 +15,7 @@ from attnviz.errors import CheckpointError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.intervals import Simultaneous, of_proportion
 from attnviz.measures.paths import RUN, Receiver, why_no_paths
+from attnviz.measures.predictions import METRICS
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.profiles.published import heads_of_paper
@@ -97,7 +98,7 @@ class IndirectObjects:
         senders = receiver.senders(self._checkpoint)
         batch_size = self._options["batch_size"]
         passes = PatchedPasses(
-            self._checkpoint, self._inputs, DIFFERENCE, False, receiver, unrelated=False, networks=RUN
+            self._checkpoint, self._inputs, METRICS[DIFFERENCE], False, receiver, unrelated=False, networks=RUN
         )
         passes.run(
             [Part(*head) for head in senders], batch_size, partial(tell, self._options["progress"], str(receiver))

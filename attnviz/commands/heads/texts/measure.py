@@ -18,6 +18,7 @@ from attnviz.errors import UsageError
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
+from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
@@ -101,6 +102,7 @@ class OneText:
     output_error: float
     heads: tuple[HeadOnText, ...]  # in the model's order
     spans: SpanShares | None  # of a chat, attention between its messages; None without spans
+    decision: Decision | None  # of a classifier
 
     @property
     def n_tokens(self) -> int:
@@ -294,6 +296,7 @@ def analyze_each(
             output_error=verification.output_error,
             heads=tuple(HeadOnText.of(head, analysis, aligned) for head in analysis.heads),
             spans=analysis.spans,
+            decision=analysis.decision,
         )
         done.append(one)
         n_unknown += tokens.n_unknown

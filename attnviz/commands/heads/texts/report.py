@@ -79,7 +79,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     if whole:
         columns = [
             field
-            for field in pick(LINES, *NAMED, "tokens")
+            for field in pick(LINES, *NAMED, "decision", "tokens")
             if any(field.value_for(text) is not None for text in result.texts)
         ]
         yield first_rows("Texts", columns, result.texts, rows, "heads-texts.json", noun="text")
@@ -110,7 +110,7 @@ def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[st
         of_text = [head for head in text.heads if head.id in chosen]
         lookback = lookback_fields(text.spans)
         yield {
-            **entry(pick(LINES, *NAMED), text),
+            **entry(pick(LINES, *NAMED, "decision"), text),
             "tokens": list(text.tokens),
             "tokens_cut_off": text.cut,
             **spans_entry(text.spans, [head.id for head in of_text], lambda span: span.tokens),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
+from attnviz.measures.decisions import Decision
 from attnviz.present.fields import ID, Field, plain
 from attnviz.present.statistics import statistic_field
 from attnviz.wording import counted, quoted, rounded, span, visible
@@ -18,6 +19,13 @@ LINES: tuple[Field[OneText], ...] = (
     Field("Class", name="label", if_known=True),
     Field("Text", name="text", write=quoted),
     Field("Pair", name="pair", if_known=True, write=lambda pair: pair and quoted(pair)),
+    Field(
+        "Decision",
+        lambda text: text.decision and text.decision.entry,
+        name="decision",
+        if_known=True,
+        write=lambda decided: decided and Decision(**decided).in_words,
+    ),
     Field("Tokens", lambda text: text.n_tokens, name="tokens"),
     Field(value=lambda text: text.cut, name="tokens_cut_off"),
     *plain("folder", "pattern_error", "output_error"),

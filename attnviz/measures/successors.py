@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnviz.measures.bootstrap import named_generator
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.reference.attention import upcast
+from attnviz.run.stream import first_network
 from attnviz.wording import counted
 
 _NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
@@ -88,37 +88,6 @@ def ordinal_sequences(tokenizer: Any) -> list[OrdinalSequence]:
     return sequences
 
 
-def effective_embeddings(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
-    """What the first layer's network makes of the embeddings of tokens, [n, d_model], in float32 at least."""
-    from transformers.activations import ACT2FN
-
-    architecture = checkpoint.architecture
-    tables = architecture.embeddings(checkpoint.model)
-    modules = checkpoint.modules[checkpoint.every_layer[0]]
-    rows = tables.of_words(ids.to(tables.words.device))
-    for module in (tables.norm, tables.project, modules.after_attention(architecture.pre_norm)):
-        rows = rows if module is None else module(rows)
-    if modules.routed is not None:
-        output = modules.routed(rows[None])
-        rows = (output[0] if isinstance(output, tuple) else output)[0]
-    elif modules.up_proj is not None and modules.down_proj is not None:
-        activation: Any = modules.activation
-        if activation is None:
-            name = architecture.activation(checkpoint.config)
-            activation = ACT2FN[name] if isinstance(name, str) else name
-        expanded = modules.up_proj(rows)
-        if modules.gate is None:
-            expanded = activation(expanded)
-        elif modules.gate is modules.up_proj:
-            gate, expanded = expanded.chunk(2, -1)
-            expanded = activation(gate) * expanded
-        else:
-            expanded = activation(modules.gate(rows)) * expanded
-        rows = modules.down_proj(expanded)
-    after = modules.feed_forward_output_norm
-    return upcast(rows if after is None else after(rows))
-
-
 def succession(checkpoint: Checkpoint, logits_of: Callable[[Tensor, Tensor], Tensor]) -> Succession:
     """Scores of all heads.
 
@@ -128,13 +97,12 @@ def succession(checkpoint: Checkpoint, logits_of: Callable[[Tensor, Tensor], Ten
     sequences = ordinal_sequences(checkpoint.tokenizer)
     n_pairs = sum(len(sequence.pairs) for sequence in sequences)
     if n_pairs < FEWEST:
-        return Succession(
-            {}, torch.empty(0), f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least"
-        )
+        why_none = f"the tokenizer has {counted(n_pairs, 'token')} with a successor, of {FEWEST} at least"
+        return Succession({}, torch.empty(0), why_none)
     right, shuffled = dict[str, tuple[Tensor, int]](), list[Tensor]()
     draw = named_generator("successors")
     for sequence in sequences:
-        logits = logits_of(effective_embeddings(checkpoint, sequence.ids), sequence.ids)
+        logits = logits_of(first_network(checkpoint, sequence.ids), sequence.ids)
         first, second = sequence.pairs.T
         chosen = logits.argmax(-1).cpu()[..., first]
         right[sequence.name] = (chosen == second).sum(-1), len(first)

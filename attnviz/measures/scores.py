@@ -1,0 +1,236 @@
+r"""A head's scores of one query as sums over what query and key are made of.
+
+With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.run.stream`; then through
+W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)::
+
+    score(q, k)      = scale × sum over a and b of q_a · k_b  + what is added by position + what a soft cap changes
+    difference(q, k) = score(q, k) - mean over the keys that q may attend to of score(q, k')
+
+The softmax ignores what all keys of a query have in common, so the difference is what makes a query choose one key
+rather than the others; it is linear in the key, so it is the same sum with k_b less its mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import UsageError
+from attnviz.models.head_ids import HeadId
+from attnviz.reference import attention
+from attnviz.reference.attention import HeadParameters, normed_heads, softcap, upcast
+from attnviz.reference.positions import apply_rotary
+from attnviz.run.contributions import check_total, pattern_row, without_gradients
+from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, parts_at
+from attnviz.run.verify import VerifiedAttention
+
+_KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
+
+LEAST_OF_PARTS = 0.1  # a difference below this share of its largest part is not divided by (our own choice)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyScore:
+    """The score of one key, of a query and a head."""
+
+    key: int  # position, counted from 0
+    weight: float  # attention to it, 0-1
+    score: float  # the model's own, after position bias and cap
+    mean: float  # the model's own mean over the keys that the query may attend to
+    pairs: Tensor  # [query sources, key sources], parts of the score
+    differences: Tensor  # the same of the score less the mean
+    extras: dict[str, tuple[float, float]]  # no products, such as position bias: part of score and of difference
+    against: Tensor  # [d_head], the key less the mean key
+
+    @property
+    def difference(self) -> float:
+        return self.score - self.mean
+
+    def share(self, value: float | None) -> float | None:
+        """A part of the difference as a share of it; None where parts cancel (:data:`LEAST_OF_PARTS`)."""
+        return value / self.difference if value is not None and self._divides else None
+
+    @cached_property
+    def _divides(self) -> bool:
+        """Whether the difference is not small beside its parts, which would be thousands of per cent of it."""
+        largest = max(float(self.differences.sum(axis).abs().max()) for axis in (0, 1))
+        return abs(self.difference) > LEAST_OF_PARTS * largest
+
+
+@dataclass(frozen=True, eq=False)
+class QueryScores:
+    """The strongest keys of a query in a head, or one key that was asked for."""
+
+    head: HeadId
+    query: int
+    n_keys: int  # that the query may attend to
+    query_sources: tuple[Source, ...]
+    key_sources: tuple[Source, ...]
+    keys: tuple[KeyScore, ...]  # by attention, the strongest first
+    error: float  # largest difference of the sums from the model's own scores of all its keys, as a share of the scale
+    scale: float  # the largest absolute score of the query
+    tolerance: float  # of the error
+    vector: Tensor  # [d_head], the query
+
+    def totals(self, side: str, key: KeyScore) -> list[tuple[Source, float]]:
+        """Parts of the difference by source of one side, the furthest from 0 first."""
+        sources, axis = (self.query_sources, 1) if side == "query" else (self.key_sources, 0)
+        values = zip(sources, key.differences.sum(axis).tolist(), strict=True)
+        return sorted(values, key=lambda part: -abs(part[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreDecomposer:
+    """Takes the scores of one head apart; of a pass whose attention was verified."""
+
+    verified: VerifiedAttention
+    written: WrittenParts
+    head: HeadId
+
+    @cached_property
+    def parameters(self) -> HeadParameters:
+        checkpoint = self.verified.checkpoint
+        return checkpoint.architecture.parameters(checkpoint.model, self.head.layer)
+
+    def allowed(self, query: int) -> Tensor:
+        """Positions of the keys that a query may attend to."""
+        scoring, call = self.parameters, self.written.calls[self.head.layer]
+        every = torch.ones(1, call.n_queries, device=call.key.device)
+        mask = attention.allowed_positions(every, scoring.causal, scoring.window, query, 1)
+        return mask[0, 0, 0].nonzero()[:, 0]
+
+    @cached_property
+    def terms(self) -> dict[str, list[Term]]:
+        return {side: list(head_terms(self.verified, self.written, self.head, side)) for side in SIDES}
+
+    def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
+        """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""
+        sources, parts = parts_at(self.terms[side], positions)
+        return sources, self._compared(side, parts, positions)
+
+    def _compared(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
+        """Parts [.., n_positions, d_head] as they are compared: rotated, queries times temperature and scale."""
+        heads = self.parameters
+        if heads.rotary is not None:
+            parts = apply_rotary(parts, heads.rotary, positions, len(self.verified.tokens))
+        if heads.rotated_first:
+            parts = normed_heads(parts, getattr(heads, f"{side}_norm"), linearly=True)
+        if side == "key":
+            return parts
+        if heads.temperature is not None:
+            parts = parts * heads.temperature.of(positions)[:, None]
+        return parts * (heads.scale * heads.query_scale)
+
+    def decompose(self, query: int, key: int | None, most: int) -> QueryScores:
+        """The scores of a query: of one key, or of the ``most`` strongest.
+
+        Raises UsageError where the query may attend to itself alone, or not to this key; VerificationError where the
+        parts do not sum to the model's own scores of all its keys.
+        """
+        allowed = self.allowed(query)
+        self._refuse_key(query, key, allowed.tolist())
+        row = pattern_row(self.verified, self.head, query)
+        ranked = allowed[row[allowed].argsort(descending=True, stable=True)]  # their weights may round to 0, too
+        chosen = ranked[:most] if key is None else allowed.new_tensor([key])
+        places = torch.searchsorted(allowed, chosen)
+        with without_gradients(row.device):
+            query_sources, of_query = self.parts("query", allowed.new_tensor([query]))
+            of_query = of_query[:, 0]
+            vector, products, mean = of_query.sum(0), list[Tensor](), torch.zeros(())
+            for chunk in torch.split(allowed, _KEYS):
+                key_sources, parts = self.parts("key", chunk)
+                products.append(parts.sum(0) @ vector)
+                mean = mean.to(parts) + parts.sum(1) / len(allowed)
+            (scores, extra), cap = self._of_model(query, allowed), self.parameters.cap
+            total = torch.cat(products) + sum(extra.values())
+            if cap is not None:
+                extra["soft cap"] = softcap(total, cap) - total
+                total = total + extra["soft cap"]
+            of_keys = self.parts("key", chosen)[1].transpose(0, 1)  # [n_chosen, n_sources, d_head]
+            against = of_keys - mean
+            pairs, differences = (of_query @ keys.mT for keys in (of_keys, against))
+            extras = {name: torch.stack([part, part - part.mean()], 1)[places] for name, part in extra.items()}
+            sums = torch.stack([pairs.sum((1, 2)), differences.sum((1, 2))], 1) + sum(extras.values())
+        labels, positions = self.verified.tokens.labels, [*allowed.tolist(), *chosen.tolist(), *chosen.tolist()]
+        error, scale = check_total(
+            self.verified.checkpoint,
+            torch.cat([total, sums.T.flatten()]),
+            torch.cat([scores, scores[places], scores[places] - scores.mean()]),
+            f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query} "
+            f"({labels[query]!r})",
+            lambda worst: f"at key #{positions[worst]} ({labels[positions[worst]]!r})",
+        )
+        keys = [
+            KeyScore(
+                key=key,
+                weight=float(row[key]),
+                score=float(scores[place]),
+                mean=float(scores.mean()),
+                pairs=pairs[number].cpu(),
+                differences=differences[number].cpu(),
+                extras={name: tuple(part[number].tolist()) for name, part in extras.items()},
+                against=against[number].sum(0),
+            )
+            for number, (key, place) in enumerate(zip(chosen.tolist(), places.tolist(), strict=True))
+        ]
+        return QueryScores(
+            head=self.head,
+            query=query,
+            n_keys=len(allowed),
+            query_sources=tuple(query_sources),
+            key_sources=tuple(key_sources),
+            keys=tuple(keys),
+            error=error,
+            scale=scale,
+            tolerance=self.verified.checkpoint.tolerance.output,
+            vector=vector,
+        )
+
+    def attribute_to_source(self, scores: QueryScores, side: str, source: HeadId) -> Tensor:
+        """What an earlier head's part of the first key's difference took from each of that head's keys, [n_keys].
+
+        It is A (v W_O read by this head, on the key side less its mean over the keys divided by the sum of A, which is
+        1 without learned sinks); the sum is the head's part.
+        """
+        key = scores.keys[0]
+        position = scores.query if side == "query" else key.key
+        (term,) = [term for term in self.terms[side] if source in term.sources]
+        row = pattern_row(self.verified, source, position)
+        with without_gradients(row.device):
+            by_key = term.by_key(self.verified, source, position)
+            rotated = self._compared(side, by_key, torch.full((len(by_key),), position, device=row.device))
+            if side == "query":
+                return rotated @ key.against
+            mean = float((key.pairs - key.differences)[:, scores.key_sources.index(source)].sum())
+            return rotated @ scores.vector - row * mean / row.sum()
+
+    def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:
+        labels = self.verified.tokens.labels
+        first, last = allowed[0], allowed[-1]
+        named = f"#{query} ({labels[query]!r})"
+        if len(allowed) == 1:
+            raise UsageError(
+                f"{named} may attend to #{first} alone in {self.head}, whatever the score; expected a query with more "
+                "keys: name another token, or give a longer text."
+            )
+        if key is not None and key not in allowed:
+            window = "" if self.parameters.window is None else f", its window of {self.parameters.window}"
+            raise UsageError(
+                f"{named} does not see the key #{key} ({labels[key]!r}) in {self.head}: expected one of #{first} to "
+                f"#{last}{window}."
+            )
+
+    def _of_model(self, query: int, allowed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The model's own scores of the allowed keys, from the queries and keys that it handed to its attention.
+
+        Also what they have by position, as the verified pattern has it.
+        """
+        call, head = self.written.calls[self.head.layer], self.head.head
+        queries = upcast(call.query[0, :, query : query + 1])
+        keys = attention.repeat_kv(upcast(call.key[0]), self.parameters.n_heads)
+        by_position = attention.added_by_position(queries, keys, self.parameters, query)
+        added = {name.replace("_", " "): upcast(part[head, 0, allowed]) for name, part in by_position.items()}
+        scores = (keys[head, allowed] @ queries[head, 0]) * call.scale + sum(added.values())
+        return (scores if call.cap is None else softcap(scores, call.cap)), added
