@@ -49,10 +49,16 @@ def as_found(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def values_of(given: Any) -> Any:
+    """The values of an array or column of NumPy, torch, pandas, polars or pyarrow as Python has them, else as given."""
+    convert = (getattr(given, name, None) for name in ("tolist", "to_list", "to_pylist"))
+    return next((function() for function in convert if function is not None), given)
+
+
 def as_list(given: object, what: str = "a list of texts, or the path of a file of texts") -> list[Any]:
-    """A list, from a list, or an array or column of NumPy, pandas, datasets; UsageError unless it has entries."""
+    """A list, from a list, or an array or column of a library; UsageError unless it has entries."""
     try:
-        items = given.tolist() if hasattr(given, "tolist") else given
+        items = values_of(given)
     except RuntimeError:  # of torch: a tensor that is sparse, or on the device meta
         items = None
     if isinstance(items, str | bytes) or not isinstance(items, Sequence) or not items:

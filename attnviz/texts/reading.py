@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
 
-from attnviz.arguments import as_found, as_list, is_there, is_whole
+from attnviz.arguments import as_found, as_list, is_there, is_whole, values_of
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
@@ -209,10 +209,10 @@ def sources_of(given: Any) -> Iterator[Rows]:
         given = [given]
     elif isinstance(given, list | tuple) and not given:
         return
-    items = [_plain(item) for item in as_list(given)]
+    items = [values_of(item) for item in as_list(given)]
     if is_chat(items) or all(map(is_whole, items)):  # a single one
         items = [items]
-    of_column = hasattr(given, "tolist")  # whose texts are no names of files
+    of_column = values_of(given) is not given  # whose texts are no names of files
     for is_file, group in groupby(items, key=lambda item: not of_column and _is_file(item)):
         some = tuple(group)
         yield from map(Rows, map(Path, some)) if is_file else [Rows(IN_MEMORY, some)]
@@ -243,11 +243,7 @@ def source_kind(item: str | Path) -> str:
 
 def in_memory(given: Any) -> Corpus:
     """The corpus of a list of texts, chats or token ids, none of which is the name of a file."""
-    return _in_memory(Rows(IN_MEMORY, tuple(_plain(item) for item in as_list(given))), Columns(), ())
-
-
-def _plain(item: Any) -> Any:
-    return item.tolist() if hasattr(item, "tolist") else item
+    return _in_memory(Rows(IN_MEMORY, tuple(values_of(item) for item in as_list(given))), Columns(), ())
 
 
 def _in_memory(rows: Rows, columns: Columns, refused: Sequence[str]) -> Corpus:

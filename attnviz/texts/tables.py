@@ -13,7 +13,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.arguments import as_found, did_you_mean, is_whole
+from attnviz.arguments import as_found, did_you_mean, is_whole, values_of
 from attnviz.errors import CorpusError, UsageError
 from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
@@ -104,17 +104,12 @@ def columns_of(given: Any) -> Rows | None:
         return None
     if "input_ids" in names:
         raise UsageError("expected texts, found what a tokenizer returned; give its input_ids, lists without padding.")
-    columns = {str(name): _values(given[name]) for name in names}
+    columns = {str(name): list(values_of(given[name])) for name in names}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{length} in {name!r}" for name, length in lengths.items())
         raise UsageError(f"expected columns of one length, found {found}; give as many of each.")
     return Rows(IN_MEMORY, tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)))
-
-
-def _values(column: Any) -> list[Any]:
-    converted = [getattr(column, name) for name in ("tolist", "to_list", "to_pylist") if hasattr(column, name)]
-    return list(converted[0]() if converted else column)
 
 
 @dataclass(frozen=True)

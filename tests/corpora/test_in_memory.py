@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 import transformers
@@ -63,6 +64,8 @@ def csv(tmp_path: Path) -> Path:
         (Frame(text=TEXTS, label=LABELS), {}),
         (Frame(year=[1, 2, 3], said=TEXTS, of=LABELS), {"columns": Columns(text="said", label="of")}),
         ({"text": TEXTS, "label": LABELS}, {}),
+        (pyarrow.table({"text": TEXTS, "label": LABELS}), {}),
+        (pyarrow.array(TEXTS), {"labels": pyarrow.array(LABELS)}),
         ([{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)], {}),
     ],
 )

@@ -6,7 +6,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.arguments import as_list, is_whole
+from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
@@ -83,10 +83,10 @@ def read_pairs(
         if answer is not None and label is not None:
             raise UsageError("--answer and --label (answer=..., label=...) were given; expected one of them.")
         for name, prompt in (("clean", clean), ("corrupt", corrupt)):
-            if not str(prompt).strip():
-                raise TextError(f"the {name} prompt is empty or blank; expected a text.")
+            if not isinstance(prompt, str) or not prompt.strip():
+                raise TextError(f"expected the {name} prompt as a text, found {as_found(prompt)}; give one.")
         wanted = label if answer is None else answer
-        return [PromptPair(str(clean), corrupt, wanted, foil, label is not None)], None
+        return [PromptPair(clean, corrupt, wanted, foil, label is not None)], None
     rows = rows or Rows(Path(clean))
     path = rows.path
     if any(value is not None for value in (corrupt, answer, foil, label)):
