@@ -338,7 +338,8 @@ class Reader:
             attention = verify_attention(
                 checkpoint, tokens, on_rows, progress, decoded, self.memory, queries, keep_outputs=False
             )
-        if (found := sinks.tokens()) != tokens:  # fewer tokens count as content
+        found = sinks.tokens()
+        if found.sink != tokens.sink:  # fewer tokens count as content
             tokens, attention, tallied = found, replace(attention, tokens=found), tallies(found)
             for layer in checkpoint.layers:
                 for rows in attention.rows(layer):
