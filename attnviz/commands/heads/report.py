@@ -245,8 +245,10 @@ def _safetensors(analysis: Analysis) -> bytes:
 
 def _npz(analysis: Analysis) -> bytes:
     tensors, metadata = _tensors(analysis)
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    arrays |= {name: np.array(json.loads(text) if "labels" in name else text) for name, text in metadata.items()}
     content = BytesIO()
-    np.savez(content, **{name: tensor.numpy() for name, tensor in tensors.items()} | metadata)  # type: ignore[arg-type]
+    np.savez(content, **arrays)  # type: ignore[arg-type]
     return content.getvalue()
 
 
