@@ -181,8 +181,7 @@ class Prediction:
     @property
     def difference(self) -> Tensor:
         """Logit of the labels less that of the foils."""
-        logits = self.logits
-        return _at(logits, self.labels) - _at(logits, self.foils)
+        return self.fit - _at(self.log_probabilities, self.foils)
 
     @property
     def margin(self) -> Tensor:

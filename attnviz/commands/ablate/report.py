@@ -167,15 +167,16 @@ def _set_entry(effect: SetEffect) -> dict[str, Any]:
     return layer_entry(effect.layer) | names | {name: _effect_entry(effect, name) for name in effect.damage}
 
 
-def _curve_entry(curve: Curve) -> dict[str, Any]:
-    def of_point(point: CurvePoint, name: str) -> dict[str, Any]:
-        return _effect_entry(point.least, name, "least_important") | {"random_order": point.random.damage[name]}
+def _point_entry(point: CurvePoint, name: str) -> dict[str, Any]:
+    return _effect_entry(point.least, name, "least_important") | {"random_order": point.random.damage[name]}
 
+
+def _curve_entry(curve: Curve) -> dict[str, Any]:
     return {
         "order": [str(head) for head in curve.order],
         "random_order": [str(head) for head in curve.random_order],
         "points": [
-            {"removed": point.removed} | {name: of_point(point, name) for name in point.least.damage}
+            {"removed": point.removed, **{name: _point_entry(point, name) for name in point.least.damage}}
             for point in curve.points
         ],
     }
@@ -247,7 +248,7 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
             *_amounts(result, "Random order", lambda point: point.random.damage, interval=False),
         ]
         yield RowTable(f"More and more heads removed ({_of_first(result)})", of_points, result.curve.points)
-    yield notes(*_remarks(result), conclusion(result), *(_notes(result) if whole else ()))
+    yield notes(*_notes(result, whole))
 
 
 def _amounts(
@@ -286,7 +287,7 @@ def _role_table(result: Ablation, top: int | None) -> RowTable[Any]:
     return first_rows(title, columns, rows, top, "ablate.json", noun="row", order=order)
 
 
-def _remarks(result: Ablation) -> Iterator[str]:
+def _notes(result: Ablation, whole: bool) -> Iterator[str]:
     if result.kind == ANSWER:
         yield "Negative: without the head the answer gains, so the head works against it."
     if result.kind == FUNCTION:
@@ -296,9 +297,9 @@ def _remarks(result: Ablation) -> Iterator[str]:
             f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
             f"{percent(result.clean['share_saturated'])} of the texts, and hardly tells heads apart (--order-by)."
         )
-
-
-def _notes(result: Ablation) -> Iterator[str]:
+    yield conclusion(result)
+    if not whole:
+        return
     if result.options["gradient"]:
         loss = f"; L: {_GRADIENT_OF[result.kind]}" if result.kind in _GRADIENT_OF else ""
         first_order = "" if result.method == "zero" else f", to first order what zero does, not {result.method}"
