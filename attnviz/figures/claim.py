@@ -11,9 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.figures.fonts import put_text, text_width, wrapped
 from attnviz.figures.page import PagePlan, dress_chart, freeze_layout, new_page
-from attnviz.figures.resolution import DPI
 from attnviz.figures.sentences import COLOURS, TITLE, NamedText, draw_sentences, sentences_height
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.measures.estimates import Interval
 
 # Inches: natural width, width below which panels stand one below the other, a bar with its name, heading and axis.
@@ -86,8 +85,8 @@ def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
     for axis, numbers in ((ax.xaxis, heads), (ax.yaxis, layers)):
         axis.set_ticks(range(0, numbers.max() + 1, 1 + numbers.max() // 5))
     ax.set(xlim=(-0.5, heads.max() + 0.5), ylim=(layers.max() + 0.5, -0.5))
-    ax.set_xlabel("head", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
-    ax.set_ylabel("layer", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
+    for name_it, name in ((ax.set_xlabel, "head"), (ax.set_ylabel, "layer")):
+        name_it(name, fontsize=_TEXT, color=style.greys.ink, labelpad=1)
     _dress(ax, "All heads by score", "both", ("left", "bottom"), style)
 
 
@@ -118,5 +117,4 @@ def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style
 def _dress(ax: Axes, heading: str, grid: Literal["both", "y"], sides: Sequence[str], style: Style) -> None:
     dress_chart(ax, style, grid, sides)
     ax.set_facecolor(style.greys.paper)
-    look: dict[str, Any] = {"fontsize": TITLE, "weight": "bold", "color": style.greys.ink, "pad": 3}
-    ax.set_title(heading, loc="left", parse_math=False, **look)
+    ax.set_title(heading, loc="left", parse_math=False, fontsize=TITLE, weight="bold", color=style.greys.ink, pad=3)

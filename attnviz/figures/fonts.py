@@ -16,7 +16,7 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.arguments import as_found, did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.resolution import DPI
+from attnviz.figures.style import DPI
 from attnviz.models.libraries import first_line
 from attnviz.printable import ISOLATES
 from attnviz.wording import isolated, right_to_left, shortened, shortened_token

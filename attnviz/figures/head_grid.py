@@ -43,8 +43,7 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
@@ -142,7 +141,7 @@ class _Layout:
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
-    grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), style, _marked(plan), plan.named)
+    grid = _planned([cell.id for cell in plan.cells], _most_cells(plan), style, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
@@ -221,25 +220,36 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
         if above.right and cell.right is not None:
             level = top - (9 if above.low else 23)
             markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
-    size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
-    marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
-    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5, "markerfacecoloralt": style.greys.paper}
     for (family, filled), positions in markers.items():
-        face = style.greys.paper if filled is False or family is UNNAMED else family.colour
-        name = families[family] if filled else ""
-        marks["fillstyle"] = "left" if filled is None else "full"
-        ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
+        ax.plot(
+            *np.reshape(positions, (-1, 2)).T,
+            label=families[family] if filled else "",
+            linestyle="none",
+            marker=family.marker,
+            markersize=min(4.6, 0.5 * grid.pitch * 72 / DPI),
+            fillstyle="left" if filled is None else "full",
+            markerfacecolor=style.greys.paper if filled is False or family is UNNAMED else family.colour,
+            markerfacecoloralt=style.greys.paper,
+            markeredgecolor=style.greys.muted,
+            markeredgewidth=0.5,
+            scalex=False,
+            scaley=False,
+            zorder=3,
+        )
     if families:
-        gaps: dict[str, Any] = {
-            "borderaxespad": 0.2,
-            "borderpad": 0,
-            "handletextpad": 0.1,
-            "columnspacing": 1.0,
-            "handlelength": 1.2,
-        }
-        look: dict[str, Any] = {"frameon": False, "fontsize": 7, "labelcolor": style.greys.ink}
-        ncols = legend_columns(families.values(), width, _ENTRY)
-        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=ncols, **gaps, **look)
+        ax.legend(
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            ncols=legend_columns(families.values(), width, _ENTRY),
+            frameon=False,
+            fontsize=7,
+            labelcolor=style.greys.ink,
+            borderaxespad=0.2,
+            borderpad=0,
+            handletextpad=0.1,
+            columnspacing=1.0,
+            handlelength=1.2,
+        )
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
@@ -247,8 +257,8 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    scale: dict[str, Any] = {"cmap": plan.colours or style.colour_map(), "norm": plan.norm}
-    drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
+    colours = plan.colours or style.colour_map()
+    drawn = AxesImage(ax, cmap=colours, norm=plan.norm, interpolation="nearest", origin="upper", extent=extent)
     drawn.set_data(image)
     ax.add_image(drawn)
     if any(np.isnan(cell.values).any() for cell in plan.cells):
@@ -291,22 +301,21 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
     squares: list[Axes] = []
     for cell in plan.cells:
         (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
-        sides = ("l" if column == 0 else "") + ("b" if (row + 1, column) not in grid.cells.values() else "")
+        labels = plan.labels if column == 0 else None
+        keys = None if (row + 1, column) in grid.cells.values() else plan.keys or plan.labels
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
         )
         beside.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), in_layout=False)
         beside.spines[:].set_visible(False)
-        for axis, letter, n in ((beside.yaxis, "l", rows), (beside.xaxis, "b", columns)):
-            labels = plan.keys if letter == "b" and plan.keys is not None else plan.labels
-            named = labels if letter in sides else None
+        for axis, named, n in ((beside.yaxis, labels, rows), (beside.xaxis, keys, columns)):
             name_axis(axis, named, n, points / n, plan.pooled, style, plan.every // plan.pooled)
         beside.tick_params(length=0, pad=4)
         squares.append(beside)
     texts = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
-    shape = [n for cell in plan.cells for n in cell.values.shape]
-    if max(shape) <= MOST_NUMBERED and texts and value_size(texts, points / max(shape), points / max(shape)):
+    m = _most_cells(plan)
+    if m <= MOST_NUMBERED and texts and value_size(texts, points / m, points / m):
         for beside, cell in zip(squares, plan.cells, strict=True):
             write_numbers(beside, cell.values, drawn, hundredths)
 
@@ -390,8 +399,7 @@ def grid_pooling(
     return pooled, named_every(side / m / pixels * 72 / DPI, pooled)
 
 
-def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
-    ids = list(heads)
+def _planned(ids: Sequence[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
     packed = bool(labels) or _sparse(ids)
     columns = len({head.head for head in ids})
     if style.room is None:

@@ -36,8 +36,7 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.models.head_ids import number_of
 
 _CELL = (0.42, 0.25)

@@ -31,8 +31,7 @@ from attnviz.figures.matrix import (
     numbers,
     painted,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
+from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 # steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
 LEVELS, _GREYS = 176, 78

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -205,10 +204,24 @@ def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: f
     for handles, (names, title, columns) in zip(lines, _legends(plan, room), strict=True):
         shown = ["\n".join(wrapped(name, _LETTERS, (room - _HANDLE) / PIXEL)) for name in names]
         above = handles is not lines[-1]
-        look: dict[str, Any] = {"fontsize": _LETTERS, "title_fontsize": _LETTERS, "frameon": False, "alignment": "left"}
-        gaps: dict[str, Any] = {"borderaxespad": 0, "borderpad": 0.3, "columnspacing": 1.0, "labelspacing": 0.3}
-        place: dict[str, Any] = {"loc": "lower left" if above else "upper left", "bbox_to_anchor": (0, above)}
-        legend = Legend(ax, handles, shown, title=title, ncols=columns, handlelength=2.2, **look, **gaps, **place)
+        legend = Legend(
+            ax,
+            handles,
+            shown,
+            title=title,
+            ncols=columns,
+            loc="lower left" if above else "upper left",
+            bbox_to_anchor=(0, above),
+            alignment="left",
+            frameon=False,
+            fontsize=_LETTERS,
+            title_fontsize=_LETTERS,
+            handlelength=2.2,
+            borderaxespad=0,
+            borderpad=0.3,
+            columnspacing=1.0,
+            labelspacing=0.3,
+        )
         for text in (*legend.get_texts(), legend.get_title()):
             text.set(color=text_colour(style), family=font_families([text.get_text()]), parse_math=False)
         ax.add_artist(legend)

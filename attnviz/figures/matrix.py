@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import MISSED_DASHES, Style, text_colour
+from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
 if TYPE_CHECKING:
@@ -90,9 +89,7 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
     across = axis.axis_name == "x"
     ink = text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
-    turned: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 270}
-    if across:
-        turned = {"ha": "center", "va": "bottom"}
+    turned = {"ha": "center", "va": "bottom"} if across else {"ha": "left", "va": "center", "rotation": 270}
 
     def outwards(points: float) -> Transform:  # positions along the axis, so far from the cells
         x, y = (0.0, points / 72) if across else (points / 72, 0.0)
@@ -124,7 +121,6 @@ def draw_matrix(
     *,
     labels: Labels | None = None,
     keys: Labels | None = None,
-    sides: str = "lb",
     pooled: int = 1,
     colours: Colormap | None,
     vector: bool,
@@ -136,17 +132,17 @@ def draw_matrix(
 
     ``values`` are [rows, columns], NaN hatched (:func:`hatch`). Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
-    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
-    line before row and column 4. In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
+    a cell, are named left by ``labels`` and at the bottom by ``keys``. A rule of 4 is a line before row and column 4.
+    In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
     """
     rows, n_columns = values.shape
-    properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
+    colours = colours or style.colour_map()
     cells: Cells
     if vector and values.size <= MESH_CELLS:
         edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
-        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **properties)
+        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, cmap=colours, norm=norm)
     else:
-        cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **properties)
+        cells = ax.imshow(values, cmap=colours, norm=norm, interpolation="none" if vector else "auto", aspect="auto")
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
     if np.isnan(values).any():
         hatch(ax.patch, style)
@@ -166,8 +162,8 @@ def draw_matrix(
             stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
             stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
         ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
-    name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, style)
-    name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, style)
+    name_axis(ax.yaxis, labels, rows, height, pooled, style)
+    name_axis(ax.xaxis, keys, n_columns, width, pooled, style)
     return cells
 
 

@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -17,8 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, fitted_token, font_families, text_width, wrapped
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.wording import rounded
 
 MARGIN = 0.12  # margin of a page in inches
@@ -119,10 +118,18 @@ def new_page(
     for texts, top in ((lines, MARGIN), (below, height - foot)):
         down = top
         for line, size, weight in texts:
-            corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
-            properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
             if line:
-                figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
+                figure.text(
+                    MARGIN / width,
+                    1 - (down + _ASCENT * size / 72) / height,
+                    line,
+                    va="baseline",
+                    color=style.greys.ink,
+                    parse_math=False,
+                    size=size,
+                    weight=weight,
+                    family=font_families([line]),
+                )
             down += size * _LINE / 72
     return figure
 
@@ -229,8 +236,9 @@ def colour_bar(
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     room = share * width * free * DPI
     shown = ScalarMappable(scale.norm, scale.colours or style.colour_map())
-    shape: dict[str, Any] = {"shrink": share, "aspect": share * width * free / _BAR, "anchor": (0, 1), "pad": 0.03}
-    bar = figure.colorbar(shown, ax=axes, location="bottom", **shape)
+    bar = figure.colorbar(
+        shown, ax=axes, location="bottom", shrink=share, aspect=share * width * free / _BAR, anchor=(0, 1), pad=0.03
+    )
     bar.outline.set(linewidth=PIXEL, edgecolor=style.greys.frame)
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
@@ -288,10 +296,17 @@ def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> No
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
     """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
-    width = figure.get_figure(root=True).get_figwidth()
-    gaps: dict[str, Any] = {"borderpad": 0.2, "handletextpad": 0.5, "columnspacing": 1.2}
-    look: dict[str, Any] = {"frameon": False, "fontsize": _NOTE, "labelcolor": style.greys.ink} | gaps
-    figure.legend(handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), **look)
+    figure.legend(
+        handles=list(handles),
+        loc="outside lower left",
+        ncols=_columns(handles, figure.get_figure(root=True).get_figwidth()),
+        frameon=False,
+        fontsize=_NOTE,
+        labelcolor=style.greys.ink,
+        borderpad=0.2,
+        handletextpad=0.5,
+        columnspacing=1.2,
+    )
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -207,7 +206,8 @@ def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, sty
     name = fitted(name, 8, room / PIXEL, "bold")
     wide = text_width(name, 8, "bold") * PIXEL + 6
     after = fitted(beside, 7, max(room - wide, 0) / PIXEL)
-    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": text_colour(style)}
-    for x, text, properties in ((0.0, name, bold), (wide, after, {"size": 7, "color": style.greys.muted})):
-        if text.strip("…"):
-            put_text(ax, x, top + _HEADING / 2, text, **properties)
+    middle = top + _HEADING / 2
+    if name.strip("…"):
+        put_text(ax, 0, middle, name, size=8, weight="bold", color=text_colour(style))
+    if after.strip("…"):
+        put_text(ax, wide, middle, after, size=7, color=style.greys.muted)

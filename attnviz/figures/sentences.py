@@ -9,8 +9,7 @@ from matplotlib.path import Path
 
 from attnviz.figures.fonts import fitted, fitted_token, put_text, text_width
 from attnviz.figures.page import MARGIN, PIXEL
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style
+from attnviz.figures.style import DPI, Style
 from attnviz.profiles.examples import Example, Part, parts_of_text
 from attnviz.wording import right_to_left, rounded, visible
 

@@ -16,12 +16,12 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
-from attnviz.figures.resolution import DPI
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
+DPI = 150  # resolution of figures, in whose pixels their layout is measured
 FORMATS = ("png", "svg", "pdf")  # file formats of figures
 
 FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same
@@ -82,8 +82,7 @@ class Style:
     fills: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        kinds: dict[str, object] = {"theme": str, "scale": str, "bare": bool, "font": str | None}
-        for setting, expected in kinds.items():
+        for setting, expected in {"theme": str, "scale": str, "bare": bool, "font": str | None}.items():
             check_kind(setting, getattr(self, setting), expected)
         for kind, name, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
             if name not in known:
@@ -286,6 +285,6 @@ def figure_style() -> Iterator[None]:
 
     from attnviz.figures.fonts import base_families
 
-    ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
-    with style.context(["default", ours | {"font.family": base_families()}]):
+    ours = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42, "font.family": base_families()}
+    with style.context(["default", ours]):
         yield

@@ -5,8 +5,8 @@ first needed: help imports nothing heavy, a measurement no rich, and a run witho
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -106,13 +106,9 @@ class CommandSpec(Generic[R]):
     paper: tuple[str, ...] = ()  # columns of the table for a paper; default all
     # this table, if it has fewer rows or another order
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
-    # name and rows of a JSONL file; None if there is none
-    lines: "tuple[str, Callable[[R, ViewOptions], Iterable[dict[str, Any]]]] | None" = None
     kv_heads: "Callable[[R], NamedTable[Any]] | None" = None  # the table of ``--by kv-head``
     # names and contents of other files
-    further: "Callable[[R, ViewOptions], Iterable[tuple[str, str]]] | None" = None
-    # by option, name and content of a file of tensors, written on request
-    tensors: "Mapping[str, tuple[str, Callable[[R], bytes]]]" = field(default_factory=dict)
+    further: "Callable[[R, ViewOptions], Iterable[tuple[str, bytes | str]]]" = lambda *_: ()
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``; who gives it wants every table."""

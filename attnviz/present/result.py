@@ -252,18 +252,11 @@ class Result:
         """
         from attnviz.present.documents import caption_files, json_text
 
-        spec = spec_of(self.command)
         stem = self.command.replace(".", "-")
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
         if choices.table:
             output.write(f"{within}{stem}.{choices.table}", self.paper_table(choices))
-        if spec.lines:
-            name, rows = spec.lines
-            output.write(within + name, "".join(json_text(row, None) for row in rows(self, choices)))
-        for option, (name, tensors) in spec.tensors.items():
-            if getattr(choices, option):
-                output.write(within + name, tensors(self))
         formats = tuple(dict.fromkeys(formats))
         if views and formats:
             pictures = self._pictures(views, choices, by_default or figures is None, formats, progress)
@@ -281,9 +274,8 @@ class Result:
         output.write(f"{within}{stem}.csv", table.csv())
         for by_kv in self._by_kv_head(choices):
             output.write(f"{within}{stem}-kv-heads.csv", by_kv.csv())
-        if spec.further is not None:
-            for name, content in spec.further(self, choices):
-                output.write(f"{within}{name}", content)
+        for name, content in spec_of(self.command).further(self, choices):
+            output.write(f"{within}{name}", content)
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))

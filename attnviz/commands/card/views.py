@@ -33,9 +33,8 @@ from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
-from attnviz.figures.resolution import DPI
 from attnviz.figures.sentences import COLOURS, FREE, STACKED_BELOW, TEXT, TITLE, WORD, draw_sentences, sentences_height
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, short_float
 from attnviz.present.figure_context import caption_of, hatched_in_words

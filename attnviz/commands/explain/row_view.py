@@ -12,8 +12,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.matrix import LONGEST
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.view import Drawing, ViewOptions
 
 _SIZE, _SMALL = 7.5, 6.0  # points of the text, and in a column of a paper
