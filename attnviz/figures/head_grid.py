@@ -203,12 +203,11 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
     full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
-    turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": text_colour(style, "ytick.color")} | turned
-    ax.set_yticks(middles[:of_block], names[:of_block], **written)
+    angle, aligned, size = (90, "center", 7) if full else (0, "center_baseline", 6)
+    look: dict[str, Any] = {"rotation": angle, "va": aligned, "size": size, "color": text_colour(style, "ytick.color")}
+    ax.set_yticks(middles[:of_block], names[:of_block], **look)
     for at in range(of_block, len(grid.layers)):
-        left = at // of_block * grid.block - 4
-        ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
+        ax.text(at // of_block * grid.block - 4, middles[at], names[at], ha="right", **look)
     ax.tick_params(length=0, pad=2)
     families = _families(plan.cells, grid)
     above = _names(plan.cells, grid)

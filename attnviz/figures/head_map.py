@@ -163,24 +163,21 @@ def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) ->
         for edge in range(1, edges):
             line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
     width, height = cell_points(ax, n_heads, n_layers)
-    widest = text_width(str(n_heads - 1), 7) + 5
-    heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
-    layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
-    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=text_colour(style, "xtick.color"))
-    ax.set_yticks(
-        layers,
-        [str(number_of(head_map.layers[row])) for row in layers],
-        fontsize=7,
-        color=text_colour(style, "ytick.color"),
-    )
-    for axis, names, cell in ((ax.yaxis, head_map.rows, height), (ax.xaxis, head_map.columns, width)):
-        if names:
-            name_axis(axis, Labels(names, (False,) * len(names)), len(names), cell, 1, style)
-    ax.tick_params(length=0, pad=3)
-    ink = text_colour(style, "axes.labelcolor")
     row, column = head_map.axes
-    ax.set_xlabel(column, fontsize=8, color=ink, labelpad=2)
-    ax.set_ylabel(row, fontsize=8, color=ink, labelpad=2)
+    widest = text_width(str(n_heads - 1), 7) + 5
+    for axis, what, names, numbers, cell, pixels in (
+        (ax.yaxis, row, head_map.rows, head_map.layers, height, 13),
+        (ax.xaxis, column, head_map.columns, range(n_heads), width, max(14, widest)),
+    ):
+        if names:
+            name_axis(axis, Labels(names), len(names), cell, 1, style)
+        else:
+            ticks = range(0, len(numbers), math.ceil(pixels * PIXEL / cell))
+            ink = text_colour(style, f"{axis.axis_name}tick.color")
+            axis.set_ticks(ticks, [str(number_of(numbers[tick])) for tick in ticks], fontsize=7, color=ink)
+        axis.labelpad = 2
+        axis.set_label_text(what, fontsize=8, color=text_colour(style, "axes.labelcolor"))
+    ax.tick_params(length=0, pad=3)
     if name:
         ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
     return cells

@@ -55,21 +55,18 @@ class LinesPlan(PagePlan):
     one_text: bool = False  # whether they are of the same text
 
     @property
-    def rows(self) -> Array:
-        """[n_rows], offset of each row from the first, in rows; a new text begins after a gap."""
-        gaps = np.zeros(len(self.labels))
-        gaps[list(self.breaks)] = _GAP
-        rows: Array = np.arange(len(self.labels)) + gaps.cumsum()
-        return rows
-
-    @property
     def sides(self) -> tuple[Array, Array]:
-        """The rows left and right; of two texts the shorter is spread over the height of the longer."""
+        """Offsets of the rows left and right from the first, in rows; a new text begins after a gap.
+
+        Of two texts the shorter is spread over the height of the longer.
+        """
         if self.keys is None:
-            return self.rows, self.rows
+            gaps = np.zeros(len(self.labels))
+            gaps[list(self.breaks)] = _GAP
+            rows = np.arange(len(self.labels)) + gaps.cumsum()
+            return rows, rows
         last = max(len(self.labels), len(self.keys)) - 1
-        left, right = (np.linspace(0, last, n) for n in (len(self.labels), len(self.keys)))
-        return left, right
+        return np.linspace(0, last, len(self.labels)), np.linspace(0, last, len(self.keys))
 
     @property
     def extent(self) -> float:  # height of all rows, in rows, with the gaps between texts

@@ -46,7 +46,7 @@ class Labels:
     """Names of positions beside a matrix."""
 
     texts: tuple[str, ...]  # of every position, before pooling
-    muted: tuple[bool, ...]  # grey: special tokens and other sinks
+    muted: tuple[bool, ...] = ()  # grey: special tokens and other sinks; none of them where it is empty
     bold: tuple[bool, ...] = ()
 
 
@@ -333,6 +333,6 @@ def name_axis(
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
     axis.set_tick_params(length=2, width=PIXEL, color=style.greys.frame, pad=2)
     for tick, label in zip(ticks, axis.get_ticklabels(), strict=False):
-        label.set_color(style.greys.muted if labels.muted[tick * pooled] else ink)
+        label.set_color(style.greys.muted if labels.muted and labels.muted[tick * pooled] else ink)
         if labels.bold and labels.bold[tick * pooled]:
             label.set_fontweight("bold")

@@ -47,14 +47,6 @@ class PagePlan:
 P = TypeVar("P", bound=PagePlan)
 
 
-@dataclass(frozen=True)
-class ReferenceValue:
-    """A value marked on a colour bar, such as that of uniform attention."""
-
-    value: float
-    name: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
     """A norm from values to colours, and its colour bar."""
@@ -62,7 +54,8 @@ class ColourScale:
     norm: Normalize  # from values to 0-1
     bar: str  # what is shown, and on which scale
     colours: Colormap | None = None  # default those of the style
-    reference: ReferenceValue | None = None  # marked above the bar, with an arrow if it lies outside
+    # a value and its name, such as that of uniform attention: marked above the bar, with an arrow if it lies outside
+    reference: tuple[float, str] | None = None
     cut: bool = False  # whether values above the scale are clipped
     signed: bool = False  # whether positive numbers have a plus
 
@@ -251,14 +244,14 @@ def colour_bar(
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
-        reference = scale.reference
+        value, name = scale.reference
         low, high = _ends(scale.norm)
-        text = f"{reference.name} {format_number(reference.value)}"
-        if low <= reference.value <= high:
-            bar.ax.axvline(reference.value, color=_MARK, lw=1.6, clip_on=False)
+        text = f"{name} {format_number(value)}"
+        if low <= value <= high:
+            bar.ax.axvline(value, color=_MARK, lw=1.6, clip_on=False)
         else:
-            text = f"{text} →" if reference.value > high else f"← {text}"
-        position = float(np.clip(scale.norm(np.clip(reference.value, low, high)), 0, 1))
+            text = f"{text} →" if value > high else f"← {text}"
+        position = float(np.clip(scale.norm(np.clip(value, low, high)), 0, 1))
         bar.ax.annotate(
             fitted(text, _BAR_TEXT, room + 20),
             (position, 1),

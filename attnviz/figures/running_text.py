@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
@@ -176,28 +175,28 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
     lines = text_lines(plan.pieces, size, room)
     top = 0.0
-    boxes: list[Rectangle] = []
+    high = _BOX * size
+    pieces: list[tuple[Placed, Rectangle]] = []
+    shades: list[float] = []
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)
         for row, line in enumerate(lines):
             middle = top + _HEADING + (row + 0.5) * _LEADING * size
-            boxes += [Rectangle((placed.x, middle - _BOX * size / 2), placed.width, _BOX * size) for placed in line]
+            pieces += [(placed, Rectangle((placed.x, middle - high / 2), placed.width, high)) for placed in line]
+            shades += [block.values[placed.number] for placed in line]
         top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
-    order = [placed for line in lines for placed in line]
-    numbers = [placed.number for placed in order]
-    shades = np.concatenate([block.values[numbers] for block in plan.blocks])
     colours = plan.colours or style.colour_map()
     # a hairline of paper tells the pieces of a word apart
+    boxes = [box for _, box in pieces]
     shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.greys.paper, linewidths=PIXEL)
     shaded.set(array=shades, zorder=0.5)
-    ax.add_collection(shaded, autolim=False)
-    framed = [box for box, placed in zip(boxes, order * len(plan.blocks), strict=True) if placed.number in plan.framed]
+    framed = [box for placed, box in pieces if placed.number in plan.framed]
     frames = PatchCollection(framed, facecolors="none", edgecolors=style.greys.ink, linewidths=1.1, zorder=2)
-    ax.add_collection(frames, autolim=False)
-    for box, placed, colour in zip(boxes, order * len(plan.blocks), colours(plan.norm(shades)), strict=True):
-        (x, y), wide, high = box.get_xy(), box.get_width(), box.get_height()
-        ink = contrasting_ink(colour)
-        put_text(ax, x + wide / 2, y + high / 2, placed.text, size=size, ha="center", color=ink)
+    for collection in (shaded, frames):
+        ax.add_collection(collection, autolim=False)
+    for (placed, box), colour in zip(pieces, colours(plan.norm(shades)), strict=True):
+        x, y = placed.x + placed.width / 2, box.get_y() + high / 2
+        put_text(ax, x, y, placed.text, size=size, ha="center", color=contrasting_ink(colour))
     return shaded
 
 
