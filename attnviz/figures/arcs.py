@@ -202,18 +202,17 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[Arc], room: float) -> list[_
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
     spans: list[_Span] = []
-    ends: list[tuple[int, int, _Span]] = []
+    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
     for arc in sorted(arcs, key=lambda arc: not arc.is_context):
         words = arc.dependent, arc.head
         xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
         span = _Span(arc, xs, [word in middles for word in words], abs(words[0] - words[1]))
         if any(span.here):
             spans.append(span)
-            ends += [(word, end, span) for end, word in enumerate(words) if word in middles]
+        for end, word in enumerate(words):
+            if span.here[end]:
+                sides.setdefault((word, xs[end] < sum(xs) / 2), []).append((end, span))
     widths = {placed.number: placed.width for placed in line}
-    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
-    for word, end, span in ends:
-        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
     for (word, rightwards), several in sides.items():  # at one word, the longest innermost, so that none cross
         step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
         for rank, (end, span) in enumerate(sorted(several, key=lambda one: -one[1].reach)):

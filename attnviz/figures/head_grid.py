@@ -90,9 +90,22 @@ class HeadGridPlan(ColourScale, PagePlan):
     pooled: int = 1  # positions in one cell
     every: int = 1  # of so many positions one is named, at least
 
+
+@dataclass(frozen=True)
+class _Shown:
+    """What the layout of a grid depends on."""
+
+    ids: Sequence[HeadId]
+    marked: bool  # whether heads have marks of families
+    labels: Names  # of tokens, for a few heads, which are packed
+
     @property
-    def named(self) -> Names:
-        return [labels.texts for labels in (self.labels, self.keys) if labels is not None]
+    def columns(self) -> list[int]:
+        return sorted({head.head for head in self.ids})
+
+    @property
+    def is_sparse(self) -> bool:  # whether at least half of a grid of layers and columns would be empty
+        return 2 * len(self.ids) <= len({head.layer for head in self.ids}) * len(self.columns)
 
 
 @dataclass(frozen=True)
@@ -100,8 +113,8 @@ class _Layout:
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int  # of a block
     across: int  # squares side by side, in a block
-    layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
-    columns: tuple[int, ...]  # the numbers of heads, from left to right
+    layers: Sequence[int]  # from top to bottom, of as many rows each; none where heads are packed
+    columns: Sequence[int]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
     size: float  # font size of ids in points
     square: float  # side of a square
@@ -141,7 +154,7 @@ class _Layout:
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
-    grid = _planned([cell.id for cell in plan.cells], _most_cells(plan), style, _marked(plan), plan.named)
+    grid = _planned(_shown(plan), _most_cells(plan), style)
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
@@ -174,7 +187,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     pixel = ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
+        grid = _fitting(_shown(plan), room)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
@@ -187,8 +200,10 @@ def _most_cells(plan: HeadGridPlan) -> int:
     return max(int(n) for cell in plan.cells for n in cell.values.shape)
 
 
-def _marked(plan: HeadGridPlan) -> bool:
-    return any(cell.family is not None for cell in plan.cells)
+def _shown(plan: HeadGridPlan) -> _Shown:
+    marked = any(cell.family is not None for cell in plan.cells)
+    labels = [labels.texts for labels in (plan.labels, plan.keys) if labels is not None]
+    return _Shown([cell.id for cell in plan.cells], marked, labels)
 
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
@@ -391,50 +406,49 @@ def grid_pooling(
     ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
     UsageError: the page is too narrow.
     """
-    pixels, ids = file_dpi(style) / DPI, list(heads)
-    pooled = math.ceil(n_positions / int(_planned(ids, 1, style, marked, labels).square * pixels))
+    pixels, shown = file_dpi(style) / DPI, _Shown(list(heads), marked, labels)
+    pooled = math.ceil(n_positions / int(_planned(shown, 1, style).square * pixels))
     m = math.ceil(n_positions / pooled)
-    side = _side(_planned(ids, m, style, marked, labels).square * pixels, m)
+    side = _side(_planned(shown, m, style).square * pixels, m)
     return pooled, named_every(side / m / pixels * 72 / DPI, pooled)
 
 
-def _planned(ids: Sequence[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
-    packed = bool(labels) or _sparse(ids)
-    columns = len({head.head for head in ids})
+def _planned(shown: _Shown, m: int, style: Style) -> _Layout:
+    packed = bool(shown.labels) or shown.is_sparse
+    columns = len(shown.columns)
     if style.room is None:
-        across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        few = bool(labels) or across <= 2
-        square = _side(_LARGEST_CHOSEN, m) if few else _LARGEST // m * m
-        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        n = len(shown.ids)
+        across = min(n, max(_PACKED, math.ceil(math.sqrt(2 * n)))) if packed else columns
+        square = _side(_LARGEST_CHOSEN, m) if shown.labels or across <= 2 else _LARGEST // m * m
+        grid = _layout(shown, across, max(square, _ROOMY) + 14, packed)
         n = len(grid.layers)
         if n and grid.extent[1] > _PAGE_HEIGHT:  # in as many blocks as bring it nearest to the shape of a page
             split = [replace(grid, rows=math.ceil(n / k) * grid.rows // n, blocks=k) for k in range(1, n + 1)]
             grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
-        return replace(grid, square=square, tokens=_token_names(labels, square))
+        return replace(grid, square=square, tokens=_token_names(shown.labels, square))
     room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
-    if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
+    if room / columns < _LEAST and not (packed and _wrapped(shown, room, packed)):
         least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
         raise UsageError(
             f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
             f"{style.room:.3g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
         )
-    return _fitting(ids, room, marked, labels)
+    return _fitting(shown, room)
 
 
-def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = ()) -> _Layout:
-    """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
+def _fitting(shown: _Shown, room: float) -> _Layout:
+    """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with their tokens named."""
     tokens = 0.0
-    grid = _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
+    grid = _wrapped(shown, room, packed=True, least=_ROOMY) if shown.labels else None
     for _ in range(3):  # which tokens are named, and how large, depends on the squares
         if grid:
-            tokens = max(tokens, _token_names(labels, grid.square))
-            grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
+            tokens = max(tokens, _token_names(shown.labels, grid.square))
+            grid = _wrapped(shown, room - tokens, packed=True, least=_ROOMY)
     if grid and grid.pitch >= _ROOMY:
         return replace(grid, tokens=tokens)
-    n = len({head.head for head in ids})
-    grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
-    grid = grid or _wrapped(ids, room, marked, packed=False)
-    return grid or _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
+    grid = (shown.is_sparse and _wrapped(shown, room, packed=True)) or _wrapped(shown, room, packed=False)
+    n = len(shown.columns)
+    return grid or _layout(shown, n, min(room / n, _LARGEST_CHOSEN + 14), packed=False)
 
 
 def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square
@@ -446,33 +460,25 @@ def _token_names(labels: Names, square: float) -> float:  # pixels of token labe
     return max(sizes, default=0)
 
 
-def _wrapped(
-    ids: Sequence[HeadId], room: float, marked: bool, packed: bool, least: float = _COMFORTABLE
-) -> _Layout | None:
+def _wrapped(shown: _Shown, room: float, packed: bool, least: float = _COMFORTABLE) -> _Layout | None:
     """Lay out squares large enough for names, in rows unless ``least`` suffices; None if that fits no page."""
-    n = len(ids) if packed else len({head.head for head in ids})
+    n = len(shown.ids if packed else shown.columns)
     fewest = n if room / n >= least else max(1, int(room // _ROOMY))
     for most in range(fewest, n + 1):
         across = math.ceil(n / math.ceil(n / most))
         if room / across < _COMFORTABLE:
             return None
-        pitch = min(room / across, _LARGEST_CHOSEN + 14)
-        grid = _layout(ids, across, pitch, marked, packed)
+        grid = _layout(shown, across, min(room / across, _LARGEST_CHOSEN + 14), packed)
         if across == n or grid.extent[1] <= _HIGHEST:
             return grid
     return None
 
 
-def _sparse(ids: Sequence[HeadId]) -> bool:
-    """Whether the heads would leave at least half of a grid of layers and columns empty."""
-    return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
-
-
-def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
-    columns = tuple(sorted({head.head for head in ids}))
-    layers = tuple(sorted({head.layer for head in ids}))
+def _layout(shown: _Shown, across: int, pitch: float, packed: bool) -> _Layout:
+    ids, columns = shown.ids, shown.columns
+    layers = [] if packed else sorted({head.layer for head in ids})
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
-    places = list(range(len(ids)))
+    places: Iterable[int] = range(len(ids))
     if not packed:
         places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
     cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
@@ -481,13 +487,13 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
     return _Layout(
         cells=cells,
-        rows=of_layer if packed else of_layer * len(layers),
+        rows=of_layer * max(1, len(layers)),
         across=across,
-        layers=() if packed else layers,
+        layers=layers,
         columns=columns,
         pitch=pitch,
         size=size,
         square=square,
-        marked=marked,
+        marked=shown.marked,
         named=named,
     )

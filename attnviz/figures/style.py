@@ -88,24 +88,21 @@ class Style:
             if name not in known:
                 raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")
         inches = parse_width(self.width) if isinstance(self.width, str) else self.width
-        if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
-            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
-        if inches is not None and not _NARROWEST <= inches <= _WIDEST:
-            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {as_found(inches)}.")
-        if self.font_size is not None:
-            size = self.font_size
-            if isinstance(size, bool) or not isinstance(size, int | float):
-                raise UsageError(f"expected a font size in points, found {as_found(size)}.")
-            if not _SMALLEST <= size <= _LARGEST:
-                raise UsageError(
-                    f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}."
-                )
-            if inches is not None and inches * TEXT_SIZE / size < _LEAST_ROOM:
-                most = math.floor(10 * inches * TEXT_SIZE / _LEAST_ROOM) / 10
-                raise UsageError(
-                    f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a "
-                    "larger width."
-                )
+        size = self.font_size
+        for what, unit, or_text, value, least, most in (
+            ("width", "inches", ", or a text such as '84mm'", inches, _NARROWEST, _WIDEST),
+            ("font size", "points", "", size, _SMALLEST, _LARGEST),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise UsageError(f"expected a {what} in {unit}{or_text}, found {as_found(value)}.")
+            if value is not None and not least <= value <= most:
+                raise UsageError(f"expected a {what} of {least:g} to {most:g} {unit}, found {as_found(value)}.")
+        if size is not None and inches is not None and inches * TEXT_SIZE / size < _LEAST_ROOM:
+            most = math.floor(10 * inches * TEXT_SIZE / _LEAST_ROOM) / 10
+            raise UsageError(
+                f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a larger "
+                "width."
+            )
         vars(self).update(inches=inches)
         if self.font is not None:
             from attnviz.figures.fonts import installed

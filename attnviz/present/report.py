@@ -202,18 +202,16 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
 
     views = views_of(command)
     known = [view.name for view in views]
-    for kind, requested, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if requested is None and kind == "figure":
-            continue
+    if figures is None:
+        figures = [view.name for view in views if view.default]
+    kinds = (("figure", figures, known, ", all, or none"), ("format", formats, FORMATS, ""))
+    for kind, requested, valid, alone in kinds:
         if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else as_found(name) for name in requested]
         unknown = [name for name in names if name not in valid]
-        if unknown and not (kind == "figure" and names in (["all"], ["none"])):
-            alone = ", all, or none" if kind == "figure" else ""
+        if unknown and not (alone and names in (["all"], ["none"])):
             meant = did_you_mean(unknown[0], valid)
             raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.{meant}")
-    if figures is None:
-        return [view for view in views if view.default]
     return [view for view in views if view.name in figures or "all" in figures]
