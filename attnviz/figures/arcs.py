@@ -43,7 +43,7 @@ class Arc:
         """The colour of its line."""
         if self.step:
             return text_colour(style)
-        return style.greys.frame if self.found is None else style.verdict(self.found)
+        return style.frame if self.found is None else style.verdict(self.found)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
     looks: dict[bool | None, dict[str, Any]] = {
         True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
         False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
-        None: {"label": "other relations", "color": style.greys.frame, "linewidth": PIXEL},
+        None: {"label": "other relations", "color": style.frame, "linewidth": PIXEL},
     }
     looks[False] |= _CROSS
     legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
@@ -159,7 +159,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
         top += _HEADING
         for row in _kept(plan.folded, lines, block, room):
             if row is None:
-                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.greys.muted)
+                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.muted)
                 top += _GAP
             else:
                 arcs, top = _draw_line(ax, *row, top, room, style)
@@ -286,6 +286,6 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
     if span.arc.found is False:
         ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)
     elif name and (span.is_short or span.lacking <= 0):
-        ink = style.greys.muted if span.arc.is_context else span.arc.ink(style)
-        box = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.6}
+        ink = style.muted if span.arc.is_context else span.arc.ink(style)
+        box = {"facecolor": style.paper, "edgecolor": "none", "pad": 0.6}
         put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)

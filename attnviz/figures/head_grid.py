@@ -208,7 +208,7 @@ def _shown(plan: HeadGridPlan) -> _Shown:
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
     height = grid.extent[1]
-    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
+    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.paper)
     ax.set_box_aspect(height / width)
     ax.set_anchor("NW")
     ax.grid(visible=False)
@@ -242,9 +242,9 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
             marker=family.marker,
             markersize=min(4.6, 0.5 * grid.pitch * 72 / DPI),
             fillstyle="left" if filled is None else "full",
-            markerfacecolor=style.greys.paper if filled is False or family is UNNAMED else family.colour,
-            markerfacecoloralt=style.greys.paper,
-            markeredgecolor=style.greys.muted,
+            markerfacecolor=style.paper if filled is False or family is UNNAMED else family.colour,
+            markerfacecoloralt=style.paper,
+            markeredgecolor=style.muted,
             markeredgewidth=0.5,
             scalex=False,
             scaley=False,
@@ -257,7 +257,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
             ncols=legend_columns(families.values(), width, _ENTRY),
             frameon=False,
             fontsize=7,
-            labelcolor=style.greys.ink,
+            labelcolor=style.ink,
             borderaxespad=0.2,
             borderpad=0,
             handletextpad=0.1,
@@ -279,7 +279,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         hatch(ax.add_patch(Rectangle((0, 0), extent[1], extent[2], linewidth=0, zorder=-1)), style)
     pitch = grid.pitch * shown * DPI / ax.figure.dpi
     small = min(6.0, grid.size)
-    properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
+    properties: dict[str, Any] = {"color": style.ink, "va": "baseline", "parse_math": False}
     full, beside, right, low = _names(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
@@ -289,13 +289,13 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         if right and not low and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
             role = _fullest(cell.right[1], small, room)
-            paler = properties | {"color": style.greys.muted}
+            paler = properties | {"color": style.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None and not low:
             text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
-            inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
+            inked = properties | {"color": style.muted if cell.muted else style.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
     if grid.tokens:
         _name_tokens(ax, plan, grid, style, side / pixels, drawn)
@@ -338,7 +338,7 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     m = _most_cells(plan)
     colours = plan.colours or style.colour_map()
     side = _side(grid.square * pixels, m)
-    greys = (style.greys.paper, style.greys.frame, style.greys.muted)
+    greys = (style.paper, style.frame, style.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
     image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)

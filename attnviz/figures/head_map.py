@@ -95,14 +95,14 @@ def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Fi
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []
     for part, head_map, lines in zip(parts, plan.maps, names, strict=True):
-        part.set_facecolor(style.greys.paper)
+        part.set_facecolor(style.paper)
         ratios = [head_map.values.shape[1], *(1.1 for _ in head_map.beside)]
         first, *others = axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]
         drawn.append((first, head_map.values, _draw(first, head_map, "\n".join(lines), style, vector), head_map))
         for ax, (name, values) in zip(others, head_map.beside, strict=True):
             column = np.asarray(values)[:, None]
             cells = draw_matrix(ax, column, head_map.norm, style, colours=head_map.colours, vector=vector)
-            ax.set_xticks([0], [name], fontsize=7, color=style.greys.ink)
+            ax.set_xticks([0], [name], fontsize=7, color=style.ink)
             ax.tick_params(length=0, pad=3)
             drawn.append((ax, column, cells, head_map))
         if head_map.bar:
@@ -161,7 +161,7 @@ def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) ->
     cells = draw_matrix(ax, head_map.values, head_map.norm, style, colours=head_map.colours, vector=vector)
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
-            line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
+            line(edge - 0.5, color=style.frame, linewidth=0.6 * PIXEL)
     width, height = cell_points(ax, n_heads, n_layers)
     row, column = head_map.axes
     widest = text_width(str(n_heads - 1), 7) + 5
@@ -179,5 +179,5 @@ def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) ->
         axis.set_label_text(what, fontsize=8, color=text_colour(style, "axes.labelcolor"))
     ax.tick_params(length=0, pad=3)
     if name:
-        ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
+        ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.ink, parse_math=False)
     return cells

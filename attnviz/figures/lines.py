@@ -119,7 +119,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     ax.add_collection(lines, autolim=False)
     for row in plan.breaks:
         middle = (rows[row] + rows[row - 1]) / 2
-        ax.axhline(middle, color=style.greys.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
+        ax.axhline(middle, color=style.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
     _write_column(ax, plan, style, 0, left - _PAD, pitch)
     _write_column(ax, plan, style, 1, right + _PAD, pitch)
     return lines
@@ -163,7 +163,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
-    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
+    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.muted, ha=aligned)
     sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
     ranks = np.round(np.log2(np.maximum(sums, 1e-9)))
     heights = rows * pitch
@@ -177,7 +177,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
         text = weight + fitted_token(labels[row], size, room / PIXEL)
         ink = text_colour(style)
-        colour = ink if row in plan.bright[side] else style.greys.muted
+        colour = ink if row in plan.bright[side] else style.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
 
@@ -194,7 +194,7 @@ def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: f
     colours = HEAD_COLOURS[style.theme]
     several = len(plan.heads) > 1
     strokes = _strokes(plan, pitch, np.array(plan.samples))
-    key = style.greys.ink if several else colours[0]
+    key = style.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])

@@ -143,22 +143,22 @@ def draw_matrix(
         cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, cmap=colours, norm=norm)
     else:
         cells = ax.imshow(values, cmap=colours, norm=norm, interpolation="none" if vector else "auto", aspect="auto")
-    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
+    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.paper)
     if np.isnan(values).any():
         hatch(ax.patch, style)
     ax.grid(visible=False)
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.frame)
     for rule in rules:
         for line in (ax.axhline, ax.axvline):
-            line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
+            line(rule / pooled - 0.5, color=style.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     for outline in outlines:
         (left, right), (top, bottom) = outline.columns, outline.rows
         across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
         corner = ((left + right - across) / 2, (top + bottom - down) / 2)
-        stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2}
+        stroke: dict[str, Any] = {"edgecolor": style.ink, "linewidth": 1.2}
         if outline.found is not None:
-            halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
+            halo = withStroke(linewidth=2.6, foreground=style.paper)  # so that it contrasts with any cell
             stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
             stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
         ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
@@ -169,7 +169,7 @@ def draw_matrix(
 
 def hatch(patch: Patch, style: Style) -> None:
     """Hatch what lies behind cells, and shows where there are none: no value, such as where a mask forbids one."""
-    patch.set(facecolor=style.greys.paper, hatch="////", hatchcolor=style.greys.frame, hatch_linewidth=0.5)
+    patch.set(facecolor=style.paper, hatch="////", hatchcolor=style.frame, hatch_linewidth=0.5)
 
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
@@ -331,8 +331,8 @@ def name_axis(
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
-    axis.set_tick_params(length=2, width=PIXEL, color=style.greys.frame, pad=2)
+    axis.set_tick_params(length=2, width=PIXEL, color=style.frame, pad=2)
     for tick, label in zip(ticks, axis.get_ticklabels(), strict=False):
-        label.set_color(style.greys.muted if labels.muted and labels.muted[tick * pooled] else ink)
+        label.set_color(style.muted if labels.muted and labels.muted[tick * pooled] else ink)
         if labels.bold and labels.bold[tick * pooled]:
             label.set_fontweight("bold")

@@ -107,7 +107,7 @@ def new_page(
     height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
     rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
-    figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
+    figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.paper, layout=layout)
     for texts, top in ((lines, MARGIN), (below, height - foot)):
         down = top
         for line, size, weight in texts:
@@ -117,7 +117,7 @@ def new_page(
                     1 - (down + _ASCENT * size / 72) / height,
                     line,
                     va="baseline",
-                    color=style.greys.ink,
+                    color=style.ink,
                     parse_math=False,
                     size=size,
                     weight=weight,
@@ -232,17 +232,17 @@ def colour_bar(
     bar = figure.colorbar(
         shown, ax=axes, location="bottom", shrink=share, aspect=share * width * free / _BAR, anchor=(0, 1), pad=0.03
     )
-    bar.outline.set(linewidth=PIXEL, edgecolor=style.greys.frame)
+    bar.outline.set(linewidth=PIXEL, edgecolor=style.frame)
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
     if isinstance(scale.norm, FuncNorm):  # equal steps, ever closer away from 0
         low, high = _ends(scale.norm)
         steps = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(low, high)
         bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
-    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.greys.frame)
-    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.greys.frame, labelcolor=style.greys.ink)
+    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.frame)
+    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.frame, labelcolor=style.ink)
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
-    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
+    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
         value, name = scale.reference
         low, high = _ends(scale.norm)
@@ -260,7 +260,7 @@ def colour_bar(
             textcoords="offset points",
             ha="left" if position < 0.3 else "right" if position > 0.7 else "center",
             fontsize=_BAR_TEXT,
-            color=style.greys.ink,
+            color=style.ink,
             annotation_clip=False,
         )
 
@@ -273,15 +273,15 @@ def bar_inches(name: str, across: float) -> float:
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
     """Style the Axes of a chart: faint guides, small numbers, frames on these sides only."""
     ax.set_axisbelow(True)
-    ax.grid(axis=grid, color=style.greys.frame, alpha=0.3, lw=PIXEL)
+    ax.grid(axis=grid, color=style.frame, alpha=0.3, lw=PIXEL)
     ax.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
     for side, spine in ax.spines.items():
-        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
+        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.frame)
 
 
 def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> None:
     """Style the Axes of scores from 0 to 1, in a named row each."""
-    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), facecolor=style.greys.paper)
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), facecolor=style.paper)
     ax.set_xlabel(label, fontsize=8, color=text_colour(style, "axes.labelcolor"))
     ax.set_yticks(range(len(names)), names, family=font_families(names), parse_math=False)
     dress_chart(ax, style, "both", ("bottom",))
@@ -295,7 +295,7 @@ def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Sty
         ncols=_columns(handles, figure.get_figure(root=True).get_figwidth()),
         frameon=False,
         fontsize=_NOTE,
-        labelcolor=style.greys.ink,
+        labelcolor=style.ink,
         borderpad=0.2,
         handletextpad=0.5,
         columnspacing=1.2,

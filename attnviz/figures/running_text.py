@@ -188,10 +188,10 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
     colours = plan.colours or style.colour_map()
     # a hairline of paper tells the pieces of a word apart
     boxes = [box for _, box in pieces]
-    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.greys.paper, linewidths=PIXEL)
+    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.paper, linewidths=PIXEL)
     shaded.set(array=shades, zorder=0.5)
     framed = [box for placed, box in pieces if placed.number in plan.framed]
-    frames = PatchCollection(framed, facecolors="none", edgecolors=style.greys.ink, linewidths=1.1, zorder=2)
+    frames = PatchCollection(framed, facecolors="none", edgecolors=style.ink, linewidths=1.1, zorder=2)
     for collection in (shaded, frames):
         ax.add_collection(collection, autolim=False)
     for (placed, box), colour in zip(pieces, colours(plan.norm(shades)), strict=True):
@@ -209,4 +209,4 @@ def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, sty
     if name.strip("…"):
         put_text(ax, 0, middle, name, size=8, weight="bold", color=text_colour(style))
     if after.strip("…"):
-        put_text(ax, wide, middle, after, size=7, color=style.greys.muted)
+        put_text(ax, wide, middle, after, size=7, color=style.muted)

@@ -34,20 +34,19 @@ SCALES = ("auto", "shared", "per-head", "log")
 MOSTLY_WHITE = 40
 
 
-@dataclass(frozen=True)
-class Theme:
-    """The greys of a figure: paper, text, muted text, and frames."""
+class Greys:
+    """The greys of a theme."""
 
     paper: str
-    ink: str
-    muted: str
+    ink: str  # of texts
+    muted: str  # of texts that matter less
     frame: str
 
 
 # by name; all greys, as indexed PNGs need
 THEMES = {
-    "light": Theme("#ffffff", "#222222", "#8a8a8a", "#9a9a9a"),
-    "dark": Theme("#141414", "#ececec", "#9a9a9a", "#6e6e6e"),
+    "light": {"paper": "#ffffff", "ink": "#222222", "muted": "#8a8a8a", "frame": "#9a9a9a"},
+    "dark": {"paper": "#141414", "ink": "#ececec", "muted": "#9a9a9a", "frame": "#6e6e6e"},
 }
 
 # of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter
@@ -62,7 +61,7 @@ _LEAST_ROOM = 2.0  # inches that a figure is laid out in, at least
 
 
 @dataclass(frozen=True)
-class Style:
+class Style(Greys):
     """Theme, scale, width and font of figures.
 
     Everything is laid out at its own size, in a width that is :attr:`room`, and its file is magnified to the chosen
@@ -103,7 +102,7 @@ class Style:
                 f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a larger "
                 "width."
             )
-        vars(self).update(inches=inches)
+        vars(self).update(THEMES[self.theme], inches=inches)
         if self.font is not None:
             from attnviz.figures.fonts import installed
 
@@ -136,10 +135,6 @@ class Style:
         vars(changed).update(changes)
         return changed
 
-    @property
-    def greys(self) -> Theme:
-        return THEMES[self.theme]
-
     def verdict(self, found: bool) -> str:
         """The colour of pairs that a head finds, or misses."""
         return _VERDICTS[self.theme][not found]
@@ -154,7 +149,7 @@ class Style:
             blues[0] = 1.0
             return ListedColormap(blues, name="attnviz")
         # weights of a few hundredths already differ from the paper
-        stops = [(0, self.greys.paper), (0.08, "#12365f"), (0.25, "#08519c")]
+        stops = [(0, self.paper), (0.08, "#12365f"), (0.25, "#08519c")]
         stops += [(0.5, "#3182bd"), (0.75, "#9ecae1"), (1, "#f7fbff")]
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
@@ -163,7 +158,7 @@ class Style:
         from matplotlib.colors import LinearSegmentedColormap
 
         less, more = ("#01665e", "#b35806") if self.theme == "light" else ("#5ab4ac", "#f1a340")
-        return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
+        return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.paper, more])
 
     def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":
         """Resolve the scale ``auto``: logarithmic above :data:`MOSTLY_WHITE` positions, else ``linear``."""
@@ -206,7 +201,7 @@ def text_colour(style: Style, setting: str = "text.color") -> str:
     known: tuple[Any, Any] = rcParams, rcParamsDefault
     theirs, default = (str(settings[setting]) for settings in known)
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
-        return style.greys.ink
+        return style.ink
     return theirs
 
 

@@ -113,7 +113,7 @@ def _draw(
     )
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
     name, size = named
-    ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)
+    ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.ink, parse_math=False)
     return cells
 
 
