@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -25,8 +25,7 @@ _BOLD = 1.3
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
 
 
-@dataclass(frozen=True)
-class Arc:
+class Arc(NamedTuple):
     """An arc between two words: found or missed by a head, or None for context."""
 
     dependent: int
@@ -46,8 +45,7 @@ class Arc:
         return style.frame if self.found is None else style.verdict(self.found)
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """The text with the arcs of one head."""
 
     name: str  # above it

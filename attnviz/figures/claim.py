@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,8 +22,7 @@ _TEXT = 6.5  # font size in points
 _LARGEST, _RING = 8.0, 10.0  # points across: of the largest dot, less for many heads, and of the ring around one
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A number with its name."""
 
     name: str

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -41,8 +40,7 @@ _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
 LONGEST = 140  # largest width of a label in pixels; longer ones are cut
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(NamedTuple):
     """Names of positions beside a matrix."""
 
     texts: tuple[str, ...]  # of every position, before pooling
@@ -50,8 +48,7 @@ class Labels:
     bold: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """A frame around cells: solid if ``found``, dashed if missed, plain ink if None."""
 
     rows: tuple[int, int]  # the first and the last
@@ -59,8 +56,7 @@ class Outline:
     found: bool | None = None
 
 
-@dataclass(frozen=True)
-class Bracket:
+class Bracket(NamedTuple):
     """A named set of positions at the axes: a bracket over each run, its first and last position."""
 
     name: str

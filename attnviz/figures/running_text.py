@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -33,8 +34,7 @@ _SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # as multiples of the font size: white 
 _AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: padding of a piece, of a block's name, after a block
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A token or word of a running text."""
 
     text: str
@@ -43,8 +43,7 @@ class Piece:
     begins: bool = False  # a line ends before it
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A piece in its line: index, text cut to fit, left end and width in points."""
 
     number: int
@@ -53,8 +52,7 @@ class Placed:
     width: float
 
 
-@dataclass(frozen=True)
-class ShadedText:
+class ShadedText(NamedTuple):
     """The text with a value for each piece."""
 
     name: str  # above it
@@ -149,8 +147,8 @@ def _height(plan: TextPlan, size: float, room: float) -> float:  # height of all
 def text_inches(plan: TextPlan, style: Style) -> tuple[float, float]:
     """Font size in points, and the height of all blocks in inches."""
     room = (prose_width(plan.pieces, style) - 2 * MARGIN) * 72
-    ways = ((size, _height(plan, size, room) / 72) for size in LETTERS)
-    return next((way for way in ways if way[1] <= HIGHEST - 1.5), (LETTERS[-1], _height(plan, LETTERS[-1], room) / 72))
+    ways = [(size, _height(plan, size, room) / 72) for size in LETTERS]
+    return next((way for way in ways if way[1] <= HIGHEST - 1.5), ways[-1])
 
 
 def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import fitted, text_width
@@ -31,14 +31,12 @@ _FLATTEST = 0.15  # height of a tile of few rows, as a share of its width
 _NAME_SIZES = (8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One matrix of a figure."""
 
     name: str  # above it
     values: Array  # [rows, columns]
     shorter: tuple[str, ...] = ()  # shorter names, the fullest first
-    norm: Normalize | None = None  # if not that of the other tiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ def _draw(
     cells = draw_matrix(
         ax,
         tile.values,
-        tile.norm or plan.norm,
+        plan.norm,
         style,
         labels=plan.labels if edges[0] else None,
         keys=(plan.keys or plan.labels) if edges[1] else None,

@@ -58,14 +58,10 @@ class View:
             return choices
         return natural
 
-    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[PagePlan] | None":
-        """The plans of its pictures; None for a view that writes its files itself."""
-        return None if self.drawing.files else [*self.drawing.plans(result, choices)]
-
     def render_files(
         self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[PagePlan] | None" = None
     ) -> "Iterator[File]":
-        """Yield every file of the view; ``plans`` are those that :meth:`planned` gave."""
+        """Yield every file of the view; ``plans`` are those of its pictures, if they are made already."""
         from attnviz.figures.style import figure_bytes
 
         drawing = self.drawing

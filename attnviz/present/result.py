@@ -14,6 +14,7 @@ from attnviz.locks import IN_USE, alone
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
+from attnviz.present.documents import Entry, caption_files, json_text
 from attnviz.present.figure_context import FigureContext, with_models
 from attnviz.present.report import View, checked_views, spec_of, views_of
 from attnviz.progress import Progress, tell
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 class Document(dict[str, Any]):
     """A document as written, with a repr of one line for notebooks."""
 
-    def __init__(self, content: dict[str, Any], folder: Path) -> None:
+    def __init__(self, content: Entry, folder: Path) -> None:
         super().__init__(content)
         self.folder = folder
 
@@ -127,7 +128,7 @@ class Result:
             return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
 
     @checked
-    def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
+    def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> Entry:
         """The content of the command's JSON file; ``figures`` are the paths of its pictures in the folder."""
         check_kind("figures", figures, Sequence[str | Path])
         wanted = self._choices(None, choices)
@@ -232,7 +233,7 @@ class Result:
             output.put_in_place()
         return Document(written, path)
 
-    def _files_read(self, document: dict[str, Any]) -> list[Path]:
+    def _files_read(self, document: Entry) -> list[Path]:
         return [Path(corpus["path"]) for corpus in document.get("corpora", ())]
 
     def write(
@@ -245,13 +246,11 @@ class Result:
         by_default: bool = False,
         progress: Progress | None = None,
         within: str = "",
-    ) -> dict[str, Any]:
+    ) -> Entry:
         """Write as :meth:`save` does into an open folder, or into a folder ``within/`` of it.
 
         ``by_default``: nobody asked for these figures by name, though other options may imply some.
         """
-        from attnviz.present.documents import caption_files, json_text
-
         stem = self.command.replace(".", "-")
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
@@ -294,13 +293,12 @@ class Result:
         with using(choices.style.font):
             planned, total, done = [], 0, 0
             for view in views:
-                wanted = view.fitted(self, view.drawing.by_default(self, choices) if by_default else choices)
-                plans = view.planned(self, wanted)
+                drawing = view.drawing
+                wanted = view.fitted(self, drawing.by_default(self, choices) if by_default else choices)
+                plans = None if drawing.files else [*drawing.plans(self, wanted)]
                 planned.append((view, wanted, plans))
-                n = len(plans) if plans is not None else 1
-                if plans is None and isinstance(self, OfHeads) and not view.suffix:
-                    n = len(self.select(wanted.select))
-                total += 1 if view.suffix else len(formats) * n
+                of_heads = self.select(wanted.select) if isinstance(self, OfHeads) else ()
+                total += 1 if view.suffix else len(formats) * len(of_heads if plans is None else plans)
             for view, wanted, plans in planned:
                 for file in view.render_files(self, wanted, formats, plans):
                     yield file
@@ -366,7 +364,7 @@ class Result:
             )
         return spec_of(self.command).completed(ViewOptions.from_keywords(style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> Entry:
         from attnviz.measures.patterns import PATTERNS
 
         spec = spec_of(self.command)
@@ -382,16 +380,16 @@ class Result:
         return {"attnviz": __version__, **content, **more, "figures": list(figures)}
 
 
-def _models_of(document: dict[str, Any]) -> list[Any]:
+def _models_of(document: Entry) -> list[Any]:
     return document.get("models") or [document.get("model", {})]
 
 
-class _Entry(Protocol):
+class _OfHead(Protocol):
     @property
     def id(self) -> HeadId: ...
 
 
-E = TypeVar("E", bound=_Entry)
+E = TypeVar("E", bound=_OfHead)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
