@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # a run without figures knows the style and does not import m
 DPI = 150  # resolution of figures, in whose pixels their layout is measured
 FORMATS = ("png", "svg", "pdf")  # file formats of figures
 
+DEFAULT_FAMILY = "DejaVu Sans"  # of texts; ships with matplotlib, so figures look the same on every machine
+_chosen: list[str | None] = []  # the families that are used in place of it, the innermost last
+
 FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same
 
 # ``auto``: by the length of the text (:meth:`Style.scaled_for`); 0 to 1, the same for every head; from 0 to the
@@ -135,6 +138,15 @@ class Style(Greys):
         vars(changed).update(changes)
         return changed
 
+    @contextmanager
+    def in_font(self) -> Iterator[None]:
+        """Draw and measure texts in the font of the style while the block runs."""
+        _chosen.append(self.font)
+        try:
+            yield
+        finally:
+            _chosen.pop()
+
     def verdict(self, found: bool) -> str:
         """The colour of pairs that a head finds, or misses."""
         return _VERDICTS[self.theme][not found]
@@ -176,6 +188,11 @@ class Style(Greys):
         if self.scale == "log":
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
+
+
+def base_families() -> list[str]:
+    """The font in use, and the default one for characters that it lacks."""
+    return list(dict.fromkeys(filter(None, [*_chosen[-1:], DEFAULT_FAMILY])))
 
 
 PLAIN = Style()  # the default style: light, scale by the text's length, width of the content
@@ -274,8 +291,6 @@ def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
 def figure_style() -> Iterator[None]:
     """Matplotlib's defaults, whatever the user's settings; text stays text, and ids in SVG come from a fixed salt."""
     from matplotlib import style
-
-    from attnviz.figures.fonts import base_families
 
     ours = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42, "font.family": base_families()}
     with style.context(["default", ours]):

@@ -16,6 +16,7 @@ from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
 from attnviz.present.documents import Entry, caption_files, json_text
 from attnviz.present.figure_context import FigureContext, with_models
+from attnviz.present.output_folder import OutputFolder, folder_named
 from attnviz.present.report import View, checked_views, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
     from attnviz.present.fields import NamedTable
-    from attnviz.present.output_folder import OutputFolder
     from attnviz.present.view import File, ViewOptions
 
 
@@ -91,11 +91,9 @@ class Result:
         Raises:
             UsageError: no such figure, option or head.
         """
-        from attnviz.figures.fonts import using
-
         wanted = self._choices(style, choices)
         view = self._view(name)
-        with using(wanted.style.font):
+        with wanted.style.in_font():
             wanted = view.fitted(self, wanted)
             return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
 
@@ -113,8 +111,6 @@ class Result:
         """Draw a view of one panel on your own Axes, as :meth:`figure`; returns the artist for a colour bar."""
         from matplotlib.axes import Axes
 
-        from attnviz.figures.fonts import using
-
         view = self._view(name)
         wanted = self._choices(style, choices)
         if not isinstance(ax, Axes):
@@ -124,7 +120,7 @@ class Result:
         if view.drawing.draw is None:
             single = [other.name for other in views_of(self.command) if other.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
-        with using(wanted.style.font):
+        with wanted.style.in_font():
             return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
 
     @checked
@@ -222,8 +218,6 @@ class Result:
             OutputError: the folder cannot be written to, or was not written by this command.
             UsageError: an unknown figure, format, option or head.
         """
-        from attnviz.present.output_folder import OutputFolder, folder_named
-
         path = folder_named(folder)
         wanted = self._choices(style, choices)
         self.wanted_views(figures, formats)
@@ -238,7 +232,7 @@ class Result:
 
     def write(
         self,
-        output: "OutputFolder",
+        output: OutputFolder,
         choices: "ViewOptions",
         *,
         figures: Sequence[str] | None,
@@ -288,9 +282,7 @@ class Result:
         formats: Sequence[str],
         progress: Progress | None,
     ) -> "Iterator[File]":
-        from attnviz.figures.fonts import using
-
-        with using(choices.style.font):
+        with choices.style.in_font():
             planned, total, done = [], 0, 0
             for view in views:
                 drawing = view.drawing

@@ -8,7 +8,7 @@ from matplotlib.colors import rgb_to_hsv, to_hex, to_rgb
 from PIL import Image
 
 from attnviz.errors import UsageError
-from attnviz.figures.fonts import text_width, using
+from attnviz.figures.fonts import text_width
 from attnviz.figures.heatmap_files import LEVELS, _inked, palette
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import THEMES, Style, parse_width
@@ -88,7 +88,7 @@ def test_a_file_of_any_format_is_as_wide_as_was_asked_for(look, inches, tmp_path
 
 def test_another_font_is_measured_and_drawn(tmp_path):
     widths = [text_width("attention", 7)]
-    with using("DejaVu Serif"):
+    with Style(font="DejaVu Serif").in_font():
         widths.append(text_width("attention", 7))
     assert len({*widths, text_width("attention", 7)}) == 2
     hand_made().save(tmp_path, figures=["map"], formats=["svg"], font="dejavu serif")
