@@ -137,7 +137,7 @@ def _write(ax: Axes, values: Array, cells: Cells, head_map: HeadMap) -> None:
     if values is not head_map.values or not head_map.texts:
         write_numbers(ax, values, cells, format_number)
         return
-    width, height = cell_points(ax, values.shape[1], values.shape[0])
+    width, height = cell_points(ax, values.shape)
     most = max(text.count("\n") + 1 for row in head_map.texts for text in row)
     ways = [(angle, size) for angle in (0, 90) for size in _TEXT_SIZES]
     for angle, size in [*ways, (0 if width >= height else 90, _TEXT_SIZES[-1])]:
@@ -162,7 +162,7 @@ def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) ->
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
             line(edge - 0.5, color=style.frame, linewidth=0.6 * PIXEL)
-    width, height = cell_points(ax, n_heads, n_layers)
+    width, height = cell_points(ax, head_map.values.shape)
     row, column = head_map.axes
     widest = text_width(str(n_heads - 1), 7) + 5
     for axis, what, names, numbers, cell, pixels in (

@@ -171,7 +171,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
         outlines=plan.outlines,
         cell=points,
     )
-    width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
+    width, height = cell_points(ax, plan.values.shape, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
     size = 7.5

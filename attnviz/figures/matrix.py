@@ -147,7 +147,7 @@ def draw_matrix(
     for rule in rules:
         for line in (ax.axhline, ax.axvline):
             line(rule / pooled - 0.5, color=style.ink, linewidth=2 * PIXEL)
-    width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
+    width, height = cell_points(ax, values.shape, cell)
     for outline in outlines:
         (left, right), (top, bottom) = outline.columns, outline.rows
         across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
@@ -170,7 +170,7 @@ def hatch(patch: Patch, style: Style) -> None:
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
-    texts, size = numbers(values, write, *cell_points(ax, values.shape[1], values.shape[0]))
+    texts, size = numbers(values, write, *cell_points(ax, values.shape))
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
     return size is not None
@@ -214,8 +214,11 @@ def signed_hundredths(value: float) -> str:
     return signed(value) if abs(value) >= 0.005 else ""
 
 
-def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
-    """Width and height of a cell in points, on the Axes as they are now."""
+def cell_points(ax: Axes, shape: tuple[int, ...], known: float | None = None) -> tuple[float, float]:
+    """Width and height in points of a cell of [rows, columns] on the Axes as they are now, unless both are known."""
+    if known is not None:
+        return known, known
+    rows, columns = shape
     box = ax.get_window_extent()
     points = 72 / ax.figure.dpi
     return box.width * points / columns, box.height * points / rows

@@ -79,7 +79,7 @@ def in_points(ax: Axes) -> tuple[float, float]:
     ax.set(facecolor="none")
     ax.set_axis_off()
     run_layout(ax.figure)
-    return cell_points(ax, 1, 1)
+    return cell_points(ax, (1, 1))
 
 
 def _width(text: str, size: float) -> float:
