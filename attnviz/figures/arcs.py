@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -25,8 +25,7 @@ _BOLD = 1.3
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
 
 
-@dataclass(frozen=True)
-class Arc:
+class Arc(NamedTuple):
     """An arc between two words: found or missed by a head, or None for context."""
 
     dependent: int
@@ -43,11 +42,10 @@ class Arc:
         """The colour of its line."""
         if self.step:
             return text_colour(style)
-        return style.greys.frame if self.found is None else style.verdict(self.found)
+        return style.frame if self.found is None else style.verdict(self.found)
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """The text with the arcs of one head."""
 
     name: str  # above it
@@ -132,7 +130,7 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
     looks: dict[bool | None, dict[str, Any]] = {
         True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
         False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
-        None: {"label": "other relations", "color": style.greys.frame, "linewidth": PIXEL},
+        None: {"label": "other relations", "color": style.frame, "linewidth": PIXEL},
     }
     looks[False] |= _CROSS
     legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
@@ -159,7 +157,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
         top += _HEADING
         for row in _kept(plan.folded, lines, block, room):
             if row is None:
-                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.greys.muted)
+                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.muted)
                 top += _GAP
             else:
                 arcs, top = _draw_line(ax, *row, top, room, style)
@@ -202,18 +200,17 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[Arc], room: float) -> list[_
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
     spans: list[_Span] = []
-    ends: list[tuple[int, int, _Span]] = []
+    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
     for arc in sorted(arcs, key=lambda arc: not arc.is_context):
         words = arc.dependent, arc.head
         xs = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
         span = _Span(arc, xs, [word in middles for word in words], abs(words[0] - words[1]))
         if any(span.here):
             spans.append(span)
-            ends += [(word, end, span) for end, word in enumerate(words) if word in middles]
+        for end, word in enumerate(words):
+            if span.here[end]:
+                sides.setdefault((word, xs[end] < sum(xs) / 2), []).append((end, span))
     widths = {placed.number: placed.width for placed in line}
-    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
-    for word, end, span in ends:
-        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
     for (word, rightwards), several in sides.items():  # at one word, the longest innermost, so that none cross
         step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
         for rank, (end, span) in enumerate(sorted(several, key=lambda one: -one[1].reach)):
@@ -287,6 +284,6 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: St
     if span.arc.found is False:
         ax.plot([middle], [height], color=style.verdict(False), zorder=3, **_CROSS)
     elif name and (span.is_short or span.lacking <= 0):
-        ink = style.greys.muted if span.arc.is_context else span.arc.ink(style)
-        box = {"facecolor": style.greys.paper, "edgecolor": "none", "pad": 0.6}
+        ink = style.muted if span.arc.is_context else span.arc.ink(style)
+        box = {"facecolor": style.paper, "edgecolor": "none", "pad": 0.6}
         put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,9 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.figures.fonts import put_text, text_width, wrapped
 from attnviz.figures.page import PagePlan, dress_chart, freeze_layout, new_page
-from attnviz.figures.resolution import DPI
 from attnviz.figures.sentences import COLOURS, TITLE, NamedText, draw_sentences, sentences_height
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.measures.estimates import Interval
 
 # Inches: natural width, width below which panels stand one below the other, a bar with its name, heading and axis.
@@ -23,8 +22,7 @@ _TEXT = 6.5  # font size in points
 _LARGEST, _RING = 8.0, 10.0  # points across: of the largest dot, less for many heads, and of the ring around one
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A number with its name."""
 
     name: str
@@ -80,14 +78,14 @@ def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
     largest = min(_LARGEST, 80 / len({*heads}), 50 / len({*layers}))
     areas = largest**2 * scores.clip(0) / (scores.max() or 1.0)
     own = COLOURS[style.theme]["hit"]
-    colours = [style.greys.muted] * (len(heads) - 1) + [own]
+    colours = [style.muted] * (len(heads) - 1) + [own]
     ax.scatter(heads, layers, s=areas.clip(0.5), c=colours, lw=0, clip_on=False)
     ax.plot(heads[-1], layers[-1], "o", ms=_RING, mfc="none", mec=own, mew=0.8, clip_on=False)
     for axis, numbers in ((ax.xaxis, heads), (ax.yaxis, layers)):
         axis.set_ticks(range(0, numbers.max() + 1, 1 + numbers.max() // 5))
     ax.set(xlim=(-0.5, heads.max() + 0.5), ylim=(layers.max() + 0.5, -0.5))
-    ax.set_xlabel("head", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
-    ax.set_ylabel("layer", fontsize=_TEXT, color=style.greys.ink, labelpad=1)
+    for name_it, name in ((ax.set_xlabel, "head"), (ax.set_ylabel, "layer")):
+        name_it(name, fontsize=_TEXT, color=style.ink, labelpad=1)
     _dress(ax, "All heads by score", "both", ("left", "bottom"), style)
 
 
@@ -96,8 +94,8 @@ def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style
     room = (inches - 0.35) * DPI
     y = 0.0  # in rows with one line of text
     for bar in bars:
-        colour = COLOURS[style.theme]["hit"] if y == 0 or bar.interval else style.greys.muted
-        look: dict[str, Any] = {"size": _TEXT, "color": style.greys.ink, "transform": ax.get_yaxis_transform()}
+        colour = COLOURS[style.theme]["hit"] if y == 0 or bar.interval else style.muted
+        look: dict[str, Any] = {"size": _TEXT, "color": style.ink, "transform": ax.get_yaxis_transform()}
         written = bar.written
         if text_width(f"{bar.name}  {written}", _TEXT) > room:  # the caption has the interval, too
             written = written.partition(" (")[0]
@@ -108,7 +106,7 @@ def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style
         y += 0.37
         ax.hlines(y, 0, bar.value, colors=colour, lw=2.5, alpha=0.5)
         if bar.interval is not None:
-            ax.hlines(y, *bar.interval, colors=style.greys.ink, lw=0.8)
+            ax.hlines(y, *bar.interval, colors=style.ink, lw=0.8)
         ax.plot(bar.value, y, "o", ms=4, mew=0, color=colour, clip_on=False)
         y += 0.28
     ax.set(ylim=(max(y, _ROWS), 0), yticks=[])
@@ -117,6 +115,5 @@ def _draw_bars(ax: Axes, heading: str, bars: Sequence[Bar], inches: float, style
 
 def _dress(ax: Axes, heading: str, grid: Literal["both", "y"], sides: Sequence[str], style: Style) -> None:
     dress_chart(ax, style, grid, sides)
-    ax.set_facecolor(style.greys.paper)
-    look: dict[str, Any] = {"fontsize": TITLE, "weight": "bold", "color": style.greys.ink, "pad": 3}
-    ax.set_title(heading, loc="left", parse_math=False, **look)
+    ax.set_facecolor(style.paper)
+    ax.set_title(heading, loc="left", parse_math=False, fontsize=TITLE, weight="bold", color=style.ink, pad=3)

@@ -1,14 +1,13 @@
 """Families of labels and roles: what they are counted as everywhere, their colour and marker, and short names."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnviz.judge.verdicts import BOTH
 from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, RETRIEVAL, WRITTEN
 from attnviz.plugins import live
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Roles that share a colour and a marker; colour never stands alone."""
 
     name: str

@@ -3,8 +3,8 @@
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,10 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.arguments import as_found, did_you_mean
 from attnviz.errors import UsageError
-from attnviz.figures.resolution import DPI
+from attnviz.figures.style import DEFAULT_FAMILY, DPI, base_families
 from attnviz.models.libraries import first_line
 from attnviz.printable import ISOLATES
 from attnviz.wording import isolated, right_to_left, shortened, shortened_token
-
-DEFAULT_FAMILY = "DejaVu Sans"  # ships with matplotlib, so figures look the same on every machine
 
 # spaces at which no line ends: those of ``n = 12``, ``3 of 7``, ``0.74 of 0.35``, ``10 %``, ``4 × 4``
 _TIED = re.compile(r" (?== )|(?<= =) |(?<=\d) (?=of \d|%|× \d)|(?<=\d of) (?=\d)|(?<=\d ×) (?=\d)")
@@ -35,27 +33,6 @@ def font_families(texts: Iterable[str]) -> list[str]:
     missing = {character for text in texts for character in text} - _characters_of(tuple(base_families()))
     fallbacks = {family for character in missing if (family := _family_with(character)) is not None}
     return [*base_families(), *sorted(fallbacks)]
-
-
-_chosen: list[str] = []  # the family that is used in place of the default one, the innermost last
-
-
-@contextmanager
-def using(family: str | None) -> Iterator[None]:
-    """Draw and measure texts in another family while the block runs; None for the default one."""
-    if family is None:
-        yield
-        return
-    _chosen.append(family)
-    try:
-        yield
-    finally:
-        _chosen.pop()
-
-
-def base_families() -> list[str]:
-    """The chosen family, and the default one for characters that it lacks."""
-    return list(dict.fromkeys([*_chosen[-1:], DEFAULT_FAMILY]))
 
 
 @cache

@@ -43,8 +43,7 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
@@ -91,9 +90,22 @@ class HeadGridPlan(ColourScale, PagePlan):
     pooled: int = 1  # positions in one cell
     every: int = 1  # of so many positions one is named, at least
 
+
+@dataclass(frozen=True)
+class _Shown:
+    """What the layout of a grid depends on."""
+
+    ids: Sequence[HeadId]
+    marked: bool  # whether heads have marks of families
+    labels: Names  # of tokens, for a few heads, which are packed
+
     @property
-    def named(self) -> Names:
-        return [labels.texts for labels in (self.labels, self.keys) if labels is not None]
+    def columns(self) -> list[int]:
+        return sorted({head.head for head in self.ids})
+
+    @property
+    def is_sparse(self) -> bool:  # whether at least half of a grid of layers and columns would be empty
+        return 2 * len(self.ids) <= len({head.layer for head in self.ids}) * len(self.columns)
 
 
 @dataclass(frozen=True)
@@ -101,8 +113,8 @@ class _Layout:
     cells: dict[HeadId, tuple[int, int]]  # row and column of each square
     rows: int  # of a block
     across: int  # squares side by side, in a block
-    layers: tuple[int, ...]  # from top to bottom, of as many rows each; none where heads are packed
-    columns: tuple[int, ...]  # the numbers of heads, from left to right
+    layers: Sequence[int]  # from top to bottom, of as many rows each; none where heads are packed
+    columns: Sequence[int]  # the numbers of heads, from left to right
     pitch: float  # from one square to the next
     size: float  # font size of ids in points
     square: float  # side of a square
@@ -142,7 +154,7 @@ class _Layout:
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
-    grid = _planned((cell.id for cell in plan.cells), _most_cells(plan), style, _marked(plan), plan.named)
+    grid = _planned(_shown(plan), _most_cells(plan), style)
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
@@ -175,7 +187,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     pixel = ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
+        grid = _fitting(_shown(plan), room)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
@@ -188,13 +200,15 @@ def _most_cells(plan: HeadGridPlan) -> int:
     return max(int(n) for cell in plan.cells for n in cell.values.shape)
 
 
-def _marked(plan: HeadGridPlan) -> bool:
-    return any(cell.family is not None for cell in plan.cells)
+def _shown(plan: HeadGridPlan) -> _Shown:
+    marked = any(cell.family is not None for cell in plan.cells)
+    labels = [labels.texts for labels in (plan.labels, plan.keys) if labels is not None]
+    return _Shown([cell.id for cell in plan.cells], marked, labels)
 
 
 def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
     height = grid.extent[1]
-    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.greys.paper)
+    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.paper)
     ax.set_box_aspect(height / width)
     ax.set_anchor("NW")
     ax.grid(visible=False)
@@ -204,12 +218,11 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
     middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
     full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
     names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
-    turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
-    written: dict[str, Any] = {"fontsize": 7 if full else 6, "color": text_colour(style, "ytick.color")} | turned
-    ax.set_yticks(middles[:of_block], names[:of_block], **written)
+    angle, aligned, size = (90, "center", 7) if full else (0, "center_baseline", 6)
+    look: dict[str, Any] = {"rotation": angle, "va": aligned, "size": size, "color": text_colour(style, "ytick.color")}
+    ax.set_yticks(middles[:of_block], names[:of_block], **look)
     for at in range(of_block, len(grid.layers)):
-        left = at // of_block * grid.block - 4
-        ax.text(left, middles[at], names[at], **({"va": "center_baseline"} | written), ha="right")
+        ax.text(at // of_block * grid.block - 4, middles[at], names[at], ha="right", **look)
     ax.tick_params(length=0, pad=2)
     families = _families(plan.cells, grid)
     above = _names(plan.cells, grid)
@@ -221,25 +234,36 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
         if above.right and cell.right is not None:
             level = top - (9 if above.low else 23)
             markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
-    size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
-    marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
-    marks |= {"markeredgecolor": style.greys.muted, "markeredgewidth": 0.5, "markerfacecoloralt": style.greys.paper}
     for (family, filled), positions in markers.items():
-        face = style.greys.paper if filled is False or family is UNNAMED else family.colour
-        name = families[family] if filled else ""
-        marks["fillstyle"] = "left" if filled is None else "full"
-        ax.plot(*np.reshape(positions, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
+        ax.plot(
+            *np.reshape(positions, (-1, 2)).T,
+            label=families[family] if filled else "",
+            linestyle="none",
+            marker=family.marker,
+            markersize=min(4.6, 0.5 * grid.pitch * 72 / DPI),
+            fillstyle="left" if filled is None else "full",
+            markerfacecolor=style.paper if filled is False or family is UNNAMED else family.colour,
+            markerfacecoloralt=style.paper,
+            markeredgecolor=style.muted,
+            markeredgewidth=0.5,
+            scalex=False,
+            scaley=False,
+            zorder=3,
+        )
     if families:
-        gaps: dict[str, Any] = {
-            "borderaxespad": 0.2,
-            "borderpad": 0,
-            "handletextpad": 0.1,
-            "columnspacing": 1.0,
-            "handlelength": 1.2,
-        }
-        look: dict[str, Any] = {"frameon": False, "fontsize": 7, "labelcolor": style.greys.ink}
-        ncols = legend_columns(families.values(), width, _ENTRY)
-        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=ncols, **gaps, **look)
+        ax.legend(
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            ncols=legend_columns(families.values(), width, _ENTRY),
+            frameon=False,
+            fontsize=7,
+            labelcolor=style.ink,
+            borderaxespad=0.2,
+            borderpad=0,
+            handletextpad=0.1,
+            columnspacing=1.0,
+            handlelength=1.2,
+        )
 
 
 def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
@@ -247,15 +271,15 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    scale: dict[str, Any] = {"cmap": plan.colours or style.colour_map(), "norm": plan.norm}
-    drawn = AxesImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
+    colours = plan.colours or style.colour_map()
+    drawn = AxesImage(ax, cmap=colours, norm=plan.norm, interpolation="nearest", origin="upper", extent=extent)
     drawn.set_data(image)
     ax.add_image(drawn)
     if any(np.isnan(cell.values).any() for cell in plan.cells):
         hatch(ax.add_patch(Rectangle((0, 0), extent[1], extent[2], linewidth=0, zorder=-1)), style)
     pitch = grid.pitch * shown * DPI / ax.figure.dpi
     small = min(6.0, grid.size)
-    properties: dict[str, Any] = {"color": style.greys.ink, "va": "baseline", "parse_math": False}
+    properties: dict[str, Any] = {"color": style.ink, "va": "baseline", "parse_math": False}
     full, beside, right, low = _names(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
@@ -265,13 +289,13 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImag
         if right and not low and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
             role = _fullest(cell.right[1], small, room)
-            paler = properties | {"color": style.greys.muted}
+            paler = properties | {"color": style.muted}
             ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None and not low:
             text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
-            inked = properties | {"color": style.greys.muted if cell.muted else style.greys.ink}
+            inked = properties | {"color": style.muted if cell.muted else style.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
     if grid.tokens:
         _name_tokens(ax, plan, grid, style, side / pixels, drawn)
@@ -291,22 +315,21 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side
     squares: list[Axes] = []
     for cell in plan.cells:
         (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
-        sides = ("l" if column == 0 else "") + ("b" if (row + 1, column) not in grid.cells.values() else "")
+        labels = plan.labels if column == 0 else None
+        keys = None if (row + 1, column) in grid.cells.values() else plan.keys or plan.labels
         across, down = ax.get_xlim()[1], ax.get_ylim()[0]
         beside = ax.inset_axes(
             (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
         )
         beside.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), in_layout=False)
         beside.spines[:].set_visible(False)
-        for axis, letter, n in ((beside.yaxis, "l", rows), (beside.xaxis, "b", columns)):
-            labels = plan.keys if letter == "b" and plan.keys is not None else plan.labels
-            named = labels if letter in sides else None
+        for axis, named, n in ((beside.yaxis, labels, rows), (beside.xaxis, keys, columns)):
             name_axis(axis, named, n, points / n, plan.pooled, style, plan.every // plan.pooled)
         beside.tick_params(length=0, pad=4)
         squares.append(beside)
     texts = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
-    shape = [n for cell in plan.cells for n in cell.values.shape]
-    if max(shape) <= MOST_NUMBERED and texts and value_size(texts, points / max(shape), points / max(shape)):
+    m = _most_cells(plan)
+    if m <= MOST_NUMBERED and texts and value_size(texts, points / m, points / m):
         for beside, cell in zip(squares, plan.cells, strict=True):
             write_numbers(beside, cell.values, drawn, hundredths)
 
@@ -315,7 +338,7 @@ def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tu
     m = _most_cells(plan)
     colours = plan.colours or style.colour_map()
     side = _side(grid.square * pixels, m)
-    greys = (style.greys.paper, style.greys.frame, style.greys.muted)
+    greys = (style.paper, style.frame, style.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
     image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
@@ -383,51 +406,49 @@ def grid_pooling(
     ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
     UsageError: the page is too narrow.
     """
-    pixels, ids = file_dpi(style) / DPI, list(heads)
-    pooled = math.ceil(n_positions / int(_planned(ids, 1, style, marked, labels).square * pixels))
+    pixels, shown = file_dpi(style) / DPI, _Shown(list(heads), marked, labels)
+    pooled = math.ceil(n_positions / int(_planned(shown, 1, style).square * pixels))
     m = math.ceil(n_positions / pooled)
-    side = _side(_planned(ids, m, style, marked, labels).square * pixels, m)
+    side = _side(_planned(shown, m, style).square * pixels, m)
     return pooled, named_every(side / m / pixels * 72 / DPI, pooled)
 
 
-def _planned(heads: Iterable[HeadId], m: int, style: Style, marked: bool, labels: Names = ()) -> _Layout:
-    ids = list(heads)
-    packed = bool(labels) or _sparse(ids)
-    columns = len({head.head for head in ids})
+def _planned(shown: _Shown, m: int, style: Style) -> _Layout:
+    packed = bool(shown.labels) or shown.is_sparse
+    columns = len(shown.columns)
     if style.room is None:
-        across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids))))) if packed else columns
-        few = bool(labels) or across <= 2
-        square = _side(_LARGEST_CHOSEN, m) if few else _LARGEST // m * m
-        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        n = len(shown.ids)
+        across = min(n, max(_PACKED, math.ceil(math.sqrt(2 * n)))) if packed else columns
+        square = _side(_LARGEST_CHOSEN, m) if shown.labels or across <= 2 else _LARGEST // m * m
+        grid = _layout(shown, across, max(square, _ROOMY) + 14, packed)
         n = len(grid.layers)
         if n and grid.extent[1] > _PAGE_HEIGHT:  # in as many blocks as bring it nearest to the shape of a page
             split = [replace(grid, rows=math.ceil(n / k) * grid.rows // n, blocks=k) for k in range(1, n + 1)]
             grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
-        return replace(grid, square=square, tokens=_token_names(labels, square))
+        return replace(grid, square=square, tokens=_token_names(shown.labels, square))
     room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
-    if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
+    if room / columns < _LEAST and not (packed and _wrapped(shown, room, packed)):
         least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
         raise UsageError(
             f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
             f"{style.room:.3g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
         )
-    return _fitting(ids, room, marked, labels)
+    return _fitting(shown, room)
 
 
-def _fitting(ids: Sequence[HeadId], room: float, marked: bool, labels: Names = ()) -> _Layout:
-    """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with ``labels`` named."""
+def _fitting(shown: _Shown, room: float) -> _Layout:
+    """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with their tokens named."""
     tokens = 0.0
-    grid = _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
+    grid = _wrapped(shown, room, packed=True, least=_ROOMY) if shown.labels else None
     for _ in range(3):  # which tokens are named, and how large, depends on the squares
         if grid:
-            tokens = max(tokens, _token_names(labels, grid.square))
-            grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
+            tokens = max(tokens, _token_names(shown.labels, grid.square))
+            grid = _wrapped(shown, room - tokens, packed=True, least=_ROOMY)
     if grid and grid.pitch >= _ROOMY:
         return replace(grid, tokens=tokens)
-    n = len({head.head for head in ids})
-    grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
-    grid = grid or _wrapped(ids, room, marked, packed=False)
-    return grid or _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
+    grid = (shown.is_sparse and _wrapped(shown, room, packed=True)) or _wrapped(shown, room, packed=False)
+    n = len(shown.columns)
+    return grid or _layout(shown, n, min(room / n, _LARGEST_CHOSEN + 14), packed=False)
 
 
 def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square
@@ -439,33 +460,25 @@ def _token_names(labels: Names, square: float) -> float:  # pixels of token labe
     return max(sizes, default=0)
 
 
-def _wrapped(
-    ids: Sequence[HeadId], room: float, marked: bool, packed: bool, least: float = _COMFORTABLE
-) -> _Layout | None:
+def _wrapped(shown: _Shown, room: float, packed: bool, least: float = _COMFORTABLE) -> _Layout | None:
     """Lay out squares large enough for names, in rows unless ``least`` suffices; None if that fits no page."""
-    n = len(ids) if packed else len({head.head for head in ids})
+    n = len(shown.ids if packed else shown.columns)
     fewest = n if room / n >= least else max(1, int(room // _ROOMY))
     for most in range(fewest, n + 1):
         across = math.ceil(n / math.ceil(n / most))
         if room / across < _COMFORTABLE:
             return None
-        pitch = min(room / across, _LARGEST_CHOSEN + 14)
-        grid = _layout(ids, across, pitch, marked, packed)
+        grid = _layout(shown, across, min(room / across, _LARGEST_CHOSEN + 14), packed)
         if across == n or grid.extent[1] <= _HIGHEST:
             return grid
     return None
 
 
-def _sparse(ids: Sequence[HeadId]) -> bool:
-    """Whether the heads would leave at least half of a grid of layers and columns empty."""
-    return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
-
-
-def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> _Layout:
-    columns = tuple(sorted({head.head for head in ids}))
-    layers = tuple(sorted({head.layer for head in ids}))
+def _layout(shown: _Shown, across: int, pitch: float, packed: bool) -> _Layout:
+    ids, columns = shown.ids, shown.columns
+    layers = [] if packed else sorted({head.layer for head in ids})
     of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
-    places = list(range(len(ids)))
+    places: Iterable[int] = range(len(ids))
     if not packed:
         places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
     cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
@@ -474,13 +487,13 @@ def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, pack
     square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
     return _Layout(
         cells=cells,
-        rows=of_layer if packed else of_layer * len(layers),
+        rows=of_layer * max(1, len(layers)),
         across=across,
-        layers=() if packed else layers,
+        layers=layers,
         columns=columns,
         pitch=pitch,
         size=size,
         square=square,
-        marked=marked,
+        marked=shown.marked,
         named=named,
     )

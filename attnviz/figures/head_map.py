@@ -36,8 +36,7 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.models.head_ids import number_of
 
 _CELL = (0.42, 0.25)
@@ -96,14 +95,14 @@ def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Fi
     parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     drawn = []
     for part, head_map, lines in zip(parts, plan.maps, names, strict=True):
-        part.set_facecolor(style.greys.paper)
+        part.set_facecolor(style.paper)
         ratios = [head_map.values.shape[1], *(1.1 for _ in head_map.beside)]
         first, *others = axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]
         drawn.append((first, head_map.values, _draw(first, head_map, "\n".join(lines), style, vector), head_map))
         for ax, (name, values) in zip(others, head_map.beside, strict=True):
             column = np.asarray(values)[:, None]
             cells = draw_matrix(ax, column, head_map.norm, style, colours=head_map.colours, vector=vector)
-            ax.set_xticks([0], [name], fontsize=7, color=style.greys.ink)
+            ax.set_xticks([0], [name], fontsize=7, color=style.ink)
             ax.tick_params(length=0, pad=3)
             drawn.append((ax, column, cells, head_map))
         if head_map.bar:
@@ -138,7 +137,7 @@ def _write(ax: Axes, values: Array, cells: Cells, head_map: HeadMap) -> None:
     if values is not head_map.values or not head_map.texts:
         write_numbers(ax, values, cells, format_number)
         return
-    width, height = cell_points(ax, values.shape[1], values.shape[0])
+    width, height = cell_points(ax, values.shape)
     most = max(text.count("\n") + 1 for row in head_map.texts for text in row)
     ways = [(angle, size) for angle in (0, 90) for size in _TEXT_SIZES]
     for angle, size in [*ways, (0 if width >= height else 90, _TEXT_SIZES[-1])]:
@@ -162,26 +161,23 @@ def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) ->
     cells = draw_matrix(ax, head_map.values, head_map.norm, style, colours=head_map.colours, vector=vector)
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
-            line(edge - 0.5, color=style.greys.frame, linewidth=0.6 * PIXEL)
-    width, height = cell_points(ax, n_heads, n_layers)
-    widest = text_width(str(n_heads - 1), 7) + 5
-    heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
-    layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
-    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=text_colour(style, "xtick.color"))
-    ax.set_yticks(
-        layers,
-        [str(number_of(head_map.layers[row])) for row in layers],
-        fontsize=7,
-        color=text_colour(style, "ytick.color"),
-    )
-    for axis, names, cell in ((ax.yaxis, head_map.rows, height), (ax.xaxis, head_map.columns, width)):
-        if names:
-            name_axis(axis, Labels(names, (False,) * len(names)), len(names), cell, 1, style)
-    ax.tick_params(length=0, pad=3)
-    ink = text_colour(style, "axes.labelcolor")
+            line(edge - 0.5, color=style.frame, linewidth=0.6 * PIXEL)
+    width, height = cell_points(ax, head_map.values.shape)
     row, column = head_map.axes
-    ax.set_xlabel(column, fontsize=8, color=ink, labelpad=2)
-    ax.set_ylabel(row, fontsize=8, color=ink, labelpad=2)
+    widest = text_width(str(n_heads - 1), 7) + 5
+    for axis, what, names, numbers, cell, pixels in (
+        (ax.yaxis, row, head_map.rows, head_map.layers, height, 13),
+        (ax.xaxis, column, head_map.columns, range(n_heads), width, max(14, widest)),
+    ):
+        if names:
+            name_axis(axis, Labels(names), len(names), cell, 1, style)
+        else:
+            ticks = range(0, len(numbers), math.ceil(pixels * PIXEL / cell))
+            ink = text_colour(style, f"{axis.axis_name}tick.color")
+            axis.set_ticks(ticks, [str(number_of(numbers[tick])) for tick in ticks], fontsize=7, color=ink)
+        axis.labelpad = 2
+        axis.set_label_text(what, fontsize=8, color=text_colour(style, "axes.labelcolor"))
+    ax.tick_params(length=0, pad=3)
     if name:
-        ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.greys.ink, parse_math=False)
+        ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.ink, parse_math=False)
     return cells

@@ -39,8 +39,7 @@ from attnviz.figures.page import (
     page_width,
     run_layout,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, file_dpi, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
@@ -165,14 +164,14 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
         plan.norm,
         style,
         labels=plan.labels,
-        keys=plan.keys,
+        keys=plan.keys or plan.labels,
         pooled=plan.pooled,
         colours=plan.colours,
         vector=vector,
         outlines=plan.outlines,
         cell=points,
     )
-    width, height = cell_points(ax, *plan.values.shape[::-1]) if points is None else (points, points)
+    width, height = cell_points(ax, plan.values.shape, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
     size = 7.5

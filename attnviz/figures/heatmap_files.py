@@ -31,8 +31,7 @@ from attnviz.figures.matrix import (
     numbers,
     painted,
 )
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_bytes, figure_style, file_dpi, png_bytes
+from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 # steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
 LEVELS, _GREYS = 176, 78
@@ -159,7 +158,7 @@ class _PixelPage(_Page):
         down, across = (self.cell * n for n in plan.values.shape)
         around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
         hatched = around[line:-line, line:-line].copy()
-        around[:] = np.round(np.array(to_rgb(style.greys.frame)) * 255)  # the frame is around the cells, not on them
+        around[:] = np.round(np.array(to_rgb(style.frame)) * 255)  # the frame is around the cells, not on them
         around[line:-line, line:-line] = hatched
         packed: NDArray[np.int64] = pixels @ _PACK
         distinct, back = np.unique(packed, return_inverse=True)
@@ -213,9 +212,9 @@ def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, 
 @cache
 def palette(theme: str) -> _Pixels:
     """Palette of a PNG, [256, 3]: the colour scale from paper on, greys from paper to ink, black, white."""
-    greys = Style(theme).greys
-    paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
-    scale = Style(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
+    style = Style(theme)
+    paper, ink = np.array(to_rgb(style.paper)), np.array(to_rgb(style.ink))
+    scale = style.colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
     ramp = paper + np.linspace(0, 1, _GREYS)[:, None] * (ink - paper)
     colours: _Pixels = (np.concatenate([scale, ramp, np.zeros((1, 3)), np.ones((1, 3))]) * 255).round().astype(np.uint8)
     return colours

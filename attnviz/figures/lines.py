@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -56,21 +55,18 @@ class LinesPlan(PagePlan):
     one_text: bool = False  # whether they are of the same text
 
     @property
-    def rows(self) -> Array:
-        """[n_rows], offset of each row from the first, in rows; a new text begins after a gap."""
-        gaps = np.zeros(len(self.labels))
-        gaps[list(self.breaks)] = _GAP
-        rows: Array = np.arange(len(self.labels)) + gaps.cumsum()
-        return rows
-
-    @property
     def sides(self) -> tuple[Array, Array]:
-        """The rows left and right; of two texts the shorter is spread over the height of the longer."""
+        """Offsets of the rows left and right from the first, in rows; a new text begins after a gap.
+
+        Of two texts the shorter is spread over the height of the longer.
+        """
         if self.keys is None:
-            return self.rows, self.rows
+            gaps = np.zeros(len(self.labels))
+            gaps[list(self.breaks)] = _GAP
+            rows = np.arange(len(self.labels)) + gaps.cumsum()
+            return rows, rows
         last = max(len(self.labels), len(self.keys)) - 1
-        left, right = (np.linspace(0, last, n) for n in (len(self.labels), len(self.keys)))
-        return left, right
+        return np.linspace(0, last, len(self.labels)), np.linspace(0, last, len(self.keys))
 
     @property
     def extent(self) -> float:  # height of all rows, in rows, with the gaps between texts
@@ -123,7 +119,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
     ax.add_collection(lines, autolim=False)
     for row in plan.breaks:
         middle = (rows[row] + rows[row - 1]) / 2
-        ax.axhline(middle, color=style.greys.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
+        ax.axhline(middle, color=style.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
     _write_column(ax, plan, style, 0, left - _PAD, pitch)
     _write_column(ax, plan, style, 1, right + _PAD, pitch)
     return lines
@@ -167,7 +163,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
     aligned = ("right", "left")[side]
-    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.greys.muted, ha=aligned)
+    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=style.muted, ha=aligned)
     sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
     ranks = np.round(np.log2(np.maximum(sums, 1e-9)))
     heights = rows * pitch
@@ -181,7 +177,7 @@ def _write_column(ax: Axes, plan: LinesPlan, style: Style, side: int, x: float, 
         room = width - (points_of(f"{weight}…", size) - points_of("…", size))
         text = weight + fitted_token(labels[row], size, room / PIXEL)
         ink = text_colour(style)
-        colour = ink if row in plan.bright[side] else style.greys.muted
+        colour = ink if row in plan.bright[side] else style.muted
         put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
 
@@ -198,17 +194,31 @@ def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: f
     colours = HEAD_COLOURS[style.theme]
     several = len(plan.heads) > 1
     strokes = _strokes(plan, pitch, np.array(plan.samples))
-    key = style.greys.ink if several else colours[0]
+    key = style.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
     for handles, (names, title, columns) in zip(lines, _legends(plan, room), strict=True):
         shown = ["\n".join(wrapped(name, _LETTERS, (room - _HANDLE) / PIXEL)) for name in names]
         above = handles is not lines[-1]
-        look: dict[str, Any] = {"fontsize": _LETTERS, "title_fontsize": _LETTERS, "frameon": False, "alignment": "left"}
-        gaps: dict[str, Any] = {"borderaxespad": 0, "borderpad": 0.3, "columnspacing": 1.0, "labelspacing": 0.3}
-        place: dict[str, Any] = {"loc": "lower left" if above else "upper left", "bbox_to_anchor": (0, above)}
-        legend = Legend(ax, handles, shown, title=title, ncols=columns, handlelength=2.2, **look, **gaps, **place)
+        legend = Legend(
+            ax,
+            handles,
+            shown,
+            title=title,
+            ncols=columns,
+            loc="lower left" if above else "upper left",
+            bbox_to_anchor=(0, above),
+            alignment="left",
+            frameon=False,
+            fontsize=_LETTERS,
+            title_fontsize=_LETTERS,
+            handlelength=2.2,
+            borderaxespad=0,
+            borderpad=0.3,
+            columnspacing=1.0,
+            labelspacing=0.3,
+        )
         for text in (*legend.get_texts(), legend.get_title()):
             text.set(color=text_colour(style), family=font_families([text.get_text()]), parse_math=False)
         ax.add_artist(legend)

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.page import PIXEL
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import MISSED_DASHES, Style, text_colour
+from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
 if TYPE_CHECKING:
@@ -42,17 +40,15 @@ _LEAST_NAME = 24  # pixels of the shortest bracket whose name is cut
 LONGEST = 140  # largest width of a label in pixels; longer ones are cut
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(NamedTuple):
     """Names of positions beside a matrix."""
 
     texts: tuple[str, ...]  # of every position, before pooling
-    muted: tuple[bool, ...]  # grey: special tokens and other sinks
+    muted: tuple[bool, ...] = ()  # grey: special tokens and other sinks; none of them where it is empty
     bold: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """A frame around cells: solid if ``found``, dashed if missed, plain ink if None."""
 
     rows: tuple[int, int]  # the first and the last
@@ -60,8 +56,7 @@ class Outline:
     found: bool | None = None
 
 
-@dataclass(frozen=True)
-class Bracket:
+class Bracket(NamedTuple):
     """A named set of positions at the axes: a bracket over each run, its first and last position."""
 
     name: str
@@ -90,9 +85,7 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
     across = axis.axis_name == "x"
     ink = text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
-    turned: dict[str, Any] = {"ha": "left", "va": "center", "rotation": 270}
-    if across:
-        turned = {"ha": "center", "va": "bottom"}
+    turned = {"ha": "center", "va": "bottom"} if across else {"ha": "left", "va": "center", "rotation": 270}
 
     def outwards(points: float) -> Transform:  # positions along the axis, so far from the cells
         x, y = (0.0, points / 72) if across else (points / 72, 0.0)
@@ -124,7 +117,6 @@ def draw_matrix(
     *,
     labels: Labels | None = None,
     keys: Labels | None = None,
-    sides: str = "lb",
     pooled: int = 1,
     colours: Colormap | None,
     vector: bool,
@@ -136,49 +128,49 @@ def draw_matrix(
 
     ``values`` are [rows, columns], NaN hatched (:func:`hatch`). Numbers are written by :func:`write_numbers`, once
     the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
-    a cell, are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, if others. A rule of 4 is a
-    line before row and column 4. In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
+    a cell, are named left by ``labels`` and at the bottom by ``keys``. A rule of 4 is a line before row and column 4.
+    In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
     """
     rows, n_columns = values.shape
-    properties: dict[str, Any] = {"cmap": colours or style.colour_map(), "norm": norm}
+    colours = colours or style.colour_map()
     cells: Cells
     if vector and values.size <= MESH_CELLS:
         edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
-        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **properties)
+        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, cmap=colours, norm=norm)
     else:
-        cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **properties)
-    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.greys.paper)
+        cells = ax.imshow(values, cmap=colours, norm=norm, interpolation="none" if vector else "auto", aspect="auto")
+    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.paper)
     if np.isnan(values).any():
         hatch(ax.patch, style)
     ax.grid(visible=False)
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.frame)
     for rule in rules:
         for line in (ax.axhline, ax.axvline):
-            line(rule / pooled - 0.5, color=style.greys.ink, linewidth=2 * PIXEL)
-    width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
+            line(rule / pooled - 0.5, color=style.ink, linewidth=2 * PIXEL)
+    width, height = cell_points(ax, values.shape, cell)
     for outline in outlines:
         (left, right), (top, bottom) = outline.columns, outline.rows
         across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
         corner = ((left + right - across) / 2, (top + bottom - down) / 2)
-        stroke: dict[str, Any] = {"edgecolor": style.greys.ink, "linewidth": 1.2}
+        stroke: dict[str, Any] = {"edgecolor": style.ink, "linewidth": 1.2}
         if outline.found is not None:
-            halo = withStroke(linewidth=2.6, foreground=style.greys.paper)  # so that it contrasts with any cell
+            halo = withStroke(linewidth=2.6, foreground=style.paper)  # so that it contrasts with any cell
             stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
             stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
         ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
-    name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, style)
-    name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, style)
+    name_axis(ax.yaxis, labels, rows, height, pooled, style)
+    name_axis(ax.xaxis, keys, n_columns, width, pooled, style)
     return cells
 
 
 def hatch(patch: Patch, style: Style) -> None:
     """Hatch what lies behind cells, and shows where there are none: no value, such as where a mask forbids one."""
-    patch.set(facecolor=style.greys.paper, hatch="////", hatchcolor=style.greys.frame, hatch_linewidth=0.5)
+    patch.set(facecolor=style.paper, hatch="////", hatchcolor=style.frame, hatch_linewidth=0.5)
 
 
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
-    texts, size = numbers(values, write, *cell_points(ax, values.shape[1], values.shape[0]))
+    texts, size = numbers(values, write, *cell_points(ax, values.shape))
     if size is not None:
         write_texts(ax, values, cells, texts, size=size, va="center_baseline")
     return size is not None
@@ -222,8 +214,11 @@ def signed_hundredths(value: float) -> str:
     return signed(value) if abs(value) >= 0.005 else ""
 
 
-def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
-    """Width and height of a cell in points, on the Axes as they are now."""
+def cell_points(ax: Axes, shape: tuple[int, ...], known: float | None = None) -> tuple[float, float]:
+    """Width and height in points of a cell of [rows, columns] on the Axes as they are now, unless both are known."""
+    if known is not None:
+        return known, known
+    rows, columns = shape
     box = ax.get_window_extent()
     points = 72 / ax.figure.dpi
     return box.width * points / columns, box.height * points / rows
@@ -335,8 +330,8 @@ def name_axis(
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     turned = {} if axis.axis_name == "y" else slanted if cell >= _SLANTED else {"rotation": 90}
     axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
-    axis.set_tick_params(length=2, width=PIXEL, color=style.greys.frame, pad=2)
+    axis.set_tick_params(length=2, width=PIXEL, color=style.frame, pad=2)
     for tick, label in zip(ticks, axis.get_ticklabels(), strict=False):
-        label.set_color(style.greys.muted if labels.muted[tick * pooled] else ink)
+        label.set_color(style.muted if labels.muted and labels.muted[tick * pooled] else ink)
         if labels.bold and labels.bold[tick * pooled]:
             label.set_fontweight("bold")

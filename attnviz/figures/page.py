@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -17,8 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, fitted_token, font_families, text_width, wrapped
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.style import DPI, Style, figure_style, text_colour
 from attnviz.wording import rounded
 
 MARGIN = 0.12  # margin of a page in inches
@@ -48,14 +47,6 @@ class PagePlan:
 P = TypeVar("P", bound=PagePlan)
 
 
-@dataclass(frozen=True)
-class ReferenceValue:
-    """A value marked on a colour bar, such as that of uniform attention."""
-
-    value: float
-    name: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
     """A norm from values to colours, and its colour bar."""
@@ -63,7 +54,8 @@ class ColourScale:
     norm: Normalize  # from values to 0-1
     bar: str  # what is shown, and on which scale
     colours: Colormap | None = None  # default those of the style
-    reference: ReferenceValue | None = None  # marked above the bar, with an arrow if it lies outside
+    # a value and its name, such as that of uniform attention: marked above the bar, with an arrow if it lies outside
+    reference: tuple[float, str] | None = None
     cut: bool = False  # whether values above the scale are clipped
     signed: bool = False  # whether positive numbers have a plus
 
@@ -115,14 +107,22 @@ def new_page(
     height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
     rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
     layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
-    figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.greys.paper, layout=layout)
+    figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.paper, layout=layout)
     for texts, top in ((lines, MARGIN), (below, height - foot)):
         down = top
         for line, size, weight in texts:
-            corner = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
-            properties: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
             if line:
-                figure.text(*corner, line, va="baseline", color=style.greys.ink, parse_math=False, **properties)
+                figure.text(
+                    MARGIN / width,
+                    1 - (down + _ASCENT * size / 72) / height,
+                    line,
+                    va="baseline",
+                    color=style.ink,
+                    parse_math=False,
+                    size=size,
+                    weight=weight,
+                    family=font_families([line]),
+                )
             down += size * _LINE / 72
     return figure
 
@@ -229,28 +229,29 @@ def colour_bar(
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     room = share * width * free * DPI
     shown = ScalarMappable(scale.norm, scale.colours or style.colour_map())
-    shape: dict[str, Any] = {"shrink": share, "aspect": share * width * free / _BAR, "anchor": (0, 1), "pad": 0.03}
-    bar = figure.colorbar(shown, ax=axes, location="bottom", **shape)
-    bar.outline.set(linewidth=PIXEL, edgecolor=style.greys.frame)
+    bar = figure.colorbar(
+        shown, ax=axes, location="bottom", shrink=share, aspect=share * width * free / _BAR, anchor=(0, 1), pad=0.03
+    )
+    bar.outline.set(linewidth=PIXEL, edgecolor=style.frame)
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
     if isinstance(scale.norm, FuncNorm):  # equal steps, ever closer away from 0
         low, high = _ends(scale.norm)
         steps = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(low, high)
         bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
-    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.greys.frame)
-    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.greys.frame, labelcolor=style.greys.ink)
+    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.frame)
+    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.frame, labelcolor=style.ink)
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
-    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.greys.ink, labelpad=2, parse_math=False, loc="left")
+    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
-        reference = scale.reference
+        value, name = scale.reference
         low, high = _ends(scale.norm)
-        text = f"{reference.name} {format_number(reference.value)}"
-        if low <= reference.value <= high:
-            bar.ax.axvline(reference.value, color=_MARK, lw=1.6, clip_on=False)
+        text = f"{name} {format_number(value)}"
+        if low <= value <= high:
+            bar.ax.axvline(value, color=_MARK, lw=1.6, clip_on=False)
         else:
-            text = f"{text} →" if reference.value > high else f"← {text}"
-        position = float(np.clip(scale.norm(np.clip(reference.value, low, high)), 0, 1))
+            text = f"{text} →" if value > high else f"← {text}"
+        position = float(np.clip(scale.norm(np.clip(value, low, high)), 0, 1))
         bar.ax.annotate(
             fitted(text, _BAR_TEXT, room + 20),
             (position, 1),
@@ -259,7 +260,7 @@ def colour_bar(
             textcoords="offset points",
             ha="left" if position < 0.3 else "right" if position > 0.7 else "center",
             fontsize=_BAR_TEXT,
-            color=style.greys.ink,
+            color=style.ink,
             annotation_clip=False,
         )
 
@@ -272,15 +273,15 @@ def bar_inches(name: str, across: float) -> float:
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
     """Style the Axes of a chart: faint guides, small numbers, frames on these sides only."""
     ax.set_axisbelow(True)
-    ax.grid(axis=grid, color=style.greys.frame, alpha=0.3, lw=PIXEL)
+    ax.grid(axis=grid, color=style.frame, alpha=0.3, lw=PIXEL)
     ax.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
     for side, spine in ax.spines.items():
-        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.greys.frame)
+        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=style.frame)
 
 
 def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> None:
     """Style the Axes of scores from 0 to 1, in a named row each."""
-    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), facecolor=style.greys.paper)
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), facecolor=style.paper)
     ax.set_xlabel(label, fontsize=8, color=text_colour(style, "axes.labelcolor"))
     ax.set_yticks(range(len(names)), names, family=font_families(names), parse_math=False)
     dress_chart(ax, style, "both", ("bottom",))
@@ -288,10 +289,17 @@ def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> No
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
     """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
-    width = figure.get_figure(root=True).get_figwidth()
-    gaps: dict[str, Any] = {"borderpad": 0.2, "handletextpad": 0.5, "columnspacing": 1.2}
-    look: dict[str, Any] = {"frameon": False, "fontsize": _NOTE, "labelcolor": style.greys.ink} | gaps
-    figure.legend(handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), **look)
+    figure.legend(
+        handles=list(handles),
+        loc="outside lower left",
+        ncols=_columns(handles, figure.get_figure(root=True).get_figwidth()),
+        frameon=False,
+        fontsize=_NOTE,
+        labelcolor=style.ink,
+        borderpad=0.2,
+        handletextpad=0.5,
+        columnspacing=1.2,
+    )
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
@@ -35,8 +34,7 @@ _SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # as multiples of the font size: white 
 _AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: padding of a piece, of a block's name, after a block
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A token or word of a running text."""
 
     text: str
@@ -45,8 +43,7 @@ class Piece:
     begins: bool = False  # a line ends before it
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """A piece in its line: index, text cut to fit, left end and width in points."""
 
     number: int
@@ -55,8 +52,7 @@ class Placed:
     width: float
 
 
-@dataclass(frozen=True)
-class ShadedText:
+class ShadedText(NamedTuple):
     """The text with a value for each piece."""
 
     name: str  # above it
@@ -83,7 +79,7 @@ def in_points(ax: Axes) -> tuple[float, float]:
     ax.set(facecolor="none")
     ax.set_axis_off()
     run_layout(ax.figure)
-    return cell_points(ax, 1, 1)
+    return cell_points(ax, (1, 1))
 
 
 def _width(text: str, size: float) -> float:
@@ -151,8 +147,8 @@ def _height(plan: TextPlan, size: float, room: float) -> float:  # height of all
 def text_inches(plan: TextPlan, style: Style) -> tuple[float, float]:
     """Font size in points, and the height of all blocks in inches."""
     room = (prose_width(plan.pieces, style) - 2 * MARGIN) * 72
-    ways = ((size, _height(plan, size, room) / 72) for size in LETTERS)
-    return next((way for way in ways if way[1] <= HIGHEST - 1.5), (LETTERS[-1], _height(plan, LETTERS[-1], room) / 72))
+    ways = [(size, _height(plan, size, room) / 72) for size in LETTERS]
+    return next((way for way in ways if way[1] <= HIGHEST - 1.5), ways[-1])
 
 
 def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
@@ -177,28 +173,28 @@ def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
     lines = text_lines(plan.pieces, size, room)
     top = 0.0
-    boxes: list[Rectangle] = []
+    high = _BOX * size
+    pieces: list[tuple[Placed, Rectangle]] = []
+    shades: list[float] = []
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, style)
         for row, line in enumerate(lines):
             middle = top + _HEADING + (row + 0.5) * _LEADING * size
-            boxes += [Rectangle((placed.x, middle - _BOX * size / 2), placed.width, _BOX * size) for placed in line]
+            pieces += [(placed, Rectangle((placed.x, middle - high / 2), placed.width, high)) for placed in line]
+            shades += [block.values[placed.number] for placed in line]
         top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
-    order = [placed for line in lines for placed in line]
-    numbers = [placed.number for placed in order]
-    shades = np.concatenate([block.values[numbers] for block in plan.blocks])
     colours = plan.colours or style.colour_map()
     # a hairline of paper tells the pieces of a word apart
-    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.greys.paper, linewidths=PIXEL)
+    boxes = [box for _, box in pieces]
+    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.paper, linewidths=PIXEL)
     shaded.set(array=shades, zorder=0.5)
-    ax.add_collection(shaded, autolim=False)
-    framed = [box for box, placed in zip(boxes, order * len(plan.blocks), strict=True) if placed.number in plan.framed]
-    frames = PatchCollection(framed, facecolors="none", edgecolors=style.greys.ink, linewidths=1.1, zorder=2)
-    ax.add_collection(frames, autolim=False)
-    for box, placed, colour in zip(boxes, order * len(plan.blocks), colours(plan.norm(shades)), strict=True):
-        (x, y), wide, high = box.get_xy(), box.get_width(), box.get_height()
-        ink = contrasting_ink(colour)
-        put_text(ax, x + wide / 2, y + high / 2, placed.text, size=size, ha="center", color=ink)
+    framed = [box for placed, box in pieces if placed.number in plan.framed]
+    frames = PatchCollection(framed, facecolors="none", edgecolors=style.ink, linewidths=1.1, zorder=2)
+    for collection in (shaded, frames):
+        ax.add_collection(collection, autolim=False)
+    for (placed, box), colour in zip(pieces, colours(plan.norm(shades)), strict=True):
+        x, y = placed.x + placed.width / 2, box.get_y() + high / 2
+        put_text(ax, x, y, placed.text, size=size, ha="center", color=contrasting_ink(colour))
     return shaded
 
 
@@ -207,7 +203,8 @@ def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, sty
     name = fitted(name, 8, room / PIXEL, "bold")
     wide = text_width(name, 8, "bold") * PIXEL + 6
     after = fitted(beside, 7, max(room - wide, 0) / PIXEL)
-    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": text_colour(style)}
-    for x, text, properties in ((0.0, name, bold), (wide, after, {"size": 7, "color": style.greys.muted})):
-        if text.strip("…"):
-            put_text(ax, x, top + _HEADING / 2, text, **properties)
+    middle = top + _HEADING / 2
+    if name.strip("…"):
+        put_text(ax, 0, middle, name, size=8, weight="bold", color=text_colour(style))
+    if after.strip("…"):
+        put_text(ax, wide, middle, after, size=7, color=style.muted)

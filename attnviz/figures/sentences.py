@@ -9,8 +9,7 @@ from matplotlib.path import Path
 
 from attnviz.figures.fonts import fitted, fitted_token, put_text, text_width
 from attnviz.figures.page import MARGIN, PIXEL
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style
+from attnviz.figures.style import DPI, Style
 from attnviz.profiles.examples import Example, Part, parts_of_text
 from attnviz.wording import right_to_left, rounded, visible
 
@@ -31,12 +30,12 @@ NamedText = tuple[str, Example]  # an example with its name, '' for none
 
 def draw_sentences(ax: Axes, heading: str, strips: Sequence[NamedText], width: float, style: Style) -> None:
     """Draw a heading and sentences on Axes as wide as the page, in inches, in one column or two."""
-    ax.set(xlim=(0, width - MARGIN), ylim=(sentences_height(strips, width), 0), facecolor=style.greys.paper)
+    ax.set(xlim=(0, width - MARGIN), ylim=(sentences_height(strips, width), 0), facecolor=style.paper)
     ax.axis("off")
     columns = _columns(width)
     room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
     shown = fitted(heading, TITLE, (width - 2 * MARGIN) * DPI, "bold")
-    put_text(ax, MARGIN / 2, _HEADING * 0.7, shown, size=TITLE, color=style.greys.ink, weight="bold", **TEXT)
+    put_text(ax, MARGIN / 2, _HEADING * 0.7, shown, size=TITLE, color=style.ink, weight="bold", **TEXT)
     for number, strip in enumerate(strips):
         row, column = divmod(number, columns)
         _draw_strip(ax, strip, (MARGIN / 2 + column * (room + _GAP), _HEADING + row * _STRIP), room, style)
@@ -53,17 +52,17 @@ def _columns(width: float) -> int:
 
 def _draw_strip(ax: Axes, strip: NamedText, corner: tuple[float, float], room: float, style: Style) -> None:
     """Draw one sentence below its arc, in inches from the top left of the Axes."""
-    (left, top), (name, example), greys = corner, strip, style.greys
+    (left, top), (name, example) = corner, strip
     kind = "hit" if example.hit else "miss"
     colour = COLOURS[style.theme][kind]
     above = f"{name}: {example_words(example)}" if name else example_words(example)
-    put_text(ax, left, top + 0.09, above, size=_SMALL, color=greys.muted, **TEXT)
+    put_text(ax, left, top + 0.09, above, size=_SMALL, color=style.muted, **TEXT)
     baseline, x = top + _STRIP - 0.1, left
     centres: dict[str, float] = {}
     for part, shown, width in _fitting(example, room):
         if not (part.joined or x == left):
             x += text_width(" ", WORD) / DPI
-        ink = colour if "key" in part.ends else greys.ink
+        ink = colour if "key" in part.ends else style.ink
         put_text(ax, x, baseline, shown, size=WORD, color=ink, weight="bold" if part.ends else "normal", **TEXT)
         centres |= dict.fromkeys(part.ends, x + width / 2)
         x += width
@@ -72,8 +71,8 @@ def _draw_strip(ax: Axes, strip: NamedText, corner: tuple[float, float], room: f
         start, end = centres["query"], centres["gold"]
         if example.gold is not None and example.gold[0] != example.query:  # the right name attends
             start, end = centres["gold"], centres["key"]
-        _arc(ax, start, end, foot, ec=greys.muted, lw=1, ls=":")
-        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.muted, ms=3, mew=0.8, **FREE)
+        _arc(ax, start, end, foot, ec=style.muted, lw=1, ls=":")
+        ax.plot(end, foot, "o", mfc=style.paper, mec=style.muted, ms=3, mew=0.8, **FREE)
     start, end = centres["query"], centres["key"]
     thickness, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
     _arc(ax, start, end, foot, ec=colour, lw=thickness, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))

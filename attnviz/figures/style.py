@@ -16,13 +16,16 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
-from attnviz.figures.resolution import DPI
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
     from matplotlib.figure import Figure
 
+DPI = 150  # resolution of figures, in whose pixels their layout is measured
 FORMATS = ("png", "svg", "pdf")  # file formats of figures
+
+DEFAULT_FAMILY = "DejaVu Sans"  # of texts; ships with matplotlib, so figures look the same on every machine
+_chosen: list[str | None] = []  # the families that are used in place of it, the innermost last
 
 FAINTEST = 1e-4  # the weight at the light end of a logarithmic scale; smaller ones look the same
 
@@ -34,20 +37,19 @@ SCALES = ("auto", "shared", "per-head", "log")
 MOSTLY_WHITE = 40
 
 
-@dataclass(frozen=True)
-class Theme:
-    """The greys of a figure: paper, text, muted text, and frames."""
+class Greys:
+    """The greys of a theme."""
 
     paper: str
-    ink: str
-    muted: str
+    ink: str  # of texts
+    muted: str  # of texts that matter less
     frame: str
 
 
 # by name; all greys, as indexed PNGs need
 THEMES = {
-    "light": Theme("#ffffff", "#222222", "#8a8a8a", "#9a9a9a"),
-    "dark": Theme("#141414", "#ececec", "#9a9a9a", "#6e6e6e"),
+    "light": {"paper": "#ffffff", "ink": "#222222", "muted": "#8a8a8a", "frame": "#9a9a9a"},
+    "dark": {"paper": "#141414", "ink": "#ececec", "muted": "#9a9a9a", "frame": "#6e6e6e"},
 }
 
 # of found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter
@@ -62,7 +64,7 @@ _LEAST_ROOM = 2.0  # inches that a figure is laid out in, at least
 
 
 @dataclass(frozen=True)
-class Style:
+class Style(Greys):
     """Theme, scale, width and font of figures.
 
     Everything is laid out at its own size, in a width that is :attr:`room`, and its file is magnified to the chosen
@@ -82,32 +84,28 @@ class Style:
     fills: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        kinds: dict[str, object] = {"theme": str, "scale": str, "bare": bool, "font": str | None}
-        for setting, expected in kinds.items():
+        for setting, expected in {"theme": str, "scale": str, "bare": bool, "font": str | None}.items():
             check_kind(setting, getattr(self, setting), expected)
         for kind, name, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
             if name not in known:
                 raise UsageError(f"unknown {kind} {name!r}: expected one of {', '.join(known)}.")
         inches = parse_width(self.width) if isinstance(self.width, str) else self.width
-        if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
-            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {as_found(inches)}.")
-        if inches is not None and not _NARROWEST <= inches <= _WIDEST:
-            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {as_found(inches)}.")
-        if self.font_size is not None:
-            size = self.font_size
-            if isinstance(size, bool) or not isinstance(size, int | float):
-                raise UsageError(f"expected a font size in points, found {as_found(size)}.")
-            if not _SMALLEST <= size <= _LARGEST:
-                raise UsageError(
-                    f"expected a font size of {_SMALLEST:g} to {_LARGEST:g} points, found {as_found(size)}."
-                )
-            if inches is not None and inches * TEXT_SIZE / size < _LEAST_ROOM:
-                most = math.floor(10 * inches * TEXT_SIZE / _LEAST_ROOM) / 10
-                raise UsageError(
-                    f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a "
-                    "larger width."
-                )
-        vars(self).update(inches=inches)
+        size = self.font_size
+        for what, unit, or_text, value, least, most in (
+            ("width", "inches", ", or a text such as '84mm'", inches, _NARROWEST, _WIDEST),
+            ("font size", "points", "", size, _SMALLEST, _LARGEST),
+        ):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise UsageError(f"expected a {what} in {unit}{or_text}, found {as_found(value)}.")
+            if value is not None and not least <= value <= most:
+                raise UsageError(f"expected a {what} of {least:g} to {most:g} {unit}, found {as_found(value)}.")
+        if size is not None and inches is not None and inches * TEXT_SIZE / size < _LEAST_ROOM:
+            most = math.floor(10 * inches * TEXT_SIZE / _LEAST_ROOM) / 10
+            raise UsageError(
+                f"a font size of {size:g} does not fit in {inches:g} inches: expected at most {most:g}, or a larger "
+                "width."
+            )
+        vars(self).update(THEMES[self.theme], inches=inches)
         if self.font is not None:
             from attnviz.figures.fonts import installed
 
@@ -140,9 +138,14 @@ class Style:
         vars(changed).update(changes)
         return changed
 
-    @property
-    def greys(self) -> Theme:
-        return THEMES[self.theme]
+    @contextmanager
+    def in_font(self) -> Iterator[None]:
+        """Draw and measure texts in the font of the style while the block runs."""
+        _chosen.append(self.font)
+        try:
+            yield
+        finally:
+            _chosen.pop()
 
     def verdict(self, found: bool) -> str:
         """The colour of pairs that a head finds, or misses."""
@@ -158,7 +161,7 @@ class Style:
             blues[0] = 1.0
             return ListedColormap(blues, name="attnviz")
         # weights of a few hundredths already differ from the paper
-        stops = [(0, self.greys.paper), (0.08, "#12365f"), (0.25, "#08519c")]
+        stops = [(0, self.paper), (0.08, "#12365f"), (0.25, "#08519c")]
         stops += [(0.5, "#3182bd"), (0.75, "#9ecae1"), (1, "#f7fbff")]
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
@@ -167,7 +170,7 @@ class Style:
         from matplotlib.colors import LinearSegmentedColormap
 
         less, more = ("#01665e", "#b35806") if self.theme == "light" else ("#5ab4ac", "#f1a340")
-        return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
+        return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.paper, more])
 
     def scaled_for(self, n: int = 0, linear: str = "shared") -> "Style":
         """Resolve the scale ``auto``: logarithmic above :data:`MOSTLY_WHITE` positions, else ``linear``."""
@@ -185,6 +188,11 @@ class Style:
         if self.scale == "log":
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
+
+
+def base_families() -> list[str]:
+    """The font in use, and the default one for characters that it lacks."""
+    return list(dict.fromkeys(filter(None, [*_chosen[-1:], DEFAULT_FAMILY])))
 
 
 PLAIN = Style()  # the default style: light, scale by the text's length, width of the content
@@ -210,7 +218,7 @@ def text_colour(style: Style, setting: str = "text.color") -> str:
     known: tuple[Any, Any] = rcParams, rcParamsDefault
     theirs, default = (str(settings[setting]) for settings in known)
     if style.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
-        return style.greys.ink
+        return style.ink
     return theirs
 
 
@@ -284,8 +292,6 @@ def figure_style() -> Iterator[None]:
     """Matplotlib's defaults, whatever the user's settings; text stays text, and ids in SVG come from a fixed salt."""
     from matplotlib import style
 
-    from attnviz.figures.fonts import base_families
-
-    ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
-    with style.context(["default", ours | {"font.family": base_families()}]):
+    ours = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42, "font.family": base_families()}
+    with style.context(["default", ours]):
         yield

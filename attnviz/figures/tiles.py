@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.figures.fonts import fitted, text_width
@@ -22,8 +21,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, run_layout
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 
 _NAME, _GAP, _BAR = 0.2, 0.13, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
@@ -33,14 +31,12 @@ _FLATTEST = 0.15  # height of a tile of few rows, as a share of its width
 _NAME_SIZES = (8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One matrix of a figure."""
 
     name: str  # above it
     values: Array  # [rows, columns]
     shorter: tuple[str, ...] = ()  # shorter names, the fullest first
-    norm: Normalize | None = None  # if not that of the other tiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +66,8 @@ def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
         for index, (each, named) in enumerate(zip(plan.tiles, _names(plan.tiles, tile * DPI), strict=True)):
             row, column = divmod(index, columns)
             ax = page.add_subplot(grid[row, column])
-            sides = ("l" if column == 0 else "") + ("b" if row == rows - 1 else "")
-            drawn.append((ax, each, _draw(ax, plan, each, style, named, sides=sides, vector=vector, inches=tile)))
+            edges = (column == 0, row == rows - 1)
+            drawn.append((ax, each, _draw(ax, plan, each, style, named, edges, vector, tile)))
         colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
         run_layout(page)
         for ax, each, cells in drawn:
@@ -95,19 +91,27 @@ def _draw(
     tile: Tile,
     style: Style,
     named: tuple[str, float],
-    *,
-    sides: str = "lb",
+    edges: tuple[bool, bool] = (True, True),  # whether it is the first of its row, and the last of its column
     vector: bool = False,
     inches: float | None = None,
 ) -> Cells:
     rows, columns = tile.values.shape
-    labels: dict[str, Any] = {"labels": plan.labels, "keys": plan.keys, "sides": sides, "pooled": plan.pooled}
-    look: dict[str, Any] = {"colours": plan.colours, "vector": vector, "rules": plan.rules}
-    cell = inches and inches * 72 / columns
-    cells = draw_matrix(ax, tile.values, tile.norm or plan.norm, style, cell=cell, **labels, **look)
+    cells = draw_matrix(
+        ax,
+        tile.values,
+        plan.norm,
+        style,
+        labels=plan.labels if edges[0] else None,
+        keys=(plan.keys or plan.labels) if edges[1] else None,
+        pooled=plan.pooled,
+        colours=plan.colours,
+        vector=vector,
+        rules=plan.rules,
+        cell=inches and inches * 72 / columns,
+    )
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
     name, size = named
-    ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.greys.ink, parse_math=False)
+    ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.ink, parse_math=False)
     return cells
 
 

@@ -13,7 +13,6 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -112,7 +111,7 @@ def axis_entry(units: Positions, segments: Sequence[int | None], words: Position
 
 def families_entry() -> dict[str, dict[str, str]]:
     """Colour and marker of each family, by name."""
-    return {family.name: asdict(family) for family in FAMILIES}
+    return {family.name: family._asdict() for family in FAMILIES}
 
 
 def label_entry(shown: str, label: str, *, mark: str = "", seen: bool | None = True) -> dict[str, Any]:

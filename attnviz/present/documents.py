@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnviz.run.checks import LayerCheck, Verification
     from attnviz.run.passes import SampleVerification
 
-
+Entry = dict[str, Any]  # an object of JSON, such as the entry of a row in a document
 CAPTIONS = "captions.md"
 LATEX_CAPTIONS = "captions.tex"
 _LATEX_HEADER = (
@@ -30,7 +30,7 @@ _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _OF_OUTPUTS = ("output_error", "output_scale", "residual_error", "input_error", "head_output_error")
 
 
-def model_entry(model: "Checkpoint") -> dict[str, Any]:
+def model_entry(model: "Checkpoint") -> Entry:
     """What every document says of a model."""
     stack_keys = ("name", "letter", "n_layers", "n_heads")
     stacks = [{key: getattr(stack, key) for key in stack_keys} for stack in model.stacks]
@@ -55,13 +55,13 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
     }
 
 
-def layer_entry(layer: int | None) -> dict[str, Any]:
+def layer_entry(layer: int | None) -> Entry:
     """The number of a layer; of an encoder-decoder that within its kind of attention, and this kind."""
     entry = {"layer": None if layer is None else number_of(layer)}
     return entry | {"stack": layer.stack.name} if isinstance(layer, LayerId) else entry
 
 
-def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
+def tokens_entry(tokens: "Tokens") -> list[Entry]:
     """The text as the model read it, an entry a token; ``text`` as figures show it.
 
     ``sink`` is the reason why a token is one (``special``, ``first``, ``found``) or None.
@@ -74,7 +74,7 @@ def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
     ]
 
 
-def text_entry(result: Any) -> dict[str, Any]:
+def text_entry(result: Any) -> Entry:
     """What a document on one text says of model and text."""
     return {
         "model": model_entry(result.checkpoint),
@@ -84,16 +84,14 @@ def text_entry(result: Any) -> dict[str, Any]:
     }
 
 
-def target_entry(target: Any) -> dict[str, Any]:
+def target_entry(target: Any) -> Entry:
     """What the decoder of an encoder-decoder read, with ``text``, ``generated`` and ``tokens``; empty for None."""
     if target is None:
         return {}
     return {"target": target.text, "target_generated": target.generated, "target_tokens": tokens_entry(target.tokens)}
 
 
-def verification_entry(
-    verification: "Verification", more: "Callable[[LayerCheck], dict[str, Any]]" = lambda _: {}
-) -> dict[str, Any]:
+def verification_entry(verification: "Verification", more: "Callable[[LayerCheck], Entry]" = lambda _: {}) -> Entry:
     """What was compared with the model, and how closely; ``more`` gives further keys of a layer's entry."""
     return {
         "passed": verification.level == 4,
@@ -118,13 +116,13 @@ def verification_entry(
     }
 
 
-def sample_entry(sample: "SampleVerification") -> dict[str, Any]:
+def sample_entry(sample: "SampleVerification") -> Entry:
     """What was verified of passes that are resumed."""
     errors = {"values_error": sample.values_error, "resumed_error": sample.resumed_error}
     return verification_entry(sample.attention) | {"rows_verified": sample.n_inputs} | errors
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
+def csv_text(columns: Sequence[str], rows: Iterable[Entry]) -> str:
     """A CSV file with a header."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -156,7 +154,7 @@ def caption_files(captions: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {CAPTIONS: "\n\n".join(markdown) + "\n", LATEX_CAPTIONS: "\n\n".join(tex) + "\n"}
 
 
-def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
+def json_text(content: Entry, indent: int | None = 1) -> str:
     """The document as ASCII JSON, which steers no terminal; OutputError for a number that is not finite."""
     try:
         return json.dumps(content, indent=indent, allow_nan=False) + "\n"

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
-from attnviz.present.documents import csv_text
+from attnviz.present.documents import Entry, csv_text
 
 Row = TypeVar("Row")
 Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
@@ -59,7 +59,7 @@ HEAD: tuple[Field[Any], ...] = (
 )
 
 
-def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
+def entry(fields: Iterable[Field[Any]], row: Any) -> Entry:
     """The row as an entry of the document."""
     values = {}
     for field in fields:
@@ -70,7 +70,7 @@ def entry(fields: Iterable[Field[Any]], row: Any) -> dict[str, Any]:
     return values
 
 
-def values_of(record: Any, *names: str) -> dict[str, Any]:
+def values_of(record: Any, *names: str) -> Entry:
     """Some attributes of a record as JSON has them."""
     return {name: plain_value(getattr(record, name)) for name in names}
 
@@ -96,11 +96,11 @@ class NamedTable(Generic[Row]):
     fields: Sequence[Field[Row]]  # of the rows, in the order of the CSV file
     rows: Sequence[Row]  # those of the selected heads
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[Entry]:
         """The rows as entries of the document."""
         return [entry(self.fields, row) for row in self.rows]
 
-    def csv_rows(self) -> tuple[list[str], list[dict[str, Any]]]:
+    def csv_rows(self) -> tuple[list[str], list[Entry]]:
         """Columns and rows of the CSV file, with the values of the entries; columns that no entry has are left out."""
         entries = self.entries()
         known = {name for row_entry in entries for name in row_entry}

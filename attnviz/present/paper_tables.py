@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attnviz.judge.verdicts import ENOUGH, NO_LABEL
 from attnviz.measures.patterns import describes
-from attnviz.present.documents import joined
+from attnviz.present.documents import Entry, joined
 from attnviz.present.fields import NamedTable
 from attnviz.present.latex import latex
 from attnviz.present.published import ARROWS, DESCRIBING, shown_baseline
@@ -121,7 +121,7 @@ def _fitted(columns: Sequence[_Column]) -> tuple[str, list[float]]:
     return environment, widths  # a single word is wider than a page
 
 
-def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dict[str, str]) -> list[_Column]:
+def _columns(names: Sequence[str], rows: Sequence[Entry], meanings: dict[str, str]) -> list[_Column]:
     """The columns with a value; the ends of an interval stand behind its number, a name behind what it names."""
     found: dict[str, _Column] = {}
     for name in names:
@@ -148,7 +148,7 @@ def _columns(names: Sequence[str], rows: Sequence[dict[str, Any]], meanings: dic
     return list(found.values())
 
 
-def _cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _cells(name: str, rows: Sequence[Entry]) -> list[str]:
     """The cells of a column; fractions have two decimals, or as many as show two digits of the largest.
 
     What a score is held against has as many as the score.
@@ -169,7 +169,7 @@ def _cells(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     return cells
 
 
-def _is_unsure(name: str, row: dict[str, Any]) -> bool:
+def _is_unsure(name: str, row: Entry) -> bool:
     return row.get(f"{name}_certain") is False and row[name] not in NO_LABEL
 
 

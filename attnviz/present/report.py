@@ -5,8 +5,8 @@ first needed: help imports nothing heavy, a measurement no rich, and a run witho
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -58,14 +58,10 @@ class View:
             return choices
         return natural
 
-    def planned(self, result: Any, choices: "ViewOptions") -> "Sequence[PagePlan] | None":
-        """The plans of its pictures; None for a view that writes its files itself."""
-        return None if self.drawing.files else [*self.drawing.plans(result, choices)]
-
     def render_files(
         self, result: Any, choices: "ViewOptions", formats: Sequence[str], plans: "Sequence[PagePlan] | None" = None
     ) -> "Iterator[File]":
-        """Yield every file of the view; ``plans`` are those that :meth:`planned` gave."""
+        """Yield every file of the view; ``plans`` are those of its pictures, if they are made already."""
         from attnviz.figures.style import figure_bytes
 
         drawing = self.drawing
@@ -106,13 +102,9 @@ class CommandSpec(Generic[R]):
     paper: tuple[str, ...] = ()  # columns of the table for a paper; default all
     # this table, if it has fewer rows or another order
     in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
-    # name and rows of a JSONL file; None if there is none
-    lines: "tuple[str, Callable[[R, ViewOptions], Iterable[dict[str, Any]]]] | None" = None
     kv_heads: "Callable[[R], NamedTable[Any]] | None" = None  # the table of ``--by kv-head``
     # names and contents of other files
-    further: "Callable[[R, ViewOptions], Iterable[tuple[str, str]]] | None" = None
-    # by option, name and content of a file of tensors, written on request
-    tensors: "Mapping[str, tuple[str, Callable[[R], bytes]]]" = field(default_factory=dict)
+    further: "Callable[[R, ViewOptions], Iterable[tuple[str, bytes | str]]]" = lambda *_: ()
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``; who gives it wants every table."""
@@ -206,18 +198,16 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
 
     views = views_of(command)
     known = [view.name for view in views]
-    for kind, requested, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if requested is None and kind == "figure":
-            continue
+    if figures is None:
+        figures = [view.name for view in views if view.default]
+    kinds = (("figure", figures, known, ", all, or none"), ("format", formats, FORMATS, ""))
+    for kind, requested, valid, alone in kinds:
         if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {as_found(requested)}{example}.")
         names = [name if isinstance(name, str) else as_found(name) for name in requested]
         unknown = [name for name in names if name not in valid]
-        if unknown and not (kind == "figure" and names in (["all"], ["none"])):
-            alone = ", all, or none" if kind == "figure" else ""
+        if unknown and not (alone and names in (["all"], ["none"])):
             meant = did_you_mean(unknown[0], valid)
             raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.{meant}")
-    if figures is None:
-        return [view for view in views if view.default]
     return [view for view in views if view.name in figures or "all" in figures]

@@ -14,7 +14,9 @@ from attnviz.locks import IN_USE, alone
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
+from attnviz.present.documents import Entry, caption_files, json_text
 from attnviz.present.figure_context import FigureContext, with_models
+from attnviz.present.output_folder import OutputFolder, folder_named
 from attnviz.present.report import View, checked_views, spec_of, views_of
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
@@ -31,14 +33,13 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.models.tokens import Tokens
     from attnviz.present.fields import NamedTable
-    from attnviz.present.output_folder import OutputFolder
     from attnviz.present.view import File, ViewOptions
 
 
 class Document(dict[str, Any]):
     """A document as written, with a repr of one line for notebooks."""
 
-    def __init__(self, content: dict[str, Any], folder: Path) -> None:
+    def __init__(self, content: Entry, folder: Path) -> None:
         super().__init__(content)
         self.folder = folder
 
@@ -90,11 +91,9 @@ class Result:
         Raises:
             UsageError: no such figure, option or head.
         """
-        from attnviz.figures.fonts import using
-
         wanted = self._choices(style, choices)
         view = self._view(name)
-        with using(wanted.style.font):
+        with wanted.style.in_font():
             wanted = view.fitted(self, wanted)
             return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
 
@@ -112,8 +111,6 @@ class Result:
         """Draw a view of one panel on your own Axes, as :meth:`figure`; returns the artist for a colour bar."""
         from matplotlib.axes import Axes
 
-        from attnviz.figures.fonts import using
-
         view = self._view(name)
         wanted = self._choices(style, choices)
         if not isinstance(ax, Axes):
@@ -123,11 +120,11 @@ class Result:
         if view.drawing.draw is None:
             single = [other.name for other in views_of(self.command) if other.drawing.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
-        with using(wanted.style.font):
+        with wanted.style.in_font():
             return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
 
     @checked
-    def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> dict[str, Any]:
+    def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> Entry:
         """The content of the command's JSON file; ``figures`` are the paths of its pictures in the folder."""
         check_kind("figures", figures, Sequence[str | Path])
         wanted = self._choices(None, choices)
@@ -221,8 +218,6 @@ class Result:
             OutputError: the folder cannot be written to, or was not written by this command.
             UsageError: an unknown figure, format, option or head.
         """
-        from attnviz.present.output_folder import OutputFolder, folder_named
-
         path = folder_named(folder)
         wanted = self._choices(style, choices)
         self.wanted_views(figures, formats)
@@ -232,12 +227,12 @@ class Result:
             output.put_in_place()
         return Document(written, path)
 
-    def _files_read(self, document: dict[str, Any]) -> list[Path]:
+    def _files_read(self, document: Entry) -> list[Path]:
         return [Path(corpus["path"]) for corpus in document.get("corpora", ())]
 
     def write(
         self,
-        output: "OutputFolder",
+        output: OutputFolder,
         choices: "ViewOptions",
         *,
         figures: Sequence[str] | None,
@@ -245,25 +240,16 @@ class Result:
         by_default: bool = False,
         progress: Progress | None = None,
         within: str = "",
-    ) -> dict[str, Any]:
+    ) -> Entry:
         """Write as :meth:`save` does into an open folder, or into a folder ``within/`` of it.
 
         ``by_default``: nobody asked for these figures by name, though other options may imply some.
         """
-        from attnviz.present.documents import caption_files, json_text
-
-        spec = spec_of(self.command)
         stem = self.command.replace(".", "-")
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
         if choices.table:
             output.write(f"{within}{stem}.{choices.table}", self.paper_table(choices))
-        if spec.lines:
-            name, rows = spec.lines
-            output.write(within + name, "".join(json_text(row, None) for row in rows(self, choices)))
-        for option, (name, tensors) in spec.tensors.items():
-            if getattr(choices, option):
-                output.write(within + name, tensors(self))
         formats = tuple(dict.fromkeys(formats))
         if views and formats:
             pictures = self._pictures(views, choices, by_default or figures is None, formats, progress)
@@ -281,9 +267,8 @@ class Result:
         output.write(f"{within}{stem}.csv", table.csv())
         for by_kv in self._by_kv_head(choices):
             output.write(f"{within}{stem}-kv-heads.csv", by_kv.csv())
-        if spec.further is not None:
-            for name, content in spec.further(self, choices):
-                output.write(f"{within}{name}", content)
+        for name, content in spec_of(self.command).further(self, choices):
+            output.write(f"{within}{name}", content)
         files = [name.removeprefix(within) for name in output.written if name.startswith(within)]
         document["files"] = sorted({*files, f"{stem}.json"})
         output.write(f"{within}{stem}.json", json_text(document))
@@ -297,18 +282,15 @@ class Result:
         formats: Sequence[str],
         progress: Progress | None,
     ) -> "Iterator[File]":
-        from attnviz.figures.fonts import using
-
-        with using(choices.style.font):
+        with choices.style.in_font():
             planned, total, done = [], 0, 0
             for view in views:
-                wanted = view.fitted(self, view.drawing.by_default(self, choices) if by_default else choices)
-                plans = view.planned(self, wanted)
+                drawing = view.drawing
+                wanted = view.fitted(self, drawing.by_default(self, choices) if by_default else choices)
+                plans = None if drawing.files else [*drawing.plans(self, wanted)]
                 planned.append((view, wanted, plans))
-                n = len(plans) if plans is not None else 1
-                if plans is None and isinstance(self, OfHeads) and not view.suffix:
-                    n = len(self.select(wanted.select))
-                total += 1 if view.suffix else len(formats) * n
+                of_heads = self.select(wanted.select) if isinstance(self, OfHeads) else ()
+                total += 1 if view.suffix else len(formats) * len(of_heads if plans is None else plans)
             for view, wanted, plans in planned:
                 for file in view.render_files(self, wanted, formats, plans):
                     yield file
@@ -374,7 +356,7 @@ class Result:
             )
         return spec_of(self.command).completed(ViewOptions.from_keywords(style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> Entry:
         from attnviz.measures.patterns import PATTERNS
 
         spec = spec_of(self.command)
@@ -390,16 +372,16 @@ class Result:
         return {"attnviz": __version__, **content, **more, "figures": list(figures)}
 
 
-def _models_of(document: dict[str, Any]) -> list[Any]:
+def _models_of(document: Entry) -> list[Any]:
     return document.get("models") or [document.get("model", {})]
 
 
-class _Entry(Protocol):
+class _OfHead(Protocol):
     @property
     def id(self) -> HeadId: ...
 
 
-E = TypeVar("E", bound=_Entry)
+E = TypeVar("E", bound=_OfHead)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -213,7 +213,7 @@ def test_a_part_that_is_not_known_is_left_out(spoil):
 def test_a_name_that_is_too_long_is_wrapped_and_the_end_of_the_scale_stays_inside():
     card = result_of("card")
     plan = claim_plan(card.profile, card.checkpoint, card.roles[0], "claim")
-    long = replace(plan, bars=tuple(replace(bar, name="the best untrained head of them all") for bar in plan.bars))
+    long = replace(plan, bars=tuple(bar._replace(name="the best untrained head of them all") for bar in plan.bars))
     figure = figure_of(long, width="3in")
     scores = figure.axes[1]
     drawn = [text.get_text() for text in scores.texts if text.get_position()[0] == 0]

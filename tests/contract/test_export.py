@@ -16,7 +16,6 @@ from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text, json_text
 from attnviz.present.fields import Field, NamedTable
-from attnviz.present.report import spec_of
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
 from tests.support.captions import read_captions
@@ -107,10 +106,8 @@ def test_csv_has_the_values_of_the_document():
 
 
 def test_attention_is_one_tensor_a_layer(tmp_path):
-    name, tensors = spec_of("heads").tensors["save_attention"]
-    assert name == "attention.safetensors"
-    (tmp_path / "a.safetensors").write_bytes(tensors(hand_made()))
-    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+    hand_made().save(tmp_path / "out", figures=["none"], save_attention=True)
+    with safe_open(tmp_path / "out" / "attention.safetensors", framework="pt") as file:
         assert sorted(file.keys()) == ["layer.0", "layer.1"]
         for layer in range(2):
             found = file.get_tensor(f"layer.{layer}")

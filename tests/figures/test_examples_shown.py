@@ -254,9 +254,7 @@ def test_arcs_of_hits_and_misses_differ_in_shape_and_colour(profile):
     style, sentences = Style("dark"), named_examples(first(profile))
     ax = Figure().subplots()
     draw_sentences(ax, "a heading", sentences, 7.0, style)
-    colours = {
-        line.get_marker(): line.get_color() for line in ax.lines if line.get_markerfacecolor() != style.greys.paper
-    }
+    colours = {line.get_marker(): line.get_color() for line in ax.lines if line.get_markerfacecolor() != style.paper}
     examples = [each.example for each in sentences]
     assert {each.hit for each in examples} == {True, False}
     assert set(colours) == {"o", "X"}

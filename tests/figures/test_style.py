@@ -8,7 +8,7 @@ from matplotlib.colors import rgb_to_hsv, to_hex, to_rgb
 from PIL import Image
 
 from attnviz.errors import UsageError
-from attnviz.figures.fonts import text_width, using
+from attnviz.figures.fonts import text_width
 from attnviz.figures.heatmap_files import LEVELS, _inked, palette
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import THEMES, Style, parse_width
@@ -88,7 +88,7 @@ def test_a_file_of_any_format_is_as_wide_as_was_asked_for(look, inches, tmp_path
 
 def test_another_font_is_measured_and_drawn(tmp_path):
     widths = [text_width("attention", 7)]
-    with using("DejaVu Serif"):
+    with Style(font="DejaVu Serif").in_font():
         widths.append(text_width("attention", 7))
     assert len({*widths, text_width("attention", 7)}) == 2
     hand_made().save(tmp_path, figures=["map"], formats=["svg"], font="dejavu serif")
@@ -98,7 +98,7 @@ def test_another_font_is_measured_and_drawn(tmp_path):
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
     table = palette(theme)[:LEVELS].astype(int)
-    assert to_hex(table[0] / 255) == THEMES[theme].paper
+    assert to_hex(table[0] / 255) == Style(theme).paper
     steps = np.diff(table[:: 1 if theme == "light" else 5].sum(1))  # rounding may hold a step of the dark one back
     assert (steps < 0).all() if theme == "light" else (steps > 0).all()
     assert abs(table[-1].sum() - table[0].sum()) > 500
@@ -107,7 +107,7 @@ def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
 @pytest.mark.parametrize("theme", THEMES)
 def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_scale(theme):
     colours = Style(theme).colour_map()([0.05, 0.1])[:, :3]
-    assert (contrasts(colours, np.array([to_rgb(THEMES[theme].paper)] * 2)) >= (1.08, 1.15)).all()
+    assert (contrasts(colours, np.array([to_rgb(Style(theme).paper)] * 2)) >= (1.08, 1.15)).all()
 
     colours = palette(theme)[:LEVELS] / 255
     inks = np.array([to_rgb(contrasting_ink(colour)) for colour in colours])

@@ -95,10 +95,10 @@ def _heads_figure(plan: EffectsPlan, style: Style, _: bool = False) -> Figure:
             factor = 10.0**-exponent
             values, low, high = (factor * ends for ends in (values, low, high))
             for row in rows[::2]:
-                ax.axhspan(row - 0.5, row + 0.5, color=style.greys.ink, alpha=0.05, linewidth=0)
+                ax.axhspan(row - 0.5, row + 0.5, color=style.ink, alpha=0.05, linewidth=0)
             median = np.median([head.damage[metric.name].value for head in plan.result.heads])
-            ax.axvline(factor * float(median), color=style.greys.frame, lw=0.9, ls=":")
-            ax.axvline(0, color=style.greys.frame, lw=PIXEL)
+            ax.axvline(factor * float(median), color=style.frame, lw=0.9, ls=":")
+            ax.axvline(0, color=style.frame, lw=PIXEL)
             ends = (values - low, high - values)
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=_BLUE[style.theme])
             ax.margins(x=0.08)
@@ -131,7 +131,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, style: Style) -> Line2D:
         lines += ax.plot(
             removed, values, properties, color=colour[style.theme], marker=marker, lw=1.4, ms=3, label=name
         )
-    ax.axhline(0, color=style.greys.frame, lw=PIXEL)
+    ax.axhline(0, color=style.frame, lw=PIXEL)
     ax.set(xlim=(0, None), xlabel="heads removed", ylabel=f"{metric.title} ({metric.unit})")
     ax.locator_params(axis="x", integer=True)
     low, high = ax.get_ylim()
@@ -149,8 +149,8 @@ def _ends(estimates: Sequence[Estimate]) -> Array:
 
 def _dress(ax: Axes, style: Style) -> None:
     ax.set_facecolor("none")
-    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.greys.frame)
-    ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=style.greys.frame)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=style.frame)
+    ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=style.frame)
     ax.tick_params(which="minor", length=0)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_tick_params(labelcolor=text_colour(style, "xtick.color"))

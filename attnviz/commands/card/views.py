@@ -33,9 +33,8 @@ from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
 from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
-from attnviz.figures.resolution import DPI
 from attnviz.figures.sentences import COLOURS, FREE, STACKED_BELOW, TEXT, TITLE, WORD, draw_sentences, sentences_height
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.options import COMMANDS
 from attnviz.page.page import ERROR, short_float
 from attnviz.present.figure_context import caption_of, hatched_in_words
@@ -111,7 +110,7 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
     colours = COLOURS[style.theme]
     line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
     ink = {"light": "black", "dark": "white"}[style.theme]
-    gold: dict[str, Any] = {"color": style.greys.muted, "ls": ":", "mfc": "none", "ms": 4.5}
+    gold: dict[str, Any] = {"color": style.muted, "ls": ":", "mfc": "none", "ms": 4.5}
     legend: list[Artist] = [
         Line2D([], [], lw=1, marker="o", label="the right word", **gold),
         Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
@@ -128,7 +127,7 @@ def _card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure: 
             ax = strips[1].subplots()
             top = 0.0
             ylim = (heights[0] if side_by_side else tables, 0)
-            ax.set(xlim=(0, tables_width - MARGIN), ylim=ylim, facecolor=style.greys.paper)
+            ax.set(xlim=(0, tables_width - MARGIN), ylim=ylim, facecolor=style.paper)
             ax.axis("off")
             for table in plan.tables:
                 _draw_table(ax, table, top, tables_width - 2 * MARGIN, style)
@@ -150,9 +149,9 @@ def _table_height(table: RowTable[Row]) -> float:
 
 def _draw_table(ax: Axes, table: RowTable[Row], top: float, room: float, style: Style) -> None:
     """Draw a table within ``room`` inches, without the last columns that do not fit."""
-    left, greys = MARGIN / 2, style.greys
+    left = MARGIN / 2
     title = fitted(table.title, TITLE, room * DPI, "bold")
-    put_text(ax, left, top + _ROW * 0.75, title, size=TITLE, weight="bold", color=greys.ink, **TEXT)
+    put_text(ax, left, top + _ROW * 0.75, title, size=TITLE, weight="bold", color=style.ink, **TEXT)
     columns = [
         [field.title.lower(), *(drawable(text.plain) for text in table.cells(field, at))]
         for at, field in enumerate(table.columns)
@@ -172,12 +171,12 @@ def _draw_table(ax: Axes, table: RowTable[Row], top: float, room: float, style: 
         place, side = (x, "left") if is_text[number] else (x + inches, "right")
         for row, text in enumerate(columns[number]):
             shown = fitted(text, WORD, inches * DPI + 1)
-            ink = greys.ink if row else greys.muted
+            ink = style.ink if row else style.muted
             put_text(ax, place, top + (row + 1.8) * _ROW, shown, size=WORD, color=ink, ha=side, **TEXT)
         x += inches + _COLUMN_GAP
     for lines in (1, 2, len(table.rows) + 2):
         y = top + lines * _ROW
-        ax.plot([left, x - _COLUMN_GAP], [y, y], color=greys.muted, lw=PIXEL, **FREE)
+        ax.plot([left, x - _COLUMN_GAP], [y, y], color=style.muted, lw=PIXEL, **FREE)
 
 
 def _claims(result: Card | Cards, _: ViewOptions) -> Iterator[ClaimPlan]:

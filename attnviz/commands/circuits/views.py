@@ -41,7 +41,7 @@ def _plan_composition(result: Circuits, choices: ViewOptions) -> Iterator[TilesP
                 f"{capital(shown)}." if shown else "",
             ),
             tiles=(Tile("", values),),
-            labels=Labels(tuple(names), (False,) * len(names)),
+            labels=Labels(tuple(names)),
             norm=Normalize(result.baseline, max(top, 1.01 * result.baseline), clip=True),
             bar="composition, 0–1; paper: no more than random rotations",
             pooled=pooled,

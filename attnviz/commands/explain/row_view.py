@@ -12,8 +12,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.matrix import LONGEST
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
-from attnviz.figures.resolution import DPI
-from attnviz.figures.style import Style, figure_style
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.present.view import Drawing, ViewOptions
 
 _SIZE, _SMALL = 7.5, 6.0  # points of the text, and in a column of a paper
@@ -63,8 +62,8 @@ def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
         for right, cells in zip(np.cumsum(widths), plan.columns, strict=False):
             for line, cell in enumerate(cells):
                 text = ax.text(right, line + 0.5, cell, ha="right", va="center", size=size, parse_math=False)
-                text.set(color=style.greys.ink, weight="normal" if line else "bold", family=font_families([cell]))
-        ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.greys.frame, linewidth=PIXEL)
+                text.set(color=style.ink, weight="normal" if line else "bold", family=font_families([cell]))
+        ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.frame, linewidth=PIXEL)
         return page
 
 

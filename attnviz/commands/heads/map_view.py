@@ -8,7 +8,7 @@ from matplotlib.colors import Normalize
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import ReferenceValue, format_number
+from attnviz.figures.page import format_number
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.tokens import sinks_in_words
 from attnviz.present.statistics import described
@@ -36,7 +36,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
             if len(measured):
                 alone.append(f"colours from 0 to {format_number(top)}{whose}")
             if uniform is not None:
-                reference = ReferenceValue(uniform, f"uniform attention{mean}")
+                reference = (uniform, f"uniform attention{mean}")
                 alone.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
             n_heads = len(part.heads)
             hatched = []

@@ -213,9 +213,18 @@ def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindin
     return NamedTable("heads", whole.fields, rows)
 
 
-def _further(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[str, str]]:
+def _further(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[str, bytes | str]]:
     if analysis.spans is not None:
         yield "heads-spans.csv", span_table(analysis.spans, analysis.select(choices.select)).csv()
+    if choices.save_attention:
+        yield "attention.safetensors", save(*_tensors(analysis))
+    if choices.save_npz:
+        tensors, metadata = _tensors(analysis)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays |= {name: np.array(json.loads(text) if "labels" in name else text) for name, text in metadata.items()}
+        content = BytesIO()
+        np.savez(content, **arrays)  # type: ignore[arg-type]
+        yield "attention.npz", content.getvalue()
 
 
 def _kv_heads(analysis: Analysis) -> NamedTable[dict[str, Any]]:
@@ -236,20 +245,6 @@ def _tensors(analysis: Analysis) -> tuple[dict[str, Tensor], dict[str, str]]:
     if analysis.target is not None:
         metadata["target_labels"] = json.dumps(list(analysis.target.context.units.labels))
     return tensors, metadata
-
-
-def _safetensors(analysis: Analysis) -> bytes:
-    content: bytes = save(*_tensors(analysis))
-    return content
-
-
-def _npz(analysis: Analysis) -> bytes:
-    tensors, metadata = _tensors(analysis)
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    arrays |= {name: np.array(json.loads(text) if "labels" in name else text) for name, text in metadata.items()}
-    content = BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
-    return content.getvalue()
 
 
 def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) -> Iterator[str]:
@@ -288,7 +283,6 @@ SPEC = CommandSpec(
     patterns=True,
     kv_heads=_kv_heads,
     further=_further,
-    tensors={"save_attention": ("attention.safetensors", _safetensors), "save_npz": ("attention.npz", _npz)},
     in_paper=_in_paper,
     paper=(
         *("id", "label", "label_score", "label_baseline", "label_n"),

@@ -1,7 +1,6 @@
 """The view ``text``: running text, each token shaded by the attention it receives; for long texts."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from unicodedata import bidirectional
 
@@ -141,8 +140,8 @@ def pieces_of(
     for place, (one, after) in enumerate(pairwise(pieces)):  # letters of an Arabic word keep their joined forms
         apart = after.space or after.begins
         if not apart and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL":
-            pieces[place] = replace(pieces[place], text=pieces[place].text + _JOINER)
-            pieces[place + 1] = replace(after, text=_JOINER + after.text)
+            pieces[place] = pieces[place]._replace(text=pieces[place].text + _JOINER)
+            pieces[place + 1] = after._replace(text=_JOINER + after.text)
     return tuple(pieces), units_of
 
 

@@ -91,20 +91,19 @@ def _why_no_relations(profile: Profile | StoredPictures) -> str:
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
     """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
-    greys = style.greys
     (strong, pale) = _blues(style)
     y = np.arange(len(plan.rows))
     heads = [row.best for row in plan.rows]
     scores, baselines = [head.score for head in heads], np.array([head.baseline for head in heads])
     differences = (head.difference or (head.margin, head.margin) for head in heads)
     lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
-    rules = [pale if head.passed else greys.frame for head in heads]
+    rules = [pale if head.passed else style.frame for head in heads]
     ax.hlines(y, baselines, scores, colors=rules, lw=3, alpha=0.6, zorder=2)
-    ax.hlines(y, lows, highs, colors=greys.ink, lw=0.6, zorder=3)
+    ax.hlines(y, lows, highs, colors=style.ink, lw=0.6, zorder=3)
     ax.vlines(baselines + PASS_MARGIN, y - 0.4, y + 0.4, colors=_NEEDED, lw=1, zorder=4)
     shades = [strong if head.passed else pale for head in heads]
-    dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=greys.paper, lw=0.5, clip_on=False, zorder=5)
-    ax.scatter(baselines, y, s=15, c=greys.paper, edgecolors=greys.ink, lw=0.8, clip_on=False, zorder=6)
+    dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=style.paper, lw=0.5, clip_on=False, zorder=5)
+    ax.scatter(baselines, y, s=15, c=style.paper, edgecolors=style.ink, lw=0.8, clip_on=False, zorder=6)
     narrow = (style.room or math.inf) < _NARROW
     counts = ["" if narrow else f" ({row.relation.n:,})" for row in plan.rows]
     names = [fitted(visible(row.relation.relation), 7, 130) for row in plan.rows]
@@ -134,15 +133,14 @@ def _beside(row: _Row, style: Style) -> str:
 
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Draw accuracy and baseline by relation, with a legend."""
-    greys = style.greys
     (strong, pale) = _blues(style)
-    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
+    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": style.paper, "mew": 0.5, "ms": 6}
     handles: list[Artist] = [
-        Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
+        Line2D([], [], **dot | {"mec": style.ink, "ms": 4}, mfc=style.paper, label="largest baseline"),
         Line2D([], [], **dot, mfc=strong, label="best head, passes"),
         Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
         Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
-        Line2D([], [], color=greys.ink, lw=0.6, label="interval of the difference"),
+        Line2D([], [], color=style.ink, lw=0.6, label="interval of the difference"),
     ]
     row = 0.26 if (style.room or math.inf) < _NARROW else 0.16
     body = row * (len(plan.rows) + 2) + 0.7
@@ -168,7 +166,7 @@ def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iter
         if fitted(name, 6.5, _NAME_WIDTH) != name:
             name = fitted(ABBREVIATIONS.get(name, name), 6.5, _NAME_WIDTH)
         texts.append(f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name)
-    frame = choices.style.greys.frame
+    frame = choices.style.frame
     handles = [
         Patch(
             facecolor="none" if family is UNNAMED else family.colour,

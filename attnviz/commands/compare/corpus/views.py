@@ -56,28 +56,28 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[_Ra
 
 
 def _draw_ranked(ax: Axes, plan: _RankedPlan, style: Style) -> PathCollection:
-    greys, heads = style.greys, plan.heads
+    heads = plan.heads
     x = np.arange(1, len(heads) + 1)
     y = np.array([head.distance for head in heads])
     ends = np.array([head.interval or (head.distance, head.distance) for head in heads])  # [n_heads, 2]
-    ax.vlines(x, ends[:, 0], ends[:, 1], colors=greys.muted, lw=0.8, zorder=2)
+    ax.vlines(x, ends[:, 0], ends[:, 1], colors=style.muted, lw=0.8, zorder=2)
     page = ax.get_figure(root=True)
     assert page is not None
     apart = float(_AXES_SHARE * page.get_figwidth() / (len(heads) + 1))  # inches of two heads side by side, roughly
     size = float(np.clip(0.85 * apart * 72, 1.5, 5.1)) ** 2  # so that dots of neighbours do not overlap
     colour = to_hex(style.colour_map()(0.75))
-    dots = ax.scatter(x, y, s=size, color=colour, edgecolors=greys.paper, lw=0.3, zorder=4)
+    dots = ax.scatter(x, y, s=size, color=colour, edgecolors=style.paper, lw=0.3, zorder=4)
     top = _HEADROOM * float(ends.max()) or plan.largest
-    ax.set(xlim=(1 - max(1, _ID_INCHES / apart * 0.75), len(x) + 1), ylim=(0, top), facecolor=greys.paper)
-    note: dict[str, Any] = {"textcoords": "offset points", "color": greys.ink}
+    ax.set(xlim=(1 - max(1, _ID_INCHES / apart * 0.75), len(x) + 1), ylim=(0, top), facecolor=style.paper)
+    note: dict[str, Any] = {"textcoords": "offset points", "color": style.ink}
     where = "↑"
     if plan.largest <= top:
-        ax.axhline(plan.largest, color=greys.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
+        ax.axhline(plan.largest, color=style.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
         where = "(dashed)"
     largest = f"largest possible {plan.largest:.2f} {where}"
     ax.annotate(largest, (1, 1), xytext=(0, 3), xycoords="axes fraction", ha="right", fontsize=7, **note)
     place: dict[str, Any] = {"xytext": (0, 4), "rotation": 90, "ha": "center", "va": "bottom", "zorder": 5}
-    halo = withStroke(linewidth=2, foreground=greys.paper)  # where the line of the largest possible crosses
+    halo = withStroke(linewidth=2, foreground=style.paper)  # where the line of the largest possible crosses
     last = -math.inf
     room = _ID_INCHES / apart
     for rank, head in enumerate(heads, start=1):  # ids of heads that moved and fit side by side, above their marks

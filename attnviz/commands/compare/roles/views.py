@@ -54,7 +54,7 @@ def _plan_roles(result: RoleComparison, choices: ViewOptions) -> Iterator[_Roles
 
 
 def _draw_roles(ax: Axes, plan: _RolesPlan, style: Style) -> PathCollection:
-    ink, y = style.greys.ink, np.arange(len(plan.rows))
+    ink, y = style.ink, np.arange(len(plan.rows))
     for side, colour, shift in zip("ab", HEAD_COLOURS[style.theme], (-_APART, _APART), strict=False):
         roles = [getattr(row, side) for row in plan.rows]
         lows, highs = zip(*(role.interval for role in roles), strict=True)
@@ -75,7 +75,7 @@ def _roles_figure(plan: _RolesPlan, style: Style, vector: bool = False) -> Figur
         Line2D([], [], color=colour, label=f"{side}: {model}", **look)
         for side, model, colour in zip("AB", plan.models, HEAD_COLOURS[style.theme], strict=False)
     ]
-    handles.append(Line2D([], [], color=style.greys.ink, marker="|", ls="", label="its guess"))
+    handles.append(Line2D([], [], color=style.ink, marker="|", ls="", label="its guess"))
     return chart_page(plan, style, _draw_roles, width=5.6, body=_ROW * len(plan.rows) + 0.6, handles=handles)
 
 

@@ -11,7 +11,7 @@ from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
 from attnviz.commands.heads.texts.tables import LINES, LISTED, NAMED, head_fields, number_fields, uniform_row
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.present.documents import model_entry, verification_entry
+from attnviz.present.documents import json_text, model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes, verification_line
@@ -104,12 +104,12 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
 _FEW = 6  # heads on the first screen
 
 
-def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[str, Any]]:
+def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[str]:
     chosen = {head.id for head in result.select(choices.select)}
     for text in result.texts:
         of_text = [head for head in text.heads if head.id in chosen]
         lookback = lookback_fields(text.spans)
-        yield {
+        line = {
             **entry(pick(LINES, *NAMED, "decision"), text),
             "tokens": list(text.tokens),
             "tokens_cut_off": text.cut,
@@ -125,12 +125,13 @@ def _json_lines(result: TextsAnalysis, choices: ViewOptions) -> Iterator[dict[st
                 for head in of_text
             ],
         }
+        yield json_text(line, None)
 
 
 # The command's presentation.
 SPEC = CommandSpec(
     content=_content,
-    lines=("heads.jsonl", _json_lines),
+    further=lambda result, choices: [("heads.jsonl", "".join(_json_lines(result, choices)))],
     tables=_tables,
     table=_statistics,
     in_paper=lambda result, choices: NamedTable("heads", number_fields(result), result.select(choices.select)),
