@@ -43,8 +43,7 @@ class StoredRelation(NamedTuple):
     relation: str
     n: int
     offset: int
-    best: tuple[HeadId, str, float]  # the head with the highest accuracy, as of RelationCount
-    verdict: Role | None  # of this head; None where only roles that hold are stored
+    verdict: Role | None  # of the head with the highest accuracy; None where only roles that hold are stored
 
 
 @dataclass(frozen=True)
@@ -272,8 +271,7 @@ def profile_of_document(document: Any, path: Path = Path("profile.json"), shippe
 def _relation(entry: dict[str, Any], id: HeadId) -> StoredRelation:
     best = entry["best"]
     verdict = _role(id, best["role"]) if "role" in best else None
-    head = id, str(best["direction"]), float(best["accuracy"])
-    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), head, verdict)
+    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), verdict)
 
 
 def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:

@@ -290,13 +290,14 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
 
 
 def _nearest(profile: Profile) -> dict[HeadId, tuple[tuple[HeadId, float], ...]]:
+    if profile.head_distances is None:
+        return {}
     ids = list(profile.roles_by_head())
-    distances = [] if profile.head_distances is None else profile.head_distances.tolist()
-    ranked = {head: sorted(zip(row, ids, strict=True)) for head, row in zip(ids, distances, strict=False)}
-    return {
-        head: tuple((other, distance) for distance, other in others if other != head and isfinite(distance))
-        for head, others in ranked.items()
-    }
+    nearest = {}
+    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
+        others = sorted(zip(row, ids, strict=True))
+        nearest[head] = tuple((other, distance) for distance, other in others if other != head and isfinite(distance))
+    return nearest
 
 
 def _texts(

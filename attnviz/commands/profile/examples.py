@@ -225,7 +225,8 @@ def _instances(
     keys = (positions < sizes[texts, None]) & visible
     right = keys & (positions == wanted[:, None])
     known = right.any(-1)
-    return _Instances(*(part[known] for part in (texts, queries, dependents, keys, right)), spans=True)
+    texts, queries, dependents, keys, right = (part[known] for part in (texts, queries, dependents, keys, right))
+    return _Instances(texts, queries, dependents, keys, right, spans=True)
 
 
 def _names(batch: Batch, direction: str | None) -> _Instances:

@@ -55,7 +55,7 @@ class _RelationsPlan(PagePlan):
 
 def plan_relations(profile: Profile | StoredPictures, _: ViewOptions) -> Iterator[_RelationsPlan]:
     """Plan the best head of each judged relation, beside its largest baseline."""
-    rows = [_Row(relation, best_role(profile.role, relation)) for relation in _drawn(profile)]
+    rows = [_Row(relation, best_role(profile, relation)) for relation in _drawn(profile)]
     notes = [
         f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
         f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
