@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from attnviz.commands.profile.distribution import DECILES
+from attnviz.commands.profile.examples import DECILES
+from attnviz.commands.profile.exports import statistic_entries
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
-from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import UNNAMED, Family, family_of_label
 from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import SHARE

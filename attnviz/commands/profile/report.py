@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.commands.profile.exports import exported
+from attnviz.commands.profile.exports import exported, statistic_entries
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role, role_key
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
