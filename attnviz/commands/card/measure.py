@@ -200,9 +200,16 @@ def cards(
     if source is None:
         _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
-        corpora = [] if corpus is None else [corpus]
-        run: Any = {"repeats": repeats, "limit": limit, "syntax": syntax, "progress": progress, "warn": once}
-        profile = profile_heads(checkpoint, corpora, control=not checkpoint.weight_devices, **run)
+        profile = profile_heads(
+            checkpoint,
+            [] if corpus is None else [corpus],
+            repeats=repeats,
+            limit=limit,
+            syntax=syntax,
+            control=not checkpoint.weight_devices,
+            progress=progress,
+            warn=once,
+        )
         assert profile is not None  # it is of one process
         nearest = _nearest(profile)
         earlier = None if stored is None else stored.document

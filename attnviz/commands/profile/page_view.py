@@ -1,7 +1,7 @@
 """The view ``page`` of ``attnviz profile``: roles and relations as tables that sort, heads as a scatter."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from attnviz.commands.profile.exports import statistic_entries
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, named_examples
-from attnviz.figures.families import UNNAMED, Family, family_of_label
+from attnviz.figures.families import UNNAMED, family_of_label
 from attnviz.judge.roles import Role, role_key
 from attnviz.measures.chats import SHARE
 from attnviz.models.head_ids import HeadId
@@ -93,11 +93,6 @@ def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
         "role": None,
         "patterns": [],
     }
-
-
-def family_of(roles: Sequence[Role]) -> Family:
-    """The family of a head's clearest role, the first."""
-    return family_of_label(roles[0].role) if roles else UNNAMED
 
 
 def _tables(profile: Profile) -> Iterator[dict[str, Any]]:

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.page_view import family_of, page_data
+from attnviz.commands.profile.page_view import page_data
 from attnviz.commands.profile.report import best_role, largest_guess
 from attnviz.commands.profile.show import StoredPictures
-from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED
+from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, family_of_label
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, PagePlan, chart_page, dress_scores
@@ -158,7 +158,7 @@ _NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     of_heads = list(profile.roles_by_head().values())
-    families = [family_of(roles) for roles in of_heads]
+    families = [family_of_label(roles[0].role) if roles else UNNAMED for roles in of_heads]
     drawn = [family for family in FAMILIES if family is not UNNAMED]
     n_layers, n_heads = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = [math.nan if family is UNNAMED else drawn.index(family) for family in families]
