@@ -84,7 +84,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
     def size(title: str, name: str) -> Field[Configuration]:
         def value(model: Configuration) -> str:  # with a star if it is not the paper's own
             number = getattr(model, name)
-            of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
+            of_decoder = getattr(model, f"n_decoder_{title.lower()}", None)  # of layers and heads
             if number is None:
                 return "–"
             star = "*" if model.origins.get(name) == "released" else ""
