@@ -53,13 +53,12 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         return Job(partial(_verify, run, list(dict.fromkeys(wanted)), output), output)
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.models.report import models_csv, models_document, models_report
-    from attnviz.version import __version__
 
     with progress(run.quiet) as tell:
         listed = model_configurations(wanted, lambda done, total: tell("reading", done, total))
 
     def work() -> None:
-        document = models_document(listed, __version__)
+        document = models_document(listed)
         _give(run, "models", document, models_csv(document), lambda: models_report(listed), output)
 
     return Job(work, output)
@@ -103,7 +102,6 @@ def _give(
 
 def _list_families(run: Run) -> None:
     from attnviz.commands.models.report import families_document, families_report
-    from attnviz.version import __version__
 
-    document = families_document(__version__)
+    document = families_document()
     print_results(document, lambda: families_report(document), run.options["as_json"], run.quiet)

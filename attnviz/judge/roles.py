@@ -115,56 +115,52 @@ class Candidate:
         """The rule in words, with the evidence that a corpus needs."""
         return self.rule.words if describes(self.role) else f"{self.rule.words}; {_STANDS}"
 
-    def judge(self, id: HeadId, direction: int, rate: float) -> Role:
-        """One head in one direction; ``rate`` is the error rate of its intervals."""
+    def tested(self, id: HeadId, direction: int) -> Role:
+        """One head in one direction, its intervals and p corrected for all tests of the role."""
         estimate, index = self.estimate, (direction, *id)
         score, baseline, baselines = estimate.at(direction, id)
         score, n, texts = min(1.0, score), int(estimate.n[id]), estimate.texts
         errors = float(estimate.errors[index]), float(estimate.differences[index])
         off_content = 0.0 if self.measurable is None else 1 - float(self.measurable[id])
-        holds, too_few = self.rule.holds(score, baseline, off_content), ""
+        holds, refuted, too_few = self.rule.holds(score, baseline, off_content), False, ""
         if n < self.enough:
             too_few = f"n = {n}, {self.enough} needed"
         elif texts < self.enough:
             too_few = f"{counted(texts, 'text')}, {self.enough} needed"
         elif not all(map(math.isfinite, errors)):
             too_few = "no errors can be estimated"
-        role = Role(
+        interval = difference = p = n_tests = None
+        if not too_few and not describes(self.role):
+            n_tests = self.n_tests or estimate.scores.numel()
+            rate = ERROR_RATE / n_tests
+            if self.scale == "proportion":
+                evidence = proportion_evidence(score, baseline, errors, (n, texts), rate)
+            else:
+                evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
+                evidence = evidence_of(score, baseline, errors, texts, rate)
+            interval, difference, p = evidence
+            p = min(1.0, p * n_tests / estimate.scores[0].numel())
+            refuted = not self.rule.holds(interval[1], interval[1] - difference[1], off_content)
+            holds = holds and difference[0] > 0
+        return Role(
             id=id,
             role=self.role,
             score=score,
             baseline=baseline,
             n=n,
             texts=texts,
-            interval=None,
-            difference=None,
+            interval=interval,
+            difference=difference,
             threshold=self.threshold,
             holds=holds and not too_few,
             direction=estimate.directions[direction] or None,
             baselines=baselines,
+            p=p,
             offset=self.offset if self.offset is None or direction == 0 else -self.offset,
+            refuted=refuted,
             too_few=too_few,
+            simultaneous_over=n_tests,
         )
-        if too_few or describes(self.role):
-            return role
-        if self.scale == "proportion":
-            evidence = proportion_evidence(score, baseline, errors, (n, texts), rate)
-        else:
-            evidence_of = cosine_evidence if self.scale == "cosine" else share_evidence
-            evidence = evidence_of(score, baseline, errors, texts, rate)
-        interval, difference, p = evidence
-        refuted = not self.rule.holds(interval[1], interval[1] - difference[1], off_content)
-        holds = holds and difference[0] > 0
-        return replace(role, interval=interval, difference=difference, p=p, holds=holds, refuted=refuted)
-
-    def tested(self, id: HeadId, direction: int) -> Role:
-        """One head in one direction, its error rate and p corrected for all tests of the role."""
-        scores = self.estimate.scores
-        n_tests = self.n_tests or scores.numel()
-        role = self.judge(id, direction, ERROR_RATE / n_tests)
-        if role.p is None:
-            return role
-        return replace(role, p=min(1.0, role.p * n_tests / scores[0].numel()), simultaneous_over=n_tests)
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction of its largest margin."""

@@ -5,7 +5,7 @@ intervals, a false discovery rate, and a control.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.patterns import (
@@ -101,11 +101,7 @@ LONG_RANGE = Rule(
     of_baseline=NO_DECAY,
     reject_sink_heads=True,
 )
-DIAGONALITY = Rule(
-    f"diagonality over {HALF_OF_THE_REST} of what uniform attention leaves (our own), {_NOT_RESTING}",
-    above_rest=HALF_OF_THE_REST,
-    reject_sink_heads=True,
-)
+DIAGONALITY = replace(DISTANCE, words=f"diagonality {DISTANCE.words}")
 REPEATED = Rule(
     f"on repeats (paper: Olsson et al. 2022) over {MAJORITY} (our own, after Clark et al. 2019), {_ABOVE_UNIFORM}",
     above=MAJORITY,

@@ -155,13 +155,10 @@ def judge(
         sink, uniform_sink = gone + (sink or 0.0), (context.uniform[NOWHERE] or 0.0) + (uniform_sink or 0.0)
     entropy = ratio(statistics["entropy"], context.uniform["entropy"])
     on_content = ratio(statistics["entropy_non_sink"], context.uniform["entropy_non_sink"])
-    broad = Verdict(
-        name="broad",
-        kind="broad",
+    broad = replace(
+        _verdict("broad", "broad", rules.BROAD, min(entropy or 0.0, on_content or 0.0), 1.0, n),
         score=entropy,
         baseline=None,
-        n=n,
-        holds=rules.BROAD.holds(min(entropy or 0.0, on_content or 0.0), 1.0) and n >= LEAST_N,
         threshold=f"{rules.BROAD.words}, without sinks, too (our own), {_AT_LEAST}",
         on_content=on_content,
     )
@@ -209,13 +206,12 @@ def _verdict(
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
     types = statistics.get(TYPES[name])
-    return Verdict(
-        name=NAMES[name],
-        kind="repeats",
+    verdict = _verdict(NAMES[name], "repeats", rules.REPEATED, on_repeats, uniform, n)
+    return replace(
+        verdict,
         score=statistics[name],
         baseline=context.uniform[name],
-        n=n,
-        holds=rules.REPEATED.holds(on_repeats, uniform) and n >= LEAST_N and (types or 0) >= LEAST_TYPES,
+        holds=verdict.holds and (types or 0) >= LEAST_TYPES,
         threshold=f"{rules.REPEATED.words}, {_COPIES.get(name, _AT_LEAST)}",
         on_repeats=on_repeats,
         baseline_on_repeats=uniform,

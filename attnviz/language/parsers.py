@@ -152,9 +152,8 @@ def _installed() -> list[str]:
     """The names of the installed pipelines, English ones first."""
     if importlib.util.find_spec("spacy") is None:
         return []
-    names = sorted(_spacy().util.get_installed_models())
-    first = [name for name in _PREFERRED if name in names]
-    return first + sorted((name for name in names if name not in first), key=lambda name: not name.startswith("en_"))
+    names: list[str] = _spacy().util.get_installed_models()
+    return sorted(names, key=lambda name: (name not in _PREFERRED, not name.startswith("en_"), name))
 
 
 def _spacy() -> Any:

@@ -152,9 +152,8 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
     """
     ends = {"query": example.query, "key": example.key}
     if not example.hit and example.gold is not None:
-        ends |= {name: unit for name, unit in zip(("query", "gold"), example.gold, strict=True) if name not in ends}
-        if example.gold[0] != example.query:  # the right name is the one that attends
-            ends["gold"] = example.gold[0]
+        attending, attended = example.gold
+        ends["gold"] = attended if attending == example.query else attending  # the right name may be what attends
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
     parts = list[Part]()
     whole = example.text
@@ -169,11 +168,9 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
                 parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))
             else:
                 parts.append(Part(whole[start:end], inside, joined))
-    before, after = list[Part](), list[Part]()
     for special in dict.fromkeys(unit for unit in ends.values() if unit.start == unit.end):
         names = frozenset(name for name, unit in ends.items() if unit == special)
-        (before if special.end == 0 else after).append(Part(special.text, names))
-    parts = [*before, *parts, *after]
+        parts.insert(0 if special.end == 0 else len(parts), Part(special.text, names))
     return parts if most is None or len(parts) <= most else _windowed(parts, most)
 
 

@@ -21,7 +21,6 @@ _TITLES = {"en_ewt-ud-": "the English Web Treebank", "gap-": "GAP"}
 _OF_RUN = ("attnviz", "seed", "frequencies", "control_texts", "verification", "note")
 
 _TOP = ("attnviz", "model", "seed", "published")
-_ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 
 class Merged(NamedTuple):
@@ -51,7 +50,7 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str | None
     for name, source in sources.items():
         for role in source["roles"]:
             # previous-token is taken from text, if there, not from random tokens
-            of_text = name == "repeats" and "statistics" in parts and role["role"] not in _ON_REPEATS
+            of_text = name == "repeats" and "statistics" in parts and role["role"] not in ROLES_ON_REPEATS
             if part_of(role["role"], source) == name and not of_text:
                 roles.append(role)
         if source.get("examples"):
@@ -89,7 +88,7 @@ def parts_of(document: dict[str, Any], date: str | None = None) -> dict[str, dic
             corpora = corpora_of(name, document)
             n: int | None = sum(corpus["sentences"] for corpus in corpora)
             if name == "repeats":
-                of_repeats = [role for role in document["roles"] if role["role"] in _ON_REPEATS]
+                of_repeats = [role for role in document["roles"] if role["role"] in ROLES_ON_REPEATS]
                 n = max((role.get("texts", role["n"]) for role in of_repeats), default=None)
             parts[name] = {"corpora": corpora, "n": n, "date": date, **of_run}
     return parts
@@ -129,4 +128,4 @@ def part_of(role: str, document: Mapping[str, object]) -> str:
         return "syntax"
     if role == "coreference":
         return role
-    return "repeats" if role in _ON_REPEATS or document.get("statistics") is None else "statistics"
+    return "repeats" if role in ROLES_ON_REPEATS or document.get("statistics") is None else "statistics"

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import is_there, one_of
 from attnviz.errors import UsageError
+from attnviz.language.syntax import DIRECTIONS
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 
 # From relations of Stanford Dependencies, used by Clark et al. 2019, to those of Universal Dependencies. A preposition
@@ -49,31 +51,32 @@ class PublishedHead:
         name = self.role.removeprefix("syntactic:")
         if name == self.role or name not in _UNIVERSAL:
             return self.role, self.direction
-        reversed_direction = {"head_to_dependent": "dependent_to_head", "dependent_to_head": "head_to_dependent"}
-        direction = reversed_direction.get(self.direction or "", self.direction) if name == "pobj" else self.direction
+        direction = self.direction
+        if name == "pobj" and direction is not None:
+            direction = DIRECTIONS[1 - DIRECTIONS.index(direction)]
         return f"syntactic:{_UNIVERSAL[name]}", direction
 
 
-def published_heads(
-    name: str, architecture: str, n_layers: int, n_heads: int, revision: str | None = None
-) -> tuple[PublishedHead, ...]:
+def published_heads(checkpoint: Checkpoint) -> tuple[PublishedHead, ...]:
     """The heads that papers name in this model; none for a model of another name or shape.
 
-    The name is a hub id (any case), or a folder whose last part is the model's name. ``revision`` is the hub's commit;
-    None for a model that is not from the hub, recognised by its name alone.
+    Its name is a hub id (any case), or a folder whose last part is the model's name. A model that is not from the hub
+    is recognised by its name alone.
     """
-    for model in _models():
-        if (architecture, n_layers, n_heads) != (model["architecture"], model["n_layers"], model["n_heads"]):
-            continue
-        is_folder = revision is None and is_there(name, Path.is_dir)
+    name, from_hub = checkpoint.name, checkpoint.revision is not None
+    for model in filter(partial(_has_shape, checkpoint), _models()):
+        is_folder = not from_hub and is_there(name, Path.is_dir)
         if name.casefold() in model["ids"] or (is_folder and Path(name).resolve().name.casefold() == model["name"]):
-            return _heads(model, revision is None)
+            return _heads(model, not from_hub)
     return ()
 
 
-def heads_of_paper(
-    paper: str, architecture: str, n_layers: int, n_heads: int, tables: Collection[str] = ()
-) -> tuple[PublishedHead, ...]:
+def _has_shape(checkpoint: Checkpoint, model: dict[str, Any]) -> bool:
+    shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
+    return shape == (model["architecture"], model["n_layers"], model["n_heads"])
+
+
+def heads_of_paper(paper: str, checkpoint: Checkpoint, tables: Collection[str]) -> tuple[PublishedHead, ...]:
     """The heads that a paper (``clark-2019``) names, for any model of its shape; none for others.
 
     UsageError for a paper that names no heads and is not among those with ``tables``.
@@ -83,9 +86,7 @@ def heads_of_paper(
         known = one_of(paper, sorted({*papers, *tables}), "attnviz check --help names some")
         raise UsageError(f"no table of the paper {paper!r} is known: {known}")
     model = papers.get(paper)
-    if model and (model["architecture"], model["n_layers"], model["n_heads"]) == (architecture, n_layers, n_heads):
-        return _heads(model, True)
-    return ()
+    return _heads(model, True) if model and _has_shape(checkpoint, model) else ()
 
 
 def _heads(model: dict[str, Any], by_name: bool) -> tuple[PublishedHead, ...]:

@@ -43,8 +43,7 @@ class StoredRelation(NamedTuple):
     relation: str
     n: int
     offset: int
-    best: tuple[HeadId, str, float]  # the head with the highest accuracy, as of RelationCount
-    verdict: Role | None  # of this head; None where only roles that hold are stored
+    verdict: Role | None  # of the head with the highest accuracy; None where only roles that hold are stored
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,6 @@ class StoredProfile:
         return {str(corpus): str(licence) for corpus, licence in licences.items()}
 
     @property
-    def sentences(self) -> int:
-        return sum(corpus.sentences for corpus in self.corpora)
-
-    @property
     def measured_on(self) -> str:
         """The corpora with their sizes, for people."""
         sizes = [corpus_in_words(corpus.name, corpus.sentences) for corpus in self.corpora]
@@ -99,7 +94,7 @@ class StoredProfile:
             "file": self.path.name,
             "attnviz": self.document["attnviz"],
             "seed": self.document["seed"],
-            "sentences": self.sentences,
+            "sentences": sum(corpus.sentences for corpus in self.corpora),
             "corpora": [asdict(corpus) for corpus in self.corpora],
             "parts": {name: measured_on(part) for name, part in self.parts.items()},
         }
@@ -165,17 +160,16 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
 
     Weights are hashed only if one has the ``shape`` (:func:`model_shape`, or ``*``); ``warn`` tells damaged ones.
     """
-    if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
-        return None
-    return _search(shape, weights_sha256(source), warn)
+    return _search(shape, weights_sha256(source), warn) if _files(shape, "*") else None
 
 
-def _folders() -> list[Path]:
-    return [folder for folder in (_user_folder(), _SHIPPED) if folder is not None]
+def _files(shape: str, weights: str | None) -> list[Path]:
+    folders = (_user_folder(), _SHIPPED)
+    return [file for folder in folders if folder for file in folder.glob(f"{shape}-{weights}.json")]
 
 
 def _search(shape: str, weights: str | None, warn: Callable[[str], None]) -> StoredProfile | None:
-    for path in [path for folder in _folders() for path in folder.glob(f"{shape}-{weights}.json")]:
+    for path in _files(shape, weights):
         shipped = path.parent == _SHIPPED
         try:
             profile = profile_of_document(read_json(path), path, shipped)
@@ -272,8 +266,7 @@ def profile_of_document(document: Any, path: Path = Path("profile.json"), shippe
 def _relation(entry: dict[str, Any], id: HeadId) -> StoredRelation:
     best = entry["best"]
     verdict = _role(id, best["role"]) if "role" in best else None
-    head = id, str(best["direction"]), float(best["accuracy"])
-    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), head, verdict)
+    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), verdict)
 
 
 def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:

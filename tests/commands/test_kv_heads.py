@@ -13,9 +13,9 @@ import torch
 import attnviz
 from attnviz.commands.check.claims import read_head_list
 from attnviz.commands.check.measure import RETRIEVED
-from attnviz.commands.profile.distribution import DECILES
+from attnviz.commands.profile.examples import DECILES
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.page_view import page_data
+from attnviz.commands.profile.views import page_data
 from attnviz.errors import OutputError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId

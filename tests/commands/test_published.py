@@ -1,9 +1,18 @@
 """Heads that papers name: cited, counted from 0, and shown for the paper's model only."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from attnviz.models.head_ids import HeadId
 from attnviz.profiles.published import published_heads
+
+
+def heads_in(name, shape, revision=None):
+    architecture, n_layers, n_heads = shape
+    sizes = {"architecture": SimpleNamespace(name=architecture), "n_layers": n_layers, "n_heads": n_heads}
+    return published_heads(SimpleNamespace(name=name, revision=revision, **sizes))
+
 
 BERT, GPT2 = ("bert", 12, 12), ("gpt2", 12, 12)
 COMMIT = "0" * 40
@@ -16,7 +25,7 @@ def test_models_are_known_by_their_hub_ids(revision):
         ("BERT-base-uncased", BERT, 15, "Clark et al. 2019"),
         ("gpt2", GPT2, 26, "Wang et al. 2022"),
     ):
-        found = published_heads(name, *shape, revision)
+        found = heads_in(name, shape, revision)
         assert len(found) == count
         assert {(head.paper, head.by_name) for head in found} == {(paper, revision is None)}
     for shape, *names in (
@@ -24,18 +33,18 @@ def test_models_are_known_by_their_hub_ids(revision):
         (("bert", 12, 16), "bert-base-uncased"),
         (BERT, "bert-base-cased", "gpt2", "someone/bert-base-uncased", "bert-base-uncased-finetuned", ""),
     ):
-        assert not any(published_heads(name, *shape, revision) for name in names)
+        assert not any(heads_in(name, shape, revision) for name in names)
 
 
 def test_a_folder_of_the_models_name_is_it_by_name_only(tmp_path, monkeypatch):
     for name in ("gpt2", "gpt2-tuned", "someone/gpt2"):
         (tmp_path / name).mkdir(parents=True)
-    found = published_heads(str(tmp_path / "gpt2"), *GPT2)
+    found = heads_in(str(tmp_path / "gpt2"), GPT2)
     assert len(found) == 26
     assert all(head.by_name for head in found)
-    assert published_heads(str(tmp_path / "gpt2-tuned"), *GPT2) == ()
+    assert heads_in(str(tmp_path / "gpt2-tuned"), GPT2) == ()
     monkeypatch.chdir(tmp_path)
-    assert published_heads("someone/gpt2", *GPT2, COMMIT) == ()  # a hub id, whatever folder is there
+    assert heads_in("someone/gpt2", GPT2, COMMIT) == ()  # a hub id, whatever folder is there
 
 
 TABLE_1 = """
@@ -57,7 +66,7 @@ prt 6-7 99.1 91.4 -1
 
 
 def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
-    found = {head.role: head for head in published_heads("bert-base-uncased", *BERT, COMMIT)}
+    found = {head.role: head for head in heads_in("bert-base-uncased", BERT, COMMIT)}
     for row in TABLE_1.strip().split("\n"):
         relation, place, accuracy, baseline, offset = row.split()
         head = found.pop(f"syntactic:{relation}")
@@ -73,7 +82,7 @@ def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
 
 
 def test_the_heads_of_gpt2_are_those_of_the_paper_the_weaker_ones_marked():
-    found = published_heads("gpt2", *GPT2, COMMIT)
+    found = heads_in("gpt2", GPT2, COMMIT)
     by_role = {}
     for head in found:
         by_role.setdefault(head.role, []).append(str(head.id))

@@ -129,7 +129,7 @@ def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, s
 
 def test_the_relation_of_a_sentence_is_in_the_short_table_however_rare_it_is(profile):
     rare = profile.relations[-1]
-    held = replace(best_role(profile.role, rare), holds=True)
+    held = replace(best_role(profile, rare), holds=True)
     others = [replace(role, holds=False) for role in profile.roles if (role.id, role.role) != (held.id, held.role)]
     of_one = replace(profile, roles=(held, *others))
     below_the_rule = of_one.report().partition("Relations (")[2].partition("──\n")[2]

@@ -14,7 +14,6 @@ import torch
 from attnviz.judge.roles import (
     ENOUGH_INSTANCES,
     ENOUGH_SEQUENCES,
-    ERROR_RATE,
     MIN_TEXTS_SHARES,
     Candidate,
     repeat_candidates,
@@ -102,7 +101,7 @@ def test_intervals_hold_for_all_heads_at_once_where_verdicts_are_given(sample, d
     held = np.zeros(2)
     for seed in range(TRIALS):
         candidate, *truth = sample(draw, seed, n, alike)
-        roles = [candidate.judge(HeadId(0, head), 0, ERROR_RATE / HEADS) for head in range(HEADS)]
+        roles = [candidate.tested(HeadId(0, head), 0) for head in range(HEADS)]
         low, high = np.moveaxis(np.array([(role.interval, role.difference) for role in roles]), 2, 0)
         held += ((truth >= low.T) & (truth <= high.T)).all(1)
     print(f"held in {held / TRIALS}, score and difference")

@@ -24,7 +24,7 @@ TEXT = "the cat saw the dog"
 NOT_COMPARED = {"verification", "model", "models", "device", "attnviz", "pairs"}
 """Of documents: what is said of the run itself, and a list whose order rounding decides (its sums are compared)."""
 
-CLAIMS = {family["architecture"]: family["commands"] for family in families_document("")["families"]}
+CLAIMS = {family["architecture"]: family["commands"] for family in families_document()["families"]}
 
 model = cache(checkpoint_of)
 

@@ -200,9 +200,16 @@ def cards(
     if source is None:
         _texts(checkpoint, stored, chosen or _with_roles(stored), None, None)  # before anything takes long
     if corpus is not None or repeats:
-        corpora = [] if corpus is None else [corpus]
-        run: Any = {"repeats": repeats, "limit": limit, "syntax": syntax, "progress": progress, "warn": once}
-        profile = profile_heads(checkpoint, corpora, control=not checkpoint.weight_devices, **run)
+        profile = profile_heads(
+            checkpoint,
+            [] if corpus is None else [corpus],
+            repeats=repeats,
+            limit=limit,
+            syntax=syntax,
+            control=not checkpoint.weight_devices,
+            progress=progress,
+            warn=once,
+        )
         assert profile is not None  # it is of one process
         nearest = _nearest(profile)
         earlier = None if stored is None else stored.document
@@ -290,13 +297,14 @@ def _with_roles(profile: StoredProfile | None) -> list[HeadId]:
 
 
 def _nearest(profile: Profile) -> dict[HeadId, tuple[tuple[HeadId, float], ...]]:
+    if profile.head_distances is None:
+        return {}
     ids = list(profile.roles_by_head())
-    distances = [] if profile.head_distances is None else profile.head_distances.tolist()
-    ranked = {head: sorted(zip(row, ids, strict=True)) for head, row in zip(ids, distances, strict=False)}
-    return {
-        head: tuple((other, distance) for distance, other in others if other != head and isfinite(distance))
-        for head, others in ranked.items()
-    }
+    nearest = {}
+    for head, row in zip(ids, profile.head_distances.tolist(), strict=True):
+        others = sorted(zip(row, ids, strict=True))
+        nearest[head] = tuple((other, distance) for distance, other in others if other != head and isfinite(distance))
+    return nearest
 
 
 def _texts(

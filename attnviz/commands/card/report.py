@@ -17,14 +17,15 @@ from attnviz.commands.card.measure import NEAREST, Card, Cards, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.commands.profile.show import example_tables
-from attnviz.judge.roles import role_key
+from attnviz.judge.roles import Role, role_key
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
+from attnviz.measures.predictions import Metric
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, by_name, entry, pick
+from attnviz.present.fields import Field, NamedTable, entry, pick
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.role_words import role_words
@@ -122,11 +123,10 @@ def exchange_table(card: Card) -> RowTable[Row]:
     rows = list[Row]()
     title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
     if circuits is not None:
-        reads, read_by = strongest(circuits, card.head)
-        if reads is not None:
-            rows.append(("reads", f"{reads.writer} ({reads.kind})", reads.score, _deviations(reads)))
-        if read_by is not None:
-            rows.append(("is read by", f"{read_by.id} ({read_by.kind})", read_by.score, _deviations(read_by)))
+        for what, pair in zip(("reads", "is read by"), strongest(circuits, card.head), strict=True):
+            if pair is not None:
+                other = pair.writer if what == "reads" else pair.id
+                rows.append((what, f"{other} ({pair.kind})", pair.score, f"+{rounded(pair.deviations, 0)} SD"))
     share = card.outputs.head(card.head).projection_share
     if share is not None:
         uniform = cell_text(1 / card.checkpoint.n_heads_of(card.head.layer))
@@ -153,10 +153,6 @@ def exchange_table(card: Card) -> RowTable[Row]:
     return card_table(title, ("What", "Heads or tokens", "Value", "Vs chance"), rows)
 
 
-def _deviations(pair: Pair) -> str:
-    return f"+{rounded(pair.deviations, 0)} SD"
-
-
 def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | None]:
     """The pair in which it reads, and that in which it writes, furthest above random rotations.
 
@@ -171,29 +167,26 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
 
 def ablation_table(card: Card) -> RowTable[Row]:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
-    title = "Without it"
-    rows = list[Row]()
-    compared = list[tuple[RoleEffect, str, str, str]]()
-    measured = card.ablation or card.on_repeats
-    if measured is not None:
-        title += f": {measured.metrics[0].title} ({measured.metrics[0].unit})"
+    title, rows = "Without it", list[Row]()
 
     def add(on: str, effect: Estimate, verdict: str | None = None) -> None:
         rows.append((on, effect.value, effect.interval or "too few texts", verdict))
 
+    def add_role(role: RoleEffect, metric: Metric, on: str, others: str) -> None:
+        add(on, role.queries[metric.name])
+        add(others, role.others[metric.name])
+        add("difference", role.difference[metric.name], "none shown" if role.verdict == SAME else role.verdict)
+
     if card.ablation is not None:
-        metric = card.ablation.metrics[0].name
-        add(card.ablation.texts_measured, card.ablation.head(card.head).damage[metric])
+        metric = card.ablation.metrics[0]
+        title += f": {metric.title} ({metric.unit})"
+        add(card.ablation.texts_measured, card.ablation.head(card.head).damage[metric.name])
         role = effect_on_relation(card)
         if role is not None:
-            compared.append((role, metric, f"{role_name(role.role, role.direction)} ({role.n:,})", "nearest others"))
+            add_role(role, metric, f"{role_name(role.role, role.direction)} ({role.n:,})", "nearest others")
     if card.on_repeats is not None:
         (role,) = card.on_repeats.head(card.head).roles
-        compared.append((role, card.on_repeats.metrics[0].name, "repeats: second copy", "first copy"))
-    for role, metric, on, others in compared:
-        add(on, role.queries[metric])
-        add(others, role.others[metric])
-        add("difference", role.difference[metric], "none shown" if role.verdict == SAME else role.verdict)
+        add_role(role, card.on_repeats.metrics[0], "repeats: second copy", "first copy")
     return card_table(title, ("On", "Effect", "Interval", "Verdict"), rows)
 
 
@@ -247,7 +240,7 @@ def notes_of(card: Card) -> list[str]:
     return lines
 
 
-_ROLES = pick(ROLE_FIELDS, "role", "direction", "score", "interval", "baseline", "untrained", "n")
+_ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
 
 
 def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
@@ -287,7 +280,7 @@ def _card_entry(card: Card) -> dict[str, Any]:
         "head": str(head),
         "sentence": sentence_of(card).removesuffix(".") or None,
         "not_measured": not_measured(card),
-        "roles": [entry(_ROLES, role) for role in card.roles],
+        "roles": [entry(_ROLES[1:], role) for role in card.roles],
         "examples": shown and examples_entry([shown]),
         "published": published_entries(claim for claim in card.analysis.published if claim.id == head),
         "nearest": [{"id": str(other), "divergence": distance} for other, distance in card.nearest[:NEAREST]],
@@ -303,10 +296,8 @@ def _card_entry(card: Card) -> dict[str, Any]:
     }
 
 
-def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[dict[str, Any]]:
-    rows = [{"id": str(card.head), **entry(_ROLES, role)} for card in result.cards for role in card.roles]
-    fields = [replace(field, value=itemgetter(field.name)) for field in _ROLES]
-    return NamedTable("", [*by_name("id"), *fields], rows)
+def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[Role]:
+    return NamedTable("", _ROLES, [role for card in result.cards for role in card.roles])
 
 
 def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:

@@ -25,8 +25,8 @@ from attnviz.commands.heads.claim_view import claim_plan, no_claim
 from attnviz.commands.heads.page_view import page_data as page_of_heads
 from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.heads.views import HEADS
-from attnviz.commands.profile.page_view import sentences_entry
 from attnviz.commands.profile.show import NamedExample, licence_lines, named_examples
+from attnviz.commands.profile.views import sentences_entry
 from attnviz.errors import UsageError
 from attnviz.figures.claim import Bar, ClaimPlan, claim_figure
 from attnviz.figures.fonts import drawable, fitted, put_text, text_width

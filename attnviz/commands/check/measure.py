@@ -214,7 +214,7 @@ def _of_paper(
 ) -> tuple[PaperTable | None, tuple[Claim, ...]]:
     """A paper's table, None where it takes texts and only its heads can be checked, and its claims on heads."""
     table = PAPER_TABLES.get(name)
-    heads = heads_of_paper(name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, PAPER_TABLES)
+    heads = heads_of_paper(name, checkpoint, PAPER_TABLES)
     if table is not None and table.needs_corpus and not corpora:
         if not heads:
             raise UsageError(f"{name} is measured on texts: expected a corpus, such as novel.txt, found none.")

@@ -151,8 +151,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     @property
     def published(self) -> tuple[PublishedHead, ...]:  # heads of this model that papers name, for cards
-        model = self.checkpoint
-        return published_heads(model.name, model.architecture.name, model.n_layers, model.n_heads, model.revision)
+        return published_heads(self.checkpoint)
 
     @property
     def parts(self) -> "tuple[Analysis, ...]":

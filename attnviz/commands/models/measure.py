@@ -107,10 +107,9 @@ def paper_configurations() -> list[Configuration]:
 def paper_configuration(name: str) -> Configuration | None:
     """The paper's model of this name, in any case, ``gpt-3`` or ``gpt3``; None if there is none."""
     wanted = name.casefold().replace("gpt-", "gpt")
-    models = [model for paper in _papers() for model in paper["models"]]
-    names = {model.get("other_name"): model["name"] for model in models}
-    wanted = names.get(wanted, wanted)
-    return next((model for model in paper_configurations() if model.name == wanted), None)
+    models = (model for paper in _papers() for model in paper["models"])
+    both = zip(models, paper_configurations(), strict=True)
+    return next((found for model, found in both if wanted in (found.name, model.get("other_name"))), None)
 
 
 _RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}

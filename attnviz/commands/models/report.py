@@ -10,6 +10,7 @@ from attnviz.plugins import ORIGIN
 from attnviz.present.documents import csv_text
 from attnviz.present.fields import Field
 from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.version import __version__
 from attnviz.wording import abbreviated, visible
 
 _SIZES = {"Layers": "n_layers", "Heads": "n_heads", "d_model": "d_model", "d_head": "d_head", "Positions": "positions"}
@@ -20,17 +21,17 @@ _LEVEL = (
 )
 
 
-def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
+def models_document(models: Sequence[Configuration]) -> dict[str, Any]:
     """The document of models.json, with the papers cited."""
     cited = {model.source for model in models if model.kind == "paper"}
     papers = {name: title for name, title in paper_titles().items() if name in cited}
-    return {"attnviz": version, "models": [model.entry() for model in models], "papers": papers}
+    return {"attnviz": __version__, "models": [model.entry() for model in models], "papers": papers}
 
 
 def models_csv(content: dict[str, Any]) -> str:
     """The CSV file of the document of models.json."""
     columns = [name for name in Configuration("", "").entry() if name != "origins"]
-    return csv_text(columns, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
+    return csv_text(columns, content["models"])
 
 
 def verified_csv(content: dict[str, Any]) -> str:
@@ -39,7 +40,7 @@ def verified_csv(content: dict[str, Any]) -> str:
     columns = (*of_model, "level", "seconds", "peak_bytes", "reason")
     errors = list(next((model["errors"] for model in content["models"] if model["level"]), ()))
     rows = ({**model["model"], **model, **model.get("errors", {})} for model in content["models"])
-    return csv_text([*columns, *errors], ({key: row.get(key) for key in (*columns, *errors)} for row in rows))
+    return csv_text([*columns, *errors], rows)
 
 
 def verified_report(content: dict[str, Any]) -> RenderableType:
@@ -83,7 +84,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
     def size(title: str, name: str) -> Field[Configuration]:
         def value(model: Configuration) -> str:  # with a star if it is not the paper's own
             number = getattr(model, name)
-            of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
+            of_decoder = getattr(model, f"n_decoder_{title.lower()}", None)  # of layers and heads
             if number is None:
                 return "–"
             star = "*" if model.origins.get(name) == "released" else ""
@@ -127,7 +128,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
     return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
 
 
-def families_document(version: str) -> dict[str, Any]:
+def families_document() -> dict[str, Any]:
     """The document of families: each one's level, and by command the part of its models that is measured."""
     from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
     from attnviz.run.checks import Verification
@@ -138,7 +139,7 @@ def families_document(version: str) -> dict[str, Any]:
         | ({"plugin": ORIGIN} if name in ARCHITECTURES.plugins else {})
         for name, architecture in sorted(ARCHITECTURES.items())
     ]
-    return {"attnviz": version, "families": families, "refused": dict(sorted(REFUSED.items()))}
+    return {"attnviz": __version__, "families": families, "refused": dict(sorted(REFUSED.items()))}
 
 
 def families_report(document: dict[str, Any]) -> RenderableType:

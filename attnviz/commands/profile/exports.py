@@ -1,4 +1,6 @@
-"""Files in the forms that other tools read: lists of KV heads for DuoAttention, and the data of HeadVis' front end.
+"""The numbers of every head of a profile, and files of them in the forms that other tools read.
+
+The numbers are axes of the page's scatter, columns of the table by KV head, and metrics of HeadVis' front end.
 
 DuoAttention (Xiao et al. 2024, github.com/mit-han-lab/duo-attention) reads ``full_attention_heads.tsv``, a line a layer
 with a number for each KV head, and ``config.json`` beside it. HeadVis (github.com/anthropics/headvis) reads what its
@@ -6,22 +8,27 @@ with a number for each KV head, and ``config.json`` beside it. HeadVis (github.c
 """
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from attnviz.commands.profile.distribution import DECILES, TextWeights
+from attnviz.commands.profile.examples import DECILES, TextWeights
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.judge.rules import RETRIEVED
+from attnviz.measures.chats import LOOKBACK
 from attnviz.measures.estimates import Interval
-from attnviz.measures.patterns import RETRIEVAL, SINK
+from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS, SINK
+from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, number_of, select_heads
 from attnviz.options import DUO_ATTENTION
+from attnviz.page.page import statistic_entry
+from attnviz.present import statistics
 from attnviz.present.kv_heads import kv_groups
 from attnviz.version import __version__
+from attnviz.wording import visible
 
 RETRIEVAL_HEADS, STREAMING_HEADS = "full_attention_heads.tsv", "streaming_heads.tsv"
 _KEPT = {"sink_size": 128, "recent_size": 256}  # tokens that a streaming head keeps, as in DuoAttention's own lists
@@ -113,3 +120,29 @@ def _sequence(text: TextWeights, number: int, id: HeadId, tokenizer: Any) -> dic
         "seq_len": n,
         "max_activation": round(text.strongest(id, queries == 0)[0], 4),
     }
+
+
+def statistic_entries(profile: Profile) -> Iterator[dict[str, Any]]:
+    """The axes of the scatter: statistics, and roles that a head has or that are measured on random repeats."""
+    heads = select_heads((), profile.checkpoint.kinds)
+
+    def column(key: str, title: str, reading: str, uniform: float | None, value: Callable[[HeadId], Any]) -> Any:
+        numbers = (float(value(head)) for head in heads)
+        known = [number if math.isfinite(number) else None for number in numbers]
+        return statistic_entry(key, title, reading, "", [uniform], known)
+
+    if profile.statistics is not None:
+        baselines = profile.statistics.baselines()
+        for name, values in profile.statistics.results().items():
+            if name not in OFFSETS:
+                title = name.replace("_", " ")
+                yield column(name, title, "mean over the corpora", baselines.get(name), values.__getitem__)
+    for pair in profile.chats:
+        if pair.measure == LOOKBACK:
+            uniform, ratios = float(pair.scores.baseline.mean()), pair.scores.scores[0]
+            yield column("lookback", "lookback ratio", statistics.LOOKBACK, uniform, ratios.__getitem__)
+    for name in dict.fromkeys(role.role for role in profile.roles if role.holds or role.role in ROLES_ON_REPEATS):
+        of_role = {role.id: role for role in profile.roles if role.role == name}
+        threshold = next(iter(of_role.values())).threshold
+        scores = dict.fromkeys(heads, math.nan) | {head: role.score for head, role in of_role.items()}
+        yield column(f"role {name}", f"role {visible(name)}", threshold, None, scores.__getitem__)

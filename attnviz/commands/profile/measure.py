@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
-from attnviz.commands.profile.distribution import TextWeights, sampled_weights
-from attnviz.commands.profile.examples import find_examples
+from attnviz.commands.profile.examples import TextWeights, find_examples, sampled_weights
 from attnviz.errors import UsageError
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Role

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.commands.profile.exports import exported
+from attnviz.commands.profile.exports import exported, statistic_entries
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.statistic_entries import statistic_entries
 from attnviz.figures.families import family_of_label
 from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role, role_key
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
@@ -33,7 +32,7 @@ from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes,
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.parts import SYNTACTIC
-from attnviz.profiles.published import PublishedHead, published_entries, published_heads
+from attnviz.profiles.published import published_entries, published_heads
 from attnviz.profiles.store import StoredRelation
 from attnviz.texts.reading import LONGEST, SHORTEST
 from attnviz.wording import counted, rounded, span, visible
@@ -115,14 +114,14 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "chats": chats or None,
         "repeats": repeats
         and {RETRIEVAL: None, **{name: _numbers(scores.mean(0)) for name, scores in repeats.scores.items()}},
-        "published": published_entries(_published(profile)),
+        "published": published_entries(published_heads(profile.checkpoint)),
         "examples": examples_entry(profile.examples),
     }
 
 
 def _relation(profile: Profile, relation: RelationCount) -> dict[str, Any]:
     head, direction, accuracy = relation.best
-    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], best_role(profile.role, relation))
+    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], best_role(profile, relation))
     estimate = relation.accuracy
     return {
         "relation": relation.relation,
@@ -175,11 +174,6 @@ def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
 _MEASURES = {SHARE: "share", LAST: "of the last token", LOOKBACK: "lookback ratio"}
 
 
-def _published(profile: Profile) -> tuple[PublishedHead, ...]:
-    model = profile.checkpoint
-    return published_heads(model.name, model.architecture.name, model.n_layers, model.n_heads, model.revision)
-
-
 def _numbers(values: Tensor) -> list[list[float | None]]:
     return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
 
@@ -227,7 +221,7 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     if not choices.verbose:
         yield notes(*left)
         return
-    published = _published(profile)
+    published = published_heads(profile.checkpoint)
     if published:
         yield published_table(published)
     yield notes(*_notes(profile), *left)
@@ -245,7 +239,7 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     """The columns of the table of relations."""
     judged = Counter(role.relation for role in profile.roles)
     passing = Counter(role.relation for role in profile.roles if role.passed)
-    best = {relation.relation: best_role(profile.role, relation) for relation in profile.relations or ()}
+    best = {relation.relation: best_role(profile, relation) for relation in profile.relations or ()}
 
     def verdict(relation: RelationCount) -> str:
         name = relation.relation
@@ -262,10 +256,13 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     return [*columns, Field("n", lambda relation: relation.n), Field("Pass", verdict)]
 
 
-def best_role(role_of: Callable[[HeadId, str, str], Role | None], relation: RelationCount | StoredRelation) -> Role:
+def best_role(profile: Any, relation: RelationCount | StoredRelation) -> Role:
     """The verdict of a relation's best head, in the direction in which it is the best."""
-    id, direction, _ = relation.best
-    role = role_of(id, f"{SYNTACTIC}{relation.relation}", direction)
+    if isinstance(relation, StoredRelation):
+        role = relation.verdict
+    else:
+        id, direction, _ = relation.best
+        role = profile.role(id, f"{SYNTACTIC}{relation.relation}", direction)
     assert role is not None  # every relation has one
     return role
 

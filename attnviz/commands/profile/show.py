@@ -11,6 +11,7 @@ from rich.text import Text
 
 from attnviz.arguments import relation_named
 from attnviz.commands.profile.measure import trees_in_words
+from attnviz.commands.profile.report import ROLE_FIELDS, SPEC, by_head
 from attnviz.errors import UsageError
 from attnviz.judge.roles import Role
 from attnviz.models.checkpoint import short_name
@@ -96,17 +97,13 @@ class NamedExample(NamedTuple):
     name: str
     example: Example
 
-    @property
-    def rank(self) -> int:
-        return int(self.name.rpartition(" ")[2])
 
-
-def named_examples(of: RoleExamples) -> list[NamedExample]:
-    """All examples of a role, numbered within their groups."""
+def named_examples(of: RoleExamples, top: int = 0) -> list[NamedExample]:
+    """The first ``top`` examples of each group of a role, 0 for all, numbered."""
     return [
         NamedExample(f"{group.removesuffix('s')} {number}", example)
         for group, some in of.groups.items()
-        for number, example in enumerate(some, 1)
+        for number, example in enumerate(some[: top or None], 1)
     ]
 
 
@@ -120,8 +117,7 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: 
     right_one: Field[NamedExample] = Field("Right one", lambda row: "" if row.example.hit else row.example.gold_weight)
     has_others = has_more = False
     for examples in chosen:
-        every = named_examples(examples)
-        rows = [row for row in every if not top or row.rank <= top]
+        rows, n = named_examples(examples, top), sum(map(len, examples.groups.values()))
         others = any(not row.example.hit and row.example.gold for row in rows)
         columns: list[Field[NamedExample]] = [
             Field("Example", lambda row: row.name),
@@ -132,8 +128,8 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: 
         role = _role(profile, examples)
         numbers = role_numbers(role) if role and role.holds else "its best relation; it does not pass"
         name = f"{examples.id} {role_name(examples.role, examples.direction)}"
-        yield RowTable(f"{name} ({numbers}; {listed_of(len(rows), len(every))} examples)", columns, rows)
-        has_others, has_more = has_others or others, has_more or rows != every
+        yield RowTable(f"{name} ({numbers}; {listed_of(len(rows), n)} examples)", columns, rows)
+        has_others, has_more = has_others or others, has_more or len(rows) < n
     another = "; (the right one) where that is another" if has_others else ""
     yield notes(
         f"{top} hits and failures of each role and head; --top 0 lists all." if has_more else "",
@@ -145,8 +141,6 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: 
 
 def role_tables(profile: StoredProfile, top: int) -> Iterator[RenderableType]:
     """The roles of ``top`` heads, 0 for all, and what they were measured on."""
-    from attnviz.commands.profile.report import by_head
-
     roles = _roles_by_head(profile)
     control = any(role.untrained is not None for of_head in roles.values() for role in of_head)
     yield by_head(roles, top, "--json", control=control)
@@ -165,16 +159,12 @@ def roles_document(profile: StoredProfile) -> dict[str, Any]:
 
 def role_table(entries: Sequence[dict[str, Any]]) -> NamedTable[dict[str, Any]]:
     """Roles as in profile.json as the rows of a table."""
-    from attnviz.commands.profile.report import ROLE_FIELDS
-
     fields = [replace(field, value=methodcaller("get", field.name)) for field in (*ROLE_FIELDS, KV_HEAD)]
     return NamedTable("roles", fields, entries)
 
 
 def paper_table_of(profile: StoredProfile, kind: str, wanted: Sequence[str] = ()) -> str:
     """The roles that hold, of these heads, roles or relations, as :func:`attnviz.present.paper_tables.paper_table`."""
-    from attnviz.commands.profile.report import SPEC
-
     holding = [role for head in profile.roles for role in profile.of(head)]
     chosen = _chosen(profile, holding, [name for name in wanted if name != ROLES], "roles that hold")
     named = {(str(role.id), role.role) for role in chosen}
@@ -214,10 +204,6 @@ class StoredPictures(Result):
     @property
     def relations(self) -> Sequence[StoredRelation]:
         return self.stored.relations
-
-    def role(self, id: HeadId, name: str, direction: str) -> Role | None:  # noqa: ARG002 - a relation has one best head
-        """As :meth:`attnviz.Profile.role`, of the best head of a relation."""
-        return next((each.verdict for each in self.relations if f"{SYNTACTIC}{each.relation}" == name), None)
 
     @property
     def trees(self) -> str:

@@ -149,7 +149,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     copy = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
     trained, untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, copy))
     samples = pair_samples(inputs, seed)
-    published = heads_of_paper(PAPER, model.architecture.name, model.n_layers, model.n_heads, (PAPER,))
+    published = heads_of_paper(PAPER, model, (PAPER,))
     named = {(head.role, head.id) for head in published}
 
     def claimed(what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
