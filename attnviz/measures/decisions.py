@@ -17,6 +17,7 @@ from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import answering, run_model, running
 from attnviz.run.stream import check_logits
+from attnviz.texts.batches import EncodedText, collate
 from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
 from attnviz.wording import quoted, rounded
@@ -91,18 +92,18 @@ def deciding(model: Checkpoint, tokens: Tokens, label: int | None = None) -> Ite
         check_logits(model, tokens.model_inputs(model.device), states, position)
 
 
-def decide(model: Checkpoint, inputs: dict[str, Tensor], ids: Sequence[Sequence[int]]) -> list[Decision]:
-    """Let a classifier decide for a batch of texts with these ids.
+def decide(model: Checkpoint, items: Sequence[EncodedText]) -> list[Decision]:
+    """Let a classifier decide for a batch of texts.
 
     VerificationError where its head alone, on the longest text, is not what the whole model does.
     """
     classifier = model.classifier
     assert classifier is not None
-    positions = [classifier.position(of_text) for of_text in ids]
+    inputs, positions = collate(model, items).inputs, [classifier.position(item.ids) for item in items]
     with running(model):
-        states = run_model(model, inputs)[range(len(ids)), positions]
+        states = run_model(model, inputs)[range(len(items)), positions]
         decided = decisions(classifier, states)
-    longest = max(range(len(ids)), key=lambda text: len(ids[text]))  # it has no padding
+    longest = max(range(len(items)), key=lambda text: len(items[text]))  # it has no padding
     alone = slice(longest, longest + 1)
     check_logits(model, {name: rows[alone] for name, rows in inputs.items()}, states[alone], positions[alone])
     return decided

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.commands.compare.differences import LARGEST_DISTANCE, mean_differences
 from attnviz.commands.compare.measure import LargestDifference, noting_largest
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.measures.differences import LARGEST_DISTANCE, mean_differences
 from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE

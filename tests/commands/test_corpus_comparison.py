@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure
-from attnviz.commands.compare.differences import LARGEST_DISTANCE
 from attnviz.commands.compare.roles.report import headline
 from attnviz.judge.roles import BestHeads
 from attnviz.measures import tallies
 from attnviz.measures.bootstrap import text_weights
+from attnviz.measures.differences import LARGEST_DISTANCE
 from attnviz.measures.estimates import t_quantile
 from attnviz.measures.intervals import SAMPLES
 from attnviz.models.checkpoint import from_loaded

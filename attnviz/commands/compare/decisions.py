@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from attnviz.measures.decisions import class_number, decide
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.batches import EncodedText, collate
+from attnviz.texts.batches import EncodedText
 
 
 class TextDecisions(NamedTuple):
@@ -33,10 +33,7 @@ class DecisionTally:
         """Let A and B decide for texts, of which both have items; returns for which they decide differently."""
         classifier = models[0].classifier
         assert classifier is not None
-        decided = [
-            decide(model, collate(model, of_model).inputs, [item.ids for item in of_model])
-            for model, of_model in zip(models, items, strict=True)
-        ]
+        decided = list(map(decide, models, items))
         flips = [a.label != b.label for a, b in zip(*decided, strict=True)]
         for item, a, b, flip in zip(items[0], *decided, flips, strict=True):
             source, label = item.source, None

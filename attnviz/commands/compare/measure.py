@@ -14,12 +14,12 @@ from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
 from attnviz.commands.compare.decisions import why_not_compared
-from attnviz.commands.compare.differences import Difference, DifferenceTally
 from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import Label
 from attnviz.measures.decisions import Decision
+from attnviz.measures.differences import Difference, DifferenceTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import Positions, Tokens
@@ -212,7 +212,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     )
     tally = DifferenceTally(first.checkpoint, samples=0)
     largest_of = dict[HeadId, tuple[LargestDifference, LargestDifference]]()
-    tally.begin(torch.ones(1, 1, dtype=torch.float64), [len(first.tokens)])
+    tally.begin([0], [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts = [side.context_of(layer) for side in (first, second)]
         queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
