@@ -12,7 +12,7 @@ from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, VER
 from attnviz.commands.check.measure import Check
 from attnviz.measures.estimates import Interval
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import ID, Field, NamedTable, plain
+from attnviz.present.fields import ENDS, ID, Field, NamedTable, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import shown_baseline
@@ -49,7 +49,7 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
         meaning="the number that decides",
     ),
     Field("Baseline", name="baseline", write=shown_baseline, detail=True, meaning="the same of the best guess"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
+    Field("Interval", name="interval", csv=ENDS, write=_interval),
     Field("Untrained", name="untrained", detail=True, meaning="the best head of a freshly initialised copy"),
     Field("n", name="n", detail=True, meaning="cases measured"),
     Field("Verdict", name="verdict"),

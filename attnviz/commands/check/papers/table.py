@@ -1,7 +1,7 @@
 """What a paper's table is declared with, and what its measurement is given."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
-from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
+from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, profile_heads, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -29,6 +29,8 @@ from attnviz.wording import counted
 
 PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "data" / "papers.toml").read_text(encoding="utf-8"))
 
+Rows = Iterator[CheckedClaim]  # of a paper's table
+
 OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
 
@@ -46,13 +48,20 @@ class PaperTable:
     refuse: Callable[[Checkpoint], None] | None = None  # raises an AttnvizError for a model that cannot be measured
     takes: tuple[str, ...] = OF_TEXTS  # options over texts that change what is measured
     roles: tuple[str, ...] = ()  # of heads that the paper names: measured here, so that they are no claims beside it
-    measure: "Callable[[PaperRun], Iterable[CheckedClaim]]"  # gives the rows
+    measure: "Callable[[PaperRun], Rows]"  # gives the rows
 
 
 def paper_table(name: str, numbers: Mapping[str, object], **options: Any) -> PaperTable:
     """The table of a paper with its words in data/papers.toml, in which ``numbers`` stand for names in braces."""
     words = {key: PAPERS[name][key].format_map(numbers) for key in ("cited", "data", "metric", "threshold")}
     return PaperTable(name=name, **words, **options)
+
+
+def profiled(checkpoint: Checkpoint, corpus: Any, repeats: bool, options: Mapping[str, Any]) -> Profile:
+    """The roles of a model over a corpus, with or without random repeats."""
+    profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **options)
+    assert profile is not None  # there is one process
+    return profile
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,6 @@ class PaperRun:
     corpora: tuple[Path, ...]
     texts: Any  # what the corpora are of
     options: Mapping[str, Any]  # those of attnviz.check that a run over texts takes
-    profile: Callable[[], Profile]  # measures the roles over the corpora, once
 
     @cached_property
     def untrained(self) -> Checkpoint:
