@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
-from attnviz.commands.compare.decisions import why_not_compared
-from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text
+from attnviz.commands.compare.sides import check_comparable, model_names, quoted_text, why_not_compared
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.judge.verdicts import Label
@@ -162,10 +161,6 @@ class Comparison(Result, OfHeads[HeadDifference]):
         """The labels of the query and the key of one of a head's largest differences."""
         part = self.part_of(head)
         return part.rows.labels[most.query], part.columns.labels[most.key]
-
-    @property
-    def largest(self) -> float:
-        return max(abs(head.largest.difference) for head in self.heads)
 
     @property
     def any_beyond_rounding(self) -> bool:

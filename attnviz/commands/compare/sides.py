@@ -116,3 +116,12 @@ def _same_weights(first: Checkpoint, second: Checkpoint) -> bool:
 def quoted_text(side: Analysis) -> str:
     """Quote the text, and the second one of a pair."""
     return " + ".join(quoted(text) for text in (side.text, side.pair) if text is not None)
+
+
+def why_not_compared(a: Checkpoint, b: Checkpoint) -> str:
+    """Reason why the decisions of two models cannot be compared, or ''."""
+    if a.classifier is None or b.classifier is None or a.why_no_classes or b.why_no_classes:
+        return a.why_no_classes or b.why_no_classes
+    if a.classifier.labels == b.classifier.labels:
+        return ""
+    return f"A has the classes {a.classifier.listed}; B has {b.classifier.listed}"

@@ -28,8 +28,6 @@ from attnviz.wording import counted, error, rounded, shortened_token, visible
 _NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε)", "RMS norm": "norm(x) = x / √(mean(x²) + ε)"}
 _TABLES = tomllib.loads((Path(__file__).parents[2] / "data" / "layer_steps.toml").read_text(encoding="utf-8"))
 
-NORM_ORDERS: dict[str, str] = _TABLES["norm_orders"]  # a sentence on each order of norms
-
 
 @dataclass(frozen=True)
 class Step:
@@ -238,7 +236,8 @@ def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableTyp
             f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} "
             f"‘{visible(tokens.labels[result.token])}’, head {result.head}.\n"
         )
-        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, NORM_ORDERS[result.norm_order])
+        order = _TABLES["norm_orders"][result.norm_order]
+        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, order)
         lines: list[RenderableType] = []
         shown_token = f"‘{shortened_token(visible(tokens.labels[result.token]), 16)}’"
         for name, step in steps_of(result).items():

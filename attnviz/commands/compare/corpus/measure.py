@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from attnviz.commands.compare.decisions import DecisionTally, TextDecisions, why_not_compared
-from attnviz.commands.compare.sides import model_names, shape_of
+from attnviz.commands.compare.sides import model_names, shape_of, why_not_compared
 from attnviz.errors import TextError, UsageError
 from attnviz.judge.roles import (
     BestHeads,
@@ -24,6 +23,7 @@ from attnviz.judge.roles import (
     syntax_candidates,
 )
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.decisions import DecisionTally, TextDecisions
 from attnviz.measures.differences import Difference, DifferenceTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
@@ -195,12 +195,12 @@ def compare_corpus(
     ]
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     # a tokenizer is for models of transformers, if there are any; other options are for those by name
-    of_transformers = [isinstance(model, nn.Module) for model in models]
-    by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
+    of_transformers = [model for model in models if isinstance(model, nn.Module)] or models
+    by_name = [model for model in models if not isinstance(model, nn.Module | Checkpoint)] or models
     opened = []
-    for model, is_of_transformers, is_by_name in zip(models, of_transformers, by_name, strict=True):
-        opening = options.copy() if is_by_name or not any(by_name) else ModelOptions()
-        if is_of_transformers or not any(of_transformers):
+    for model in models:
+        opening = options.copy() if model in by_name else ModelOptions()
+        if model in of_transformers:
             opening["tokenizer"] = tokenizer
         checkpoint = open_for(process, model, opening)
         refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])

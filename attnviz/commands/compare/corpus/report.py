@@ -21,7 +21,7 @@ from attnviz.commands.compare.roles.report import (
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT
-from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
+from attnviz.present.fields import ENDS, HEAD, Field, NamedTable, pick, plain
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import first_rows, notes
@@ -82,7 +82,7 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
     Field(
         "Interval",
         name="interval",
-        csv={"low": (0,), "high": (1,)},
+        csv=ENDS,
         write=_WRITE_INTERVAL,
         detail=True,
         meaning=f"its interval at {ERROR_RATE:g}, for all heads together",

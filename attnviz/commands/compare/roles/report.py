@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import RoleComparison
-from attnviz.commands.compare.decisions import TextDecisions
 from attnviz.commands.compare.report import FEW
 from attnviz.commands.compare.wording import side_lines
 from attnviz.judge.roles import BestHeads, Role
+from attnviz.measures.decisions import TextDecisions
 from attnviz.measures.intervals import ERROR_RATE, excludes_zero
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, pick
+from attnviz.present.fields import ENDS, Field, NamedTable, pick
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_rows, notes, verification_line
@@ -60,7 +60,7 @@ ROLES: tuple[Field[BestHeads], ...] = (
     Field(
         "Interval",
         name="interval",
-        csv={"low": (0,), "high": (1,)},
+        csv=ENDS,
         write=partial(bracketed, write=rounded),
         meaning=f"its interval at {ERROR_RATE:g}, over all pairs of heads",
     ),
