@@ -140,33 +140,40 @@ def check(
     _check_options(paths, published, init, limit)
     of_tables: Any = {"text_column": text_column, "pair_column": pair_column}
     of_ablation: Any = {"label_column": label_column, "truncate": truncate}
-    optional = {"limit": limit, **of_tables, "frequencies": frequencies, **of_ablation}
     claims = tuple[Claim, ...]()
     place = ""  # the place of the model, where the file names it
-    if init:
-        _refuse_unused(optional, {*OF_TEXTS, "frequencies"})
-    elif published is None:
+    if published is None and not init:
         claims, named, named_at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, named_at
     opened: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
         checkpoint, source = open_checkpoint(model, tokenizer, revision, adapter=adapter, **opened)
-    run = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
-    of_profile = {**run, **of_tables, "frequencies": frequencies}
+    of_texts = {"limit": limit, **of_tables, "frequencies": frequencies}
+    of_profile = {**of_texts, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
     profiles = dict[tuple[Path, ...], Profile]()
     table = paper = stored = None
     listed = None if init or published is not None else read_head_list(paths[0])
     if listed is not None:
         listed.refuse(checkpoint)
+    if published is not None:
+        table, claims = _of_paper(published, checkpoint, tuple(paths))
+    used = {*of_texts} if init else set(() if table is None else table.takes)
+    used |= {name for claim in claims if claim.corpus for name in OF_TEXTS}
+    used |= {"frequencies" for claim in claims if claim.kind == "role" and claim.corpus}
+    used |= {"label_column" for claim in claims if claim.kind == "ablate"}
+    used |= {"truncate" for claim in claims if claim.kind == "ablate" or claim.text}
+    _refuse_unused({**of_texts, **of_ablation}, used)
     if init:
         profile = profiled(checkpoint, init, True, of_profile)
         again = {
             "revision": revision,
             "adapter": adapter,
             "tokenizer": tokenizer if isinstance(tokenizer, str | Path) else None,
-            **{name: opened[name] for name in ("dtype", "attention")},
-            **{name: of_profile[name] for name in ("limit", "seed", *of_tables, "frequencies")},
+            "dtype": dtype,
+            "attention": attention,
+            "seed": seed,
+            **of_texts,
         }
         typed = COMMANDS["check"].typed({name: value for name, value in again.items() if value is not None})
         name = str(model) if isinstance(model, str | Path) else ""
@@ -175,15 +182,6 @@ def check(
         write_claims(paths[0], name, init, profile, typed)
         claims = read_claims(paths[0])[0]
         profiles[claims[0].corpus] = profile
-    else:
-        if published is not None:
-            table, claims = _of_paper(published, checkpoint, tuple(paths))
-        used = set(() if table is None else table.takes)
-        used |= {name for claim in claims if claim.corpus for name in OF_TEXTS}
-        used |= {"frequencies" for claim in claims if claim.kind == "role" and claim.corpus}
-        used |= {"label_column" for claim in claims if claim.kind == "ablate"}
-        used |= {"truncate" for claim in claims if claim.kind == "ablate" or claim.text}
-        _refuse_unused(optional, used)
     of_heads = []
     for claim in claims:
         with placed(claim.prefix):

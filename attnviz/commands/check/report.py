@@ -56,7 +56,6 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"), Field(name="sentence", csv={}))
 _OF_PAPER = "head what verdict measured low high baseline untrained n at_least at_most direction text corpus"
-_OF_TABLE = ("cited", "data", "metric", "threshold")
 _FEW = 14  # claims on the first screen; of more those that hold are left out
 
 
@@ -64,7 +63,7 @@ def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
     content = {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
     paper = check.paper
-    return content if paper is None else content | {"paper": {name: getattr(paper, name) for name in _OF_TABLE}}
+    return content if paper is None else content | {"paper": paper.words}
 
 
 def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -94,9 +93,9 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     sources = dict.fromkeys(checked.source or ", ".join(map(str, checked.claim.corpus)) for checked in check.claims)
     told += [f"On {source}." for source in sources if source]
     if check.paper is not None and choices.verbose:
-        told += [f"{capital(name)}: {getattr(check.paper, name)}." for name in _OF_TABLE]
+        told += [f"{capital(name)}: {words}." for name, words in check.paper.words.items()]
     elif check.paper is not None:
-        told.append(f"{check.paper.cited}. --verbose tells data, metric and threshold.")
+        told.append(f"{check.paper.words['cited']}. --verbose tells data, metric and threshold.")
     yield notes(*told)
 
 

@@ -171,13 +171,12 @@ _FIRST, FEW_KEYS = 4, 12
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     checks, entry, row = result.stages.checks, text_entry(result), result.row
     with_vectors = set(row.strongest(MOST_KEYS))
+    of_keys = {name: getattr(row, name) for name in ("product", "score", "allowed", "exponential")}
+    of_keys |= {**row.added, "capped": row.capped, "weight": row.weight}
     keys: list[dict[str, Any]] = []
     for place, label in enumerate(result.tokens.labels):
         key = {"position": place, "token": label}
-        key |= {name: getattr(row, name)[place].item() for name in ("product", "score", "allowed", "exponential")}
-        key |= {name: float(numbers[place]) for name, numbers in row.added.items()}
-        key["capped"] = None if row.capped is None else float(row.capped[place])
-        key["weight"] = float(row.weight[place])
+        key |= {name: None if numbers is None else numbers[place].item() for name, numbers in of_keys.items()}
         if place in with_vectors:
             key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
             key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()

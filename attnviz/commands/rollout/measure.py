@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from attnviz.errors import ArchitectureError, UsageError
+from attnviz.errors import ArchitectureError
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
@@ -142,9 +142,7 @@ def rollout(
         if family.gated:
             what = f"heads of {family.name!r} have gates"
         raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures its heads.")
-    if layer is not None and not 0 <= layer < checkpoint.n_layers:
-        raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
-    n_layers = checkpoint.n_layers if layer is None else layer + 1
+    n_layers = checkpoint.n_layers if layer is None else checkpoint.layer_of(layer) + 1
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     units = merge_subwords(tokens, words)
     default = (len(units) - 1,) if family.causal else (0,)  # in a causal model the last position sees all

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import PaperRun, Rows, over_texts_evidence, paper_table, too_few
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence, too_few
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES
 from attnviz.measures.patterns import allowed_units
@@ -98,7 +98,7 @@ def _measure(run: PaperRun) -> Rows:
             yield run.claimed(what, samples[0], n_texts, at_least=least, published=published, **evidence)
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     "clark-2019",
     {"MAJORITY": MAJORITY, "BROAD_SHARE": BROAD_SHARE, "SINK_SHARE": SINK_SHARE},
     least=ENOUGH_TEXTS,

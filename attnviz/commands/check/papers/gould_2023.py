@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnviz.commands.check.papers.table import PaperRun, Rows, paper_table
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows
 from attnviz.errors import UsageError
 from attnviz.measures.composition import successors
 from attnviz.measures.successors import MAJORITY, SHUFFLES
@@ -26,7 +26,7 @@ def _measure(run: PaperRun) -> Rows:
     yield run.reported("successor heads", n_heads, trained.scores.numel(), untrained=control)
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     "gould-2023",
     {"SHUFFLES": SHUFFLES, "MAJORITY": MAJORITY},
     takes=(),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import PaperRun, Rows, over_texts_evidence, paper_table
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
@@ -47,7 +47,7 @@ def _measure(run: PaperRun) -> Rows:
     yield run.claimed("sink rate", rates[0], trained.n_texts, published=published, **evidence)
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     "gu-2024",
     {"LENGTH": LENGTH, "EPSILON": EPSILON},
     least=MIN_TEXTS_SHARES,

@@ -11,9 +11,8 @@ from torch import Tensor
 from attnviz.commands.check.papers.table import (
     OF_TEXTS,
     PaperRun,
+    PaperTable,
     Rows,
-    interval_evidence,
-    paper_table,
     profiled,
     too_few,
 )
@@ -167,13 +166,14 @@ def _measure(run: PaperRun) -> Rows:
         share = explained(trained, samples)
         without = float(trained[:, 0].sum())
         few = too_few(n_texts) if without > 0 else "without the head nothing changes"
-        evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, samples).estimates}
+        evidence: Any = {"interval": share.interval(0), "few": few}
+        evidence["untrained"] = explained(untrained, samples).estimates
         row = "share explained by copy suppression", share.estimates, n_texts
         yield run.claimed(*row, head=id, at_least=0.5, published="0.769 of L10H7", **evidence)
         yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     "mcdougall-2023",
     {"MOST_TEXTS": MOST_TEXTS, "MOST_TOKENS": MOST_TOKENS, "HEADS": HEADS},
     takes=(*OF_TEXTS, "frequencies"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, Rows, paper_table, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, Rows, too_few
 from attnviz.judge.roles import rare_candidates
 from attnviz.judge.rules import MAJORITY, MARGIN
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -64,7 +64,7 @@ def _measure(run: PaperRun) -> Rows:
     yield run.reported("rare-word heads", share, n_heads, untrained=control)
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     "voita-2019",
     {"RELATIONS": _RELATIONS, "COMMON": COMMON, "POSITIONAL": POSITIONAL, "MARGIN": MARGIN, "MAJORITY": MAJORITY},
     takes=(*OF_TEXTS, "frequencies"),

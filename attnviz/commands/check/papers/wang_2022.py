@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.claims import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PAPERS, PaperRun, Rows, interval_evidence, paper_table
+from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
 from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
@@ -152,8 +152,7 @@ def _measure(run: PaperRun) -> Rows:
     named = {(head.role, head.id) for head in published}
 
     def claimed(what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
-        row |= interval_evidence(measured.interval(number), unit="prompt")
-        return run.claimed(what, measured.estimates[number], n, **row)
+        return run.claimed(what, measured.estimates[number], n, interval=measured.interval(number), **row)
 
     def of_head(role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float) -> _Rows:
         number = trained.heads.index(id)
@@ -225,7 +224,7 @@ def _refuse(checkpoint: Checkpoint) -> None:
         )
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     PAPER,
     {"MOST_PROMPTS": MOST_PROMPTS, "COPIED": COPIED},
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import PAPERS, PaperRun, Rows, paper_table
+from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
 from attnviz.measures.intervals import of_share
@@ -134,7 +134,7 @@ def _measure(run: PaperRun) -> Rows:
         yield run.claimed("retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, **evidence)
 
 
-TABLE = paper_table(
+TABLE = PaperTable(
     "wu-2024",
     {"NEEDLES": len(NEEDLES), "DEPTHS": len(DEPTHS), "LENGTHS": LENGTHS, "THRESHOLD": THRESHOLD},
     refuse=_refuse,
