@@ -206,22 +206,18 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
     tally = DifferenceTally(first.checkpoint, samples=0)
-    largest_of = dict[HeadId, tuple[LargestDifference, LargestDifference]]()
+    largest, of_content = (dict[HeadId, LargestDifference]() for _ in range(2))
     tally.begin([0], [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts = [side.context_of(layer) for side in (first, second)]
         queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
         keys = torch.stack([context.key_non_sink for context in contexts]).all(0)
-        n_heads = first.checkpoint.n_heads_of(layer)
-        largest, of_content = ([LargestDifference(0.0, 0, 0)] * n_heads for _ in range(2))
         chunks = side_by_side(first.chunks(layer), second.chunks(layer))
-        chunks = noting_largest(chunks, largest, of_content, queries, keys)
+        chunks = noting_largest(layer, chunks, largest, of_content, queries, keys)
         tally.add(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
-        for head, both in enumerate(zip(largest, of_content, strict=True)):
-            largest_of[HeadId(layer, head)] = both
     heads = []
     for difference in tally.ranked():
-        most, content = largest_of[difference.id]
+        most, content = largest[difference.id], of_content[difference.id]
         heads.append(
             HeadDifference(
                 **vars(difference),
@@ -236,9 +232,10 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
 
 
 def noting_largest(
+    layer: int,
     chunks: Iterable[tuple[int, Tensor, Tensor]],
-    largest: list[LargestDifference],
-    of_content: list[LargestDifference],
+    largest: dict[HeadId, LargestDifference],
+    of_content: dict[HeadId, LargestDifference],
     queries: Tensor,
     keys: Tensor,
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -254,7 +251,8 @@ def noting_largest(
             for noted, rows in ((largest, difference), (of_content, difference * content)):
                 query, key = divmod(int(rows.abs().argmax()), rows.shape[1])
                 here = LargestDifference(float(rows[query, key]), first + query, key)
-                noted[head] = max(noted[head], here, key=lambda weight: abs(weight.difference))
+                before = noted.get(HeadId(layer, head), LargestDifference(0.0, 0, 0))
+                noted[HeadId(layer, head)] = max(before, here, key=lambda weight: abs(weight.difference))
         yield first, p[None], q[None]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import FuncNorm
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, side_by_side
-from attnviz.commands.compare.wording import LONGEST_LABEL, side_lines, sides_in_words
+from attnviz.commands.compare.report import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note, pattern_entry
 from attnviz.commands.heads.views import hidden_cells
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure

@@ -13,7 +13,7 @@ little), takes the place of the weight.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple, Unpack
 
@@ -158,12 +158,11 @@ def rollout(
         for patterns in (means, norm_means)
     )
     means, norm_means = (merge_pattern(patterns, units.members) for patterns in (means, norm_means))
-    windows = checkpoint.windows[:n_layers]
-    of_window = {window: uniform_pattern(allowed_units(len(tokens), family.causal, window)) for window in set(windows)}
-    uniform = (merge_pattern(of_window[window], units.members) for window in windows)
-    uniform_rollout = rolled(of_window[window] for window in windows)
+    uniform_of = cache(lambda window: uniform_pattern(allowed_units(len(tokens), family.causal, window)))
+    uniforms = list(map(uniform_of, checkpoint.windows[:n_layers]))
+    uniform = (merge_pattern(pattern, units.members) for pattern in uniforms)
     layers, sink = [], torch.tensor(units.sink)
-    by_layer = enumerate(zip(means, weights, norms, uniform, uniform_rollout, strict=True))
+    by_layer = enumerate(zip(means, weights, norms, uniform, rolled(uniforms), strict=True))
     for number, matrices in by_layer:
         named = InputShares(*matrices)._asdict()
         on_sinks = {
