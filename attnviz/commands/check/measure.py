@@ -26,8 +26,7 @@ from attnviz.commands.check.claims import (
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, profiled
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
-from attnviz.commands.compare.measure import Comparison, compare
-from attnviz.commands.compare.sides import check_shapes
+from attnviz.commands.compare.measure import Comparison, check_shapes, compare
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.exports import retrieval_scores
@@ -190,8 +189,7 @@ def check(
     if not init and any(claim.kind == "role" for claim in claims):
         stored = profile_of(checkpoint, source, warn)
     if table is not None:
-        if table.refuse is not None:
-            table.refuse(checkpoint)
+        table.refuse(checkpoint)
         paper = PaperRun(table, checkpoint.encoder, tuple(paths), files, of_profile)
         if table.needs_corpus:
             paper.opened()

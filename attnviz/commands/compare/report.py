@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import RoleComparison
-from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference
-from attnviz.commands.compare.sides import quoted_text
+from attnviz.commands.compare.measure import Comparison, HeadDifference, LargestDifference, quoted_text
 from attnviz.models.head_ids import layers_in_words
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain

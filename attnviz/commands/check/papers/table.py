@@ -42,7 +42,7 @@ class PaperTable:
     measure: "Callable[[PaperRun], Rows]"
     needs_corpus: bool = True
     least: int = 0  # texts, or prompts, below which no row is decided
-    refuse: Callable[[Checkpoint], None] | None = None  # raises an AttnvizError for a model that cannot be measured
+    refuse: Callable[[Checkpoint], None] = lambda _: None  # raises an AttnvizError for a model that cannot be measured
     takes: tuple[str, ...] = OF_TEXTS  # options over texts that change what is measured
     roles: tuple[str, ...] = ()  # of heads that the paper names: measured here, so that they are no claims beside it
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from attnviz.commands.compare.sides import model_names, shape_of, why_not_compared
+from attnviz.commands.compare.measure import model_names, shape_of, why_not_compared
 from attnviz.errors import TextError, UsageError
 from attnviz.judge.roles import (
     BestHeads,
