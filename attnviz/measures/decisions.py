@@ -17,6 +17,7 @@ from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import answering, run_model, running
 from attnviz.run.stream import check_logits
+from attnviz.texts.batches import EncodedText, collate
 from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Text
 from attnviz.wording import quoted, rounded
@@ -91,18 +92,18 @@ def deciding(model: Checkpoint, tokens: Tokens, label: int | None = None) -> Ite
         check_logits(model, tokens.model_inputs(model.device), states, position)
 
 
-def decide(model: Checkpoint, inputs: dict[str, Tensor], ids: Sequence[Sequence[int]]) -> list[Decision]:
-    """Let a classifier decide for a batch of texts with these ids.
+def decide(model: Checkpoint, items: Sequence[EncodedText]) -> list[Decision]:
+    """Let a classifier decide for a batch of texts.
 
     VerificationError where its head alone, on the longest text, is not what the whole model does.
     """
     classifier = model.classifier
     assert classifier is not None
-    positions = [classifier.position(of_text) for of_text in ids]
+    inputs, positions = collate(model, items).inputs, [classifier.position(item.ids) for item in items]
     with running(model):
-        states = run_model(model, inputs)[range(len(ids)), positions]
+        states = run_model(model, inputs)[range(len(items)), positions]
         decided = decisions(classifier, states)
-    longest = max(range(len(ids)), key=lambda text: len(ids[text]))  # it has no padding
+    longest = max(range(len(items)), key=lambda text: len(items[text]))  # it has no padding
     alone = slice(longest, longest + 1)
     check_logits(model, {name: rows[alone] for name, rows in inputs.items()}, states[alone], positions[alone])
     return decided
@@ -115,3 +116,47 @@ def class_number(classifier: Classifier, text: Text) -> int:
             return classifier.number(text.label or "")
     except CorpusError as error:
         raise CorpusError(f"{error} A header of columns is text and label.") from error
+
+
+class TextDecisions(NamedTuple):
+    """What A and B decide for a text of a corpus."""
+
+    number: int  # of the text in the corpus, from 0
+    line: int | None  # of its file
+    label: str | None  # the right class, where the corpus has it
+    a: str
+    b: str
+    text: str  # empty where both decide alike, so that a long corpus takes no memory
+
+    @property
+    def flips(self) -> bool:
+        return self.a != self.b
+
+
+class DecisionTally:
+    """The decisions for all texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[TextDecisions] = []
+
+    def add(self, models: Sequence[Checkpoint], items: Sequence[Sequence[EncodedText]]) -> list[bool]:
+        """Let A and B decide for texts, of which both have items; returns for which they decide differently."""
+        classifier = models[0].classifier
+        assert classifier is not None
+        decided = list(map(decide, models, items))
+        flips = [a.label != b.label for a, b in zip(*decided, strict=True)]
+        for item, a, b, flip in zip(items[0], *decided, flips, strict=True):
+            source, label = item.source, None
+            if source.label is not None:
+                label = classifier.labels[class_number(classifier, source)]
+            text, line = source.text if flip else "", source.place and source.place.line
+            self.texts.append(TextDecisions(source.number, line, label, a.label, b.label, text))
+        return flips
+
+    def state(self) -> dict[str, Any]:
+        """To save."""
+        return {"texts": [tuple(text) for text in self.texts]}
+
+    def merge(self, state: dict[str, Any]) -> None:
+        """Add those of another process or an earlier run."""
+        self.texts += [TextDecisions(*text) for text in state["texts"]]

@@ -300,6 +300,13 @@ def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
     return merged
 
 
+def position_of(tokens: Tokens, token: str | int | None = None) -> int:
+    """The position of a token, of a word of several pieces the last one; by default the last that is not special."""
+    if token is not None:
+        return find_positions(merge_subwords(tokens, words=False), token)[-1]
+    return max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+
+
 def find_positions(units: Positions, token: str | int) -> tuple[int, ...]:
     """The positions of one token or word of a text; of a word of several pieces all of them.
 

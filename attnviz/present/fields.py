@@ -11,6 +11,8 @@ from attnviz.present.documents import Entry, csv_text
 Row = TypeVar("Row")
 Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
 
+ENDS: Mapping[str, Path] = {"low": (0,), "high": (1,)}  # columns of the ends of an interval
+
 
 @dataclass(frozen=True)
 class Field(Generic[Row]):

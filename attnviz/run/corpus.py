@@ -27,7 +27,7 @@ from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered, own_file
 from attnviz.run.record import record_attention
 from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
-from attnviz.texts.batches import Batch, EncodedText, batches, collate
+from attnviz.texts.batches import MOST_WEIGHTS, Batch, EncodedText, batches, collate, split_batch
 from attnviz.texts.reading import Corpus, Text, read_texts, unread_columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -373,6 +373,15 @@ def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Ch
         if resolve_device(str(opening.get("device") or "auto")) == torch.device("cuda"):
             opening = {**opening, "device": f"cuda:{process.local_rank % torch.cuda.device_count()}"}
     return open_checkpoint(model, **opening)[0]
+
+
+def give_parts(
+    checkpoint: Checkpoint, items: Sequence[EncodedText], on_part: Callable[[Batch], None], most: int = MOST_WEIGHTS
+) -> None:
+    """Give ``on_part`` texts in batches of which a layer has ``most`` weights, but for a single text."""
+    if items:
+        for part in split_batch(checkpoint, collate(checkpoint, items), most):
+            on_part(part)
 
 
 def verified_texts(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Verification:

@@ -20,7 +20,7 @@ from attnviz.texts.lines import naming_row
 from attnviz.texts.reading import Corpus, Span, Text, read_texts
 
 # Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
-_MOST_WEIGHTS = 1 << 24
+MOST_WEIGHTS = 1 << 24
 
 _WINDOW = 32  # batches whose texts are read and sorted by length together; bounds memory
 
@@ -189,7 +189,7 @@ def batches(
             yield from split_batch(checkpoint, collate(checkpoint, items[first : first + batch_size]))
 
 
-def split_batch(checkpoint: Checkpoint, batch: Batch, most_weights: int = _MOST_WEIGHTS) -> Iterator[Batch]:
+def split_batch(checkpoint: Checkpoint, batch: Batch, most_weights: int = MOST_WEIGHTS) -> Iterator[Batch]:
     """The batch in parts of which a layer has no more weights than that, but for a single text."""
     size = max(1, most_weights // (checkpoint.n_heads * batch.valid.shape[1] ** 2))
     if size >= len(batch.items):

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.check import measure
+from attnviz.commands.check.papers import table
 from attnviz.commands.check.report import junit_file
 from attnviz.errors import AttnvizError, CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import from_loaded
@@ -64,8 +65,8 @@ def measured(monkeypatch):
     """The measurements that were made, by name."""
     made: list[tuple[str, Any]] = []
 
-    def kept(name: str) -> Any:
-        function = getattr(measure, name)
+    def kept(owner: Any, name: str) -> Any:
+        function = getattr(owner, name)
 
         def call(*given: Any, **more: Any) -> Any:
             made.append((name, function(*given, **more)))
@@ -73,8 +74,9 @@ def measured(monkeypatch):
 
         return call
 
-    for name in ("analyze", "compare", "compare_corpus", "profile_heads", "ablate", "open_checkpoint"):
-        monkeypatch.setattr(measure, name, kept(name))
+    for name in ("analyze", "compare", "compare_corpus", "ablate", "open_checkpoint"):
+        monkeypatch.setattr(measure, name, kept(measure, name))
+    monkeypatch.setattr(table, "profile_heads", kept(table, "profile_heads"))
     return made
 
 

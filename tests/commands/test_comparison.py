@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.commands.compare.differences import LARGEST_DISTANCE, mean_differences
 from attnviz.commands.compare.measure import LargestDifference, noting_largest
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.measures.differences import LARGEST_DISTANCE, mean_differences
 from attnviz.models.head_ids import HeadId
 from attnviz.present.view import ViewOptions
 from tests.conftest import SENTENCE
@@ -63,12 +63,12 @@ def by_hand(first, second):
 
 
 def measure_difference(p, q):
-    largest = [LargestDifference(0.0, 0, 0)]
+    largest = dict[HeadId, LargestDifference]()
     every = torch.ones(len(p), dtype=torch.bool), torch.ones(p.shape[1], dtype=torch.bool)
     rows = [(first, p[None, first : first + 2], q[None, first : first + 2]) for first in range(0, len(p), 2)]
-    blocks = noting_largest(rows, largest, list(largest), *every)
+    blocks = noting_largest(0, rows, largest, {}, *every)
     divergence, variation = mean_differences(blocks, every[0][None])
-    return divergence.item(), variation.item(), largest[0]
+    return divergence.item(), variation.item(), largest[HeadId(0, 0)]
 
 
 def test_patterns_without_a_key_in_common_are_ln_2_apart():

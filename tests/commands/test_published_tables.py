@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 import attnviz
 from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.gu_2024 import GU_2024
+from attnviz.commands.check.papers import gu_2024
 from attnviz.commands.check.papers.table import PaperRun
 from attnviz.errors import AttnvizError
 from attnviz.measures.successors import ordinal_sequences
@@ -201,7 +201,7 @@ def test_a_claim_holds_where_all_of_its_interval_is_above_the_bound_and_both_con
     numbers: dict[str, Any], verdict: str
 ) -> None:
     model = from_loaded(sharp_gpt2(), gpt2_tokenizer())
-    run = PaperRun(GU_2024, model, (), (), {}, lambda: pytest.fail("nothing is profiled"))
+    run = PaperRun(gu_2024.TABLE, model, (), (), {})
     assert run.claimed("sink rate", 0.5, 200, interval=(0.4, 0.6), **numbers).verdict == verdict
 
 

@@ -118,7 +118,7 @@ def test_differences_of_a_head_are_drawn_with_numbers_outline_and_bold_names(com
     np.testing.assert_array_equal(plan.values, values)
     assert plan.labels == Labels(comparison.rows.labels, (True, *[False] * 7, True), comparison.rows.differing)
     assert plan.outlines == (Outline((first.largest.query,) * 2, (first.largest.key,) * 2),)
-    assert plan.norm.vmax == rounded_up(comparison.largest)
+    assert plan.norm.vmax == rounded_up(max(abs(head.largest.difference) for head in comparison.heads))
     ax = comparison.figure("differences", select=first.id).axes[0]
     np.testing.assert_array_equal(ax.images[0].get_array(), values)
     written = {(round(y), round(x)): text.get_text() for text in ax.texts for x, y in [text.get_position()]}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.compare.differences import mean_differences
 from attnviz.commands.rollout.measure import rolled_out
+from attnviz.measures.differences import mean_differences
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.reference.attention import attention_pattern, nowhere, uniform_pattern
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama

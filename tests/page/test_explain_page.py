@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.page_view import page_data
+from attnviz.commands.explain.views import page_data
 from attnviz.present.view import ViewOptions
 from tests.conftest import needs_minilm
 from tests.page.conftest import explained

@@ -49,11 +49,6 @@ NOT_OF_COMMANDS = {
     *("batches", "input_batches", "split_batch", "collate"),
     *("text_weights", "of_ratios", "simultaneous", "standard_error"),
 }
-NOT_YET = {
-    "compare/corpus/measure.py": {"collate", "split_batch", "text_weights"},
-    "compare/decisions.py": {"collate"},
-    "compare/differences.py": {"simultaneous"},
-}
 
 
 def used_names(source: str) -> set[str]:
@@ -87,4 +82,4 @@ def test_commands_hook_no_module_loop_over_no_batches_and_compute_no_interval() 
         for module in sorted(commands.rglob("*.py"))
     }
     assert len(found) > 40
-    assert {module: names for module, names in found.items() if names} == NOT_YET
+    assert {module: names for module, names in found.items() if names} == {}

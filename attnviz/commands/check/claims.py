@@ -29,6 +29,7 @@ from attnviz.measures.predictions import METRICS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
@@ -54,6 +55,7 @@ _NEEDS = {
 _MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
 _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)
 _TYPES |= {"corpus": Sequence[str | Path], "at_least": float, "at_most": float}
+_NO_HEAD = HeadId(0, 0)  # of claims on all heads, or none
 _HEADER = re.compile(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]")
 
 
@@ -66,6 +68,7 @@ class Claim:
     kind: str  # what is claimed: role, label, score, distance_to or ablate; table for a row of a paper's
     what: str  # the role, label, score, model or metric
     head: str = ""  # its id as written; '' for all heads, or the model
+    id: HeadId = _NO_HEAD  # of that head in the model
     text: str = ""
     corpus: tuple[Path, ...] = ()  # of a role without one a stored profile, or random tokens
     direction: str = ""  # of a relation, who attends to whom; '' for any

@@ -24,14 +24,13 @@ from attnviz.commands.check.claims import (
     write_claims,
 )
 from attnviz.commands.check.papers import PAPER_TABLES
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, profiled
 from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
-from attnviz.commands.compare.measure import Comparison, compare
-from attnviz.commands.compare.sides import check_shapes
+from attnviz.commands.compare.measure import Comparison, check_shapes, compare
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.exports import retrieval_scores
-from attnviz.commands.profile.measure import Profile, profile_heads
+from attnviz.commands.profile.measure import Profile
 from attnviz.errors import ProcessError, UsageError
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import RETRIEVED
@@ -40,7 +39,7 @@ from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS
 from attnviz.measures.predictions import metrics_of, prediction_kind
 from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, head_named
+from attnviz.models.head_ids import head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.options import COMMANDS, checked
 from attnviz.present.claim import sentence
@@ -140,33 +139,40 @@ def check(
     _check_options(paths, published, init, limit)
     of_tables: Any = {"text_column": text_column, "pair_column": pair_column}
     of_ablation: Any = {"label_column": label_column, "truncate": truncate}
-    optional = {"limit": limit, **of_tables, "frequencies": frequencies, **of_ablation}
     claims = tuple[Claim, ...]()
     place = ""  # the place of the model, where the file names it
-    if init:
-        _refuse_unused(optional, {*OF_TEXTS, "frequencies"})
-    elif published is None:
+    if published is None and not init:
         claims, named, named_at = read_claims(paths[0])
         if named is not None and model is None and adapter is None:
             model, place = named, named_at
     opened: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
         checkpoint, source = open_checkpoint(model, tokenizer, revision, adapter=adapter, **opened)
-    run = {"limit": limit, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
-    of_profile = {**run, **of_tables, "frequencies": frequencies}
+    of_texts = {"limit": limit, **of_tables, "frequencies": frequencies}
+    of_profile = {**of_texts, "batch_size": batch_size, "seed": seed, "progress": progress, "warn": warn}
     profiles = dict[tuple[Path, ...], Profile]()
     table = paper = stored = None
     listed = None if init or published is not None else read_head_list(paths[0])
     if listed is not None:
         listed.refuse(checkpoint)
+    if published is not None:
+        table, claims = _of_paper(published, checkpoint, tuple(paths))
+    used = {*of_texts} if init else set(() if table is None else table.takes)
+    used |= {name for claim in claims if claim.corpus for name in OF_TEXTS}
+    used |= {"frequencies" for claim in claims if claim.kind == "role" and claim.corpus}
+    used |= {"label_column" for claim in claims if claim.kind == "ablate"}
+    used |= {"truncate" for claim in claims if claim.kind == "ablate" or claim.text}
+    _refuse_unused({**of_texts, **of_ablation}, used)
     if init:
-        profile = _profile(checkpoint, init, True, of_profile)
+        profile = profiled(checkpoint, init, True, of_profile)
         again = {
             "revision": revision,
             "adapter": adapter,
             "tokenizer": tokenizer if isinstance(tokenizer, str | Path) else None,
-            **{name: opened[name] for name in ("dtype", "attention")},
-            **{name: of_profile[name] for name in ("limit", "seed", *of_tables, "frequencies")},
+            "dtype": dtype,
+            "attention": attention,
+            "seed": seed,
+            **of_texts,
         }
         typed = COMMANDS["check"].typed({name: value for name, value in again.items() if value is not None})
         name = str(model) if isinstance(model, str | Path) else ""
@@ -175,33 +181,22 @@ def check(
         write_claims(paths[0], name, init, profile, typed)
         claims = read_claims(paths[0])[0]
         profiles[claims[0].corpus] = profile
-    else:
-        if published is not None:
-            table, claims = _of_paper(published, checkpoint, tuple(paths))
-        used = set(() if table is None else table.takes)
-        used |= {name for claim in claims if claim.corpus for name in OF_TEXTS}
-        used |= {"frequencies" for claim in claims if claim.kind == "role" and claim.corpus}
-        used |= {"label_column" for claim in claims if claim.kind == "ablate"}
-        used |= {"truncate" for claim in claims if claim.kind == "ablate" or claim.text}
-        _refuse_unused(optional, used)
-    of_heads = list[tuple[Claim, HeadId]]()
+    of_heads = []
     for claim in claims:
         with placed(claim.prefix):
-            id = head_named(claim.head, checkpoint.kinds) if claim.head else HeadId(0, 0)  # for all heads
-        of_heads.append((replace(claim, head=claim.head and str(id)), id))
+            id = head_named(claim.head, checkpoint.kinds) if claim.head else claim.id
+        of_heads.append(replace(claim, head=claim.head and str(id), id=id))
     if not init and any(claim.kind == "role" for claim in claims):
         stored = profile_of(checkpoint, source, warn)
     if table is not None:
-        if table.refuse is not None:
-            table.refuse(checkpoint)
-        roles_once = cache(lambda: _profile(checkpoint, files, False, of_profile))
-        paper = PaperRun(table, checkpoint.encoder, tuple(paths), files, of_profile, roles_once)
+        table.refuse(checkpoint)
+        paper = PaperRun(table, checkpoint.encoder, tuple(paths), files, of_profile)
         if table.needs_corpus:
             paper.opened()
     texts = {} if published is None else {tuple(paths): files}
     rows = [*_held(of_heads, checkpoint, stored, profiles, texts, opened, of_ablation, of_profile)]
     if listed is not None:
-        rows += _listed(listed, _profile(checkpoint, (), True, of_profile))
+        rows += _listed(listed, profiled(checkpoint, (), True, of_profile))
     if paper is not None:
         rows += paper.table.measure(paper)
     options = {"published": published, "limit": limit, "truncate": truncate, "seed": seed}
@@ -269,14 +264,8 @@ def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
             raise UsageError(f"{flags[name]} ({name}=...) changes nothing of what is checked here: leave it out.")
 
 
-def _profile(checkpoint: Checkpoint, corpus: Any, repeats: bool, options: Mapping[str, Any]) -> Profile:
-    profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **options)
-    assert profile is not None  # there is one process
-    return profile
-
-
 def _held(
-    claims: Sequence[tuple[Claim, HeadId]],
+    claims: Sequence[Claim],
     checkpoint: Checkpoint,
     stored: StoredProfile | None,
     profiles: Mapping[tuple[Path, ...], Profile],
@@ -285,7 +274,7 @@ def _held(
     of_ablation: Mapping[str, Any],
     of_profile: Mapping[str, Any],
 ) -> Iterator[CheckedClaim]:
-    """Each claim, with its head's id, against the measurement that it is about; ``profiles`` are made already.
+    """Each claim against the measurement that it is about; ``profiles`` are made already.
 
     ``given`` are the texts of corpora, where not in their files alone.
     """
@@ -293,12 +282,12 @@ def _held(
 
     @cache
     def profile(corpus: tuple[Path, ...]) -> Profile:
-        repeats = not corpus or any(claim.what in ROLES_ON_REPEATS for claim, _ in claims if claim.corpus == corpus)
-        return profiles.get(corpus) or _profile(checkpoint, given.get(corpus, corpus), repeats, of_profile)
+        repeats = not corpus or any(claim.what in ROLES_ON_REPEATS for claim in claims if claim.corpus == corpus)
+        return profiles.get(corpus) or profiled(checkpoint, given.get(corpus, corpus), repeats, of_profile)
 
     @cache
     def ablation(corpus: tuple[Path, ...]) -> Ablation:
-        heads = [id for claim, id in claims if (claim.kind, claim.corpus) == ("ablate", corpus)]
+        heads = [claim.id for claim in claims if (claim.kind, claim.corpus) == ("ablate", corpus)]
         return ablate(corpus, checkpoint, select=heads, curve=False, gradient=False, **of_ablation, **over_texts)
 
     model_named = cache(lambda name: open_checkpoint(name, **opened)[0] if name else checkpoint)
@@ -315,10 +304,10 @@ def _held(
         assert isinstance(comparison, CorpusComparison)  # of one shape, as was checked
         return comparison
 
-    def held(claim: Claim, id: HeadId) -> CheckedClaim:
+    def held(claim: Claim) -> CheckedClaim:
         if claim.kind == "role":
             measured = profile(claim.corpus)
-            role = measured.role(id, claim.what, claim.direction)
+            role = measured.role(claim.id, claim.what, claim.direction)
             if role is None:
                 return CheckedClaim(claim, UNDECIDED, source=measured.source(), reason=_NOT_THERE)
             return _judged(claim, role, measured.source(), checkpoint.full_name)
@@ -326,25 +315,25 @@ def _held(
             return _distance(claim, compared(claim.text, claim.corpus, claim.what))
         if claim.kind == "ablate":
             removed = ablation(claim.corpus)
-            effect = removed.head(id).damage[claim.what]
+            effect = removed.head(claim.id).damage[claim.what]
             return bounded(claim, effect.value, removed.n_texts, interval=effect.interval)
-        return _on_text(claim, id, analysis(claim.text))
+        return _on_text(claim, analysis(claim.text))
 
     same = cache(partial(_is_same, stored, checkpoint, of_profile))
     asked = any(of_profile[name] is not None for name in (*OF_TEXTS, "frequencies"))
     answers = list[CheckedClaim | None]()
-    for claim, id in claims:  # what cannot be measured is refused before anything takes long
+    for claim in claims:  # what cannot be measured is refused before anything takes long
         with placed(claim.prefix):
             other_options = asked and not all(map(is_there, claim.corpus))  # than the stored profile's, named alone
             answer = None
             if claim.kind == "role" and not other_options:
-                answer = _of_stored(claim, id, stored, same, checkpoint.full_name)
+                answer = _of_stored(claim, stored, same, checkpoint.full_name)
             if answer is None:
                 _check_measurable(claim, checkpoint, of_profile, of_ablation)
         answers.append(answer)
-    for (claim, id), answer in zip(claims, answers, strict=True):
+    for claim, answer in zip(claims, answers, strict=True):
         with placed(claim.prefix):
-            checked_claim = answer or held(claim, id)
+            checked_claim = answer or held(claim)
         yield checked_claim
 
 
@@ -397,7 +386,7 @@ def _judged(claim: Claim, role: Role, source: str, model: str) -> CheckedClaim:
 
 
 def _of_stored(
-    claim: Claim, id: HeadId, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool], model: str
+    claim: Claim, stored: StoredProfile | None, same: Callable[[str, tuple[Path, ...]], bool], model: str
 ) -> CheckedClaim | None:
     """A role by the stored profile of such a corpus, or of the ``same`` texts; None where it has to be measured."""
     name = part_of(claim.what, dict.fromkeys(PARTS, "") if claim.corpus or stored is None else stored.parts)
@@ -406,7 +395,7 @@ def _of_stored(
     names = {PurePath(corpus["path"]).name for corpus in part.get("corpora", ())}
     if stored is not None and part and (same(name, claim.corpus) if here else {p.name for p in claim.corpus} <= names):
         source, why = f"stored profile: {measured_on(part)}", "the stored profile has no such role of this head"
-        role = next((role for role in stored.roles.get(id, ()) if role.role == claim.what), None)
+        role = next((role for role in stored.roles.get(claim.id, ()) if role.role == claim.what), None)
         if role is not None and claim.direction in ("", role.direction):
             return _judged(claim, role, source, model)
         if role is not None:
@@ -454,12 +443,12 @@ def _is_same(
     return not left
 
 
-def _on_text(claim: Claim, id: HeadId, analysis: Analysis) -> CheckedClaim:
-    head = analysis.head(id)
+def _on_text(claim: Claim, analysis: Analysis) -> CheckedClaim:
+    head = analysis.head(claim.id)
     name = claim.what.rpartition(BOTH)[2]  # of a label its last part
     named = {(SYNTACTIC if verdict.kind == "syntactic" else "") + verdict.name: verdict for verdict in head.verdicts}
     verdict = named.get(name)
-    n = analysis.context_of(id.layer).n_non_sink if verdict is None else verdict.n
+    n = analysis.context_of(claim.id.layer).n_non_sink if verdict is None else verdict.n
     score, baseline = (head.statistics.get(name), None) if verdict is None else verdict.judged
     if claim.kind == "score" and score is not None:  # on a fixed text it is what it is, whatever n
         return bounded(claim, score, n, baseline=baseline)

@@ -12,7 +12,7 @@ from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, VER
 from attnviz.commands.check.measure import Check
 from attnviz.measures.estimates import Interval
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import ID, Field, NamedTable, plain
+from attnviz.present.fields import ENDS, ID, Field, NamedTable, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import shown_baseline
@@ -49,14 +49,13 @@ _MEASURED: tuple[Field[CheckedClaim], ...] = (
         meaning="the number that decides",
     ),
     Field("Baseline", name="baseline", write=shown_baseline, detail=True, meaning="the same of the best guess"),
-    Field("Interval", name="interval", csv={"low": (0,), "high": (1,)}, write=_interval),
+    Field("Interval", name="interval", csv=ENDS, write=_interval),
     Field("Untrained", name="untrained", detail=True, meaning="the best head of a freshly initialised copy"),
     Field("n", name="n", detail=True, meaning="cases measured"),
     Field("Verdict", name="verdict"),
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"), Field(name="sentence", csv={}))
 _OF_PAPER = "head what verdict measured low high baseline untrained n at_least at_most direction text corpus"
-_OF_TABLE = ("cited", "data", "metric", "threshold")
 _FEW = 14  # claims on the first screen; of more those that hold are left out
 
 
@@ -64,7 +63,7 @@ def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
     counts = {verdict: check.count(verdict) for verdict in VERDICTS}
     content = {"model": model_entry(check.checkpoint), "options": check.options, "counts": counts}
     paper = check.paper
-    return content if paper is None else content | {"paper": {name: getattr(paper, name) for name in _OF_TABLE}}
+    return content if paper is None else content | {"paper": paper.words}
 
 
 def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -94,9 +93,9 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     sources = dict.fromkeys(checked.source or ", ".join(map(str, checked.claim.corpus)) for checked in check.claims)
     told += [f"On {source}." for source in sources if source]
     if check.paper is not None and choices.verbose:
-        told += [f"{capital(name)}: {getattr(check.paper, name)}." for name in _OF_TABLE]
+        told += [f"{capital(name)}: {words}." for name, words in check.paper.words.items()]
     elif check.paper is not None:
-        told.append(f"{check.paper.cited}. --verbose tells data, metric and threshold.")
+        told.append(f"{check.paper.words['cited']}. --verbose tells data, metric and threshold.")
     yield notes(*told)
 
 

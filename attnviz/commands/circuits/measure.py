@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.measures.composition import COMPOSITION_INPUTS, Layers
 from attnviz.measures.successors import Succession
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
@@ -92,7 +92,7 @@ def circuits(
     opened, _ = open_checkpoint(model, **opening)
     layers = Layers(opened.encoder)
     checkpoint = layers.checkpoint
-    ids = [HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))]
+    ids = select_heads((), checkpoint.kinds)
     none: Sequence[float | None] = [None] * len(ids)
     copying = untrained = successor = shuffled = none
     with without_gradients(checkpoint.device):

@@ -13,7 +13,7 @@ from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_s
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import find_positions, merge_subwords
+from attnviz.models.tokens import position_of
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
@@ -53,37 +53,6 @@ def queries_and_keys(stages: VerifiedStages) -> Tensor:
     *_, last = (name for name in stages if name in ("split", "head_norm", "rotated"))
     query, key = stages[last].wide[:2]
     return torch.stack([query if "rotated" in stages else query * stages.parameters.heads.query_scale, key])
-
-
-def row_of(stages: VerifiedStages, head: int, token: int) -> FollowedRow:
-    """The row of a token in a head, from the verified steps of its layer."""
-    parameters = stages.parameters.heads
-    queries, keys = queries_and_keys(stages)[:, head]
-    score = stages["scores"].wide[head, token]
-    allowed = stages["mask"].tensor[token].cpu()
-    capped = stages["capped"].wide[head, token] if "capped" in stages else None
-    entering = score if capped is None else capped
-    sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
-    largest = torch.cat([entering[allowed], sinks]).max()
-    exponential = torch.where(allowed, (entering - largest).exp(), 0)
-    of_sink = (sinks - largest).exp()
-    return FollowedRow(
-        query=queries[token],
-        key=keys,
-        value=stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]],
-        product=keys @ queries[token],
-        scale=float(parameters.scale),
-        added={name: stages[name].wide[head, token] for name in BY_POSITION if name in stages},
-        score=score,
-        capped=capped,
-        allowed=allowed,
-        largest=float(largest),
-        exponential=exponential,
-        sink=None if parameters.sinks is None else float(of_sink),
-        total=float(exponential.sum() + of_sink.sum()),
-        weight=stages["pattern"].wide[head, token],
-        output=stages["weighted"].wide[head, token],
-    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -133,7 +102,32 @@ class Explanation(TextResult):
     @cached_property
     def row(self) -> FollowedRow:
         """The row of the followed token in the followed head: its scores, weights and values, key by key."""
-        return row_of(self.stages, self.head.head, self.token)
+        stages, parameters, head, token = self.stages, self.parameters, self.head.head, self.token
+        queries, keys = queries_and_keys(stages)[:, head]
+        of_row = {name: stages[name].wide[head, token] for name in stages if stages[name].tensor.ndim == 3}
+        allowed = stages["mask"].tensor[token].cpu()
+        entering = of_row.get("capped", of_row["scores"])
+        sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
+        largest = torch.cat([entering[allowed], sinks]).max()
+        exponential = torch.where(allowed, (entering - largest).exp(), 0)
+        of_sink = (sinks - largest).exp()
+        return FollowedRow(
+            query=queries[token],
+            key=keys,
+            value=stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]],
+            product=keys @ queries[token],
+            scale=float(parameters.scale),
+            added={name: of_row[name] for name in BY_POSITION if name in stages},
+            score=of_row["scores"],
+            capped=of_row.get("capped"),
+            allowed=allowed,
+            largest=float(largest),
+            exponential=exponential,
+            sink=None if parameters.sinks is None else float(of_sink),
+            total=float(exponential.sum() + of_sink.sum()),
+            weight=of_row["pattern"],
+            output=of_row["weighted"],
+        )
 
     @checked
     def tensor(self, name: str) -> Tensor:
@@ -190,10 +184,7 @@ def explain(
     if layer is not None and followed.layer != layer:
         raise UsageError(f"--head {followed} is not in the layer that --layer names, {layer}; leave one of them out.")
     tokens = checkpoint.tokenize(text, pair, truncate)
-    # by default the last token that is not special, or the last one
-    last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
-    # of a word of several pieces the last
-    position = last if token is None else find_positions(merge_subwords(tokens, words=False), token)[-1]
+    position = position_of(tokens, token)
     (stages,) = verify_stages(checkpoint, tokens, [followed.layer])
     tell(progress, "verifying", 1, 1)
     return Explanation(

@@ -28,8 +28,6 @@ from attnviz.wording import counted, error, rounded, shortened_token, visible
 _NORMS = {"layer norm": "norm(x) = (x − mean) / √(var + ε)", "RMS norm": "norm(x) = x / √(mean(x²) + ε)"}
 _TABLES = tomllib.loads((Path(__file__).parents[2] / "data" / "layer_steps.toml").read_text(encoding="utf-8"))
 
-NORM_ORDERS: dict[str, str] = _TABLES["norm_orders"]  # a sentence on each order of norms
-
 
 @dataclass(frozen=True)
 class Step:
@@ -173,13 +171,12 @@ _FIRST, FEW_KEYS = 4, 12
 def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
     checks, entry, row = result.stages.checks, text_entry(result), result.row
     with_vectors = set(row.strongest(MOST_KEYS))
+    of_keys = {name: getattr(row, name) for name in ("product", "score", "allowed", "exponential")}
+    of_keys |= {**row.added, "capped": row.capped, "weight": row.weight}
     keys: list[dict[str, Any]] = []
     for place, label in enumerate(result.tokens.labels):
         key = {"position": place, "token": label}
-        key |= {name: getattr(row, name)[place].item() for name in ("product", "score", "allowed", "exponential")}
-        key |= {name: float(numbers[place]) for name, numbers in row.added.items()}
-        key["capped"] = None if row.capped is None else float(row.capped[place])
-        key["weight"] = float(row.weight[place])
+        key |= {name: None if numbers is None else numbers[place].item() for name, numbers in of_keys.items()}
         if place in with_vectors:
             key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
             key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()
@@ -238,7 +235,8 @@ def _tables(result: Explanation, choices: ViewOptions) -> Iterator[RenderableTyp
             f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} "
             f"‘{visible(tokens.labels[result.token])}’, head {result.head}.\n"
         )
-        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, NORM_ORDERS[result.norm_order])
+        order = _TABLES["norm_orders"][result.norm_order]
+        yield Text.assemble((f"{title}{result.figure_context.quotes}", "bold"), sizes, order)
         lines: list[RenderableType] = []
         shown_token = f"‘{shortened_token(visible(tokens.labels[result.token]), 16)}’"
         for name, step in steps_of(result).items():

@@ -185,8 +185,9 @@ def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int])
                     refuse_not_finite(value, f"{step.replace('_', ' ')} of layer {layer}")
             raise
     for layer in layers:
-        of_layer = {key: site for key, site in sites.items() if key[0] == layer}
-        shown = {key[1]: _shown(checkpoint, key, site, passed.pop(key)) for key, site in of_layer.items()}
+        shown = {
+            key[1]: _shown(checkpoint, key, site, passed.pop(key)) for key, site in sites.items() if key[0] == layer
+        }
         with without_gradients(checkpoint.device):
             stages = _verified(checkpoint, tokens, layer, shown, patterns.of_layer.pop(layer))
         yield stages

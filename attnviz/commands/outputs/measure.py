@@ -22,7 +22,7 @@ from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.models.spans import named_span
-from attnviz.models.tokens import Tokens, find_positions, merge_subwords
+from attnviz.models.tokens import Tokens, find_positions, merge_subwords, position_of
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
@@ -382,5 +382,4 @@ def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -
     if checkpoint.stacks or (checkpoint.architecture.causal and not of_tokens):
         return len(tokens) - 1
     masked = [position for position, id in enumerate(tokens.ids) if id == checkpoint.tokenizer.mask_token_id]
-    content = [position for position, special in enumerate(tokens.special) if not special]
-    return (masked[:1] or content[-1:] or [len(tokens) - 1])[0]
+    return masked[0] if masked else position_of(tokens)

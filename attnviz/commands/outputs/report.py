@@ -29,11 +29,6 @@ _OF_LAYERS = {
 }
 
 
-def chosen(result: HeadOutputs, choices: ViewOptions) -> list[HeadContribution]:
-    """The heads listed, and drawn one by one, the largest share first."""
-    return result.select(choices.select)[: choices.top or None]
-
-
 def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
     effects, verification = result.effects, result.attention.verification
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})

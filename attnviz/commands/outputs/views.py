@@ -9,7 +9,7 @@ import torch
 from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
-from attnviz.commands.outputs.report import chosen, how_it_is_read, versus
+from attnviz.commands.outputs.report import how_it_is_read, versus
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
@@ -119,7 +119,8 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
 
     n, gated = max(len(result.tokens), len(result.read)), result.checkpoint.architecture.gated
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
-    for head, norms, (pattern, weighted) in _pooled(result, chosen(result, choices), pooling):
+    heads = result.select(choices.select)[: choices.top or None]
+    for head, norms, (pattern, weighted) in _pooled(result, heads, pooling):
         about, pooled = _context(result, head.id.layer), pooling(head)
         queries, keys = result.attention.tokens_of(head.id.layer)
         value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))

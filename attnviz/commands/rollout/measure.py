@@ -13,14 +13,14 @@ little), takes the place of the weight.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
-from attnviz.errors import ArchitectureError, UsageError
+from attnviz.errors import ArchitectureError
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
@@ -142,9 +142,7 @@ def rollout(
         if family.gated:
             what = f"heads of {family.name!r} have gates"
         raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures its heads.")
-    if layer is not None and not 0 <= layer < checkpoint.n_layers:
-        raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
-    n_layers = checkpoint.n_layers if layer is None else layer + 1
+    n_layers = checkpoint.n_layers if layer is None else checkpoint.layer_of(layer) + 1
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
     units = merge_subwords(tokens, words)
     default = (len(units) - 1,) if family.causal else (0,)  # in a causal model the last position sees all
@@ -160,12 +158,11 @@ def rollout(
         for patterns in (means, norm_means)
     )
     means, norm_means = (merge_pattern(patterns, units.members) for patterns in (means, norm_means))
-    windows = checkpoint.windows[:n_layers]
-    of_window = {window: uniform_pattern(allowed_units(len(tokens), family.causal, window)) for window in set(windows)}
-    uniform = (merge_pattern(of_window[window], units.members) for window in windows)
-    uniform_rollout = rolled(of_window[window] for window in windows)
+    uniform_of = cache(lambda window: uniform_pattern(allowed_units(len(tokens), family.causal, window)))
+    uniforms = list(map(uniform_of, checkpoint.windows[:n_layers]))
+    uniform = (merge_pattern(pattern, units.members) for pattern in uniforms)
     layers, sink = [], torch.tensor(units.sink)
-    by_layer = enumerate(zip(means, weights, norms, uniform, uniform_rollout, strict=True))
+    by_layer = enumerate(zip(means, weights, norms, uniform, rolled(uniforms), strict=True))
     for number, matrices in by_layer:
         named = InputShares(*matrices)._asdict()
         on_sinks = {

@@ -14,7 +14,7 @@ from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import find_positions, merge_subwords
+from attnviz.models.tokens import position_of
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
@@ -118,10 +118,8 @@ def why(
     ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.kinds)
     tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
-    units = merge_subwords(tokens, words=False)
-    last = max((place for place, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
-    at_query = last if query is None else find_positions(units, query)[-1]
-    at_key = None if key is None else find_positions(units, key)[-1]
+    at_query = position_of(tokens, query)
+    at_key = None if key is None else position_of(tokens, key)
     no_effects = why_no_effects(checkpoint)
     read = at_query if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
     if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:

@@ -1,10 +1,9 @@
 """JSON, CSV, tables and tree of an account of scores."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, product
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -25,8 +24,7 @@ MOST_PAIRS = 200  # pairs of sources in files; the others are one row
 REST = "all others"
 
 
-@dataclass(frozen=True)
-class ScorePart:
+class ScorePart(NamedTuple):
     """A part of a key's score: what one source of the query makes with one source of the key."""
 
     key: int

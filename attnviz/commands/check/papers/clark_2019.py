@@ -1,13 +1,11 @@
 """Clark et al. 2019: the surface patterns of their sections 3.1 to 3.3; their relations are claims on heads."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, over_texts_evidence, paper_table, too_few
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence, too_few
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES
 from attnviz.measures.patterns import allowed_units
@@ -74,7 +72,7 @@ class SurfaceTally(TextTally):
         return {name: mean for name, mean in means.items() if there.get(name, True)}
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     tallies = [SurfaceTally(checkpoint) for checkpoint in run.models]
     n_texts = run.over_texts(run.checkpoint, tallies[0])
     run.over_texts(run.untrained, tallies[1])
@@ -100,7 +98,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
             yield run.claimed(what, samples[0], n_texts, at_least=least, published=published, **evidence)
 
 
-CLARK_2019 = paper_table(
+TABLE = PaperTable(
     "clark-2019",
     {"MAJORITY": MAJORITY, "BROAD_SHARE": BROAD_SHARE, "SINK_SHARE": SINK_SHARE},
     least=ENOUGH_TEXTS,

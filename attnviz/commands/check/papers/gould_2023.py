@@ -1,16 +1,14 @@
 """Gould et al. 2023: heads that write the successor of what they read, by the weights alone."""
 
-from collections.abc import Iterator
 from typing import Any
 
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, paper_table
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows
 from attnviz.errors import UsageError
 from attnviz.measures.composition import successors
 from attnviz.measures.successors import MAJORITY, SHUFFLES
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     trained = successors(run.checkpoint)
     if trained.why_none:
         raise UsageError(
@@ -28,7 +26,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.reported("successor heads", n_heads, trained.scores.numel(), untrained=control)
 
 
-GOULD_2023 = paper_table(
+TABLE = PaperTable(
     "gould-2023",
     {"SHUFFLES": SHUFFLES, "MAJORITY": MAJORITY},
     takes=(),

@@ -1,12 +1,10 @@
 """Gu et al. 2024: how many heads rest on the first token."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
 
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PaperRun, over_texts_evidence, paper_table
+from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
@@ -34,7 +32,7 @@ class FirstTokenTally(TextTally):
         return self._counts["sums"].mean((1, 2)) / n_texts
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     def first_tokens(text: Text) -> Text | None:
         read = rendered(text, run.checkpoint)
         ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
@@ -49,7 +47,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.claimed("sink rate", rates[0], trained.n_texts, published=published, **evidence)
 
 
-GU_2024 = paper_table(
+TABLE = PaperTable(
     "gu-2024",
     {"LENGTH": LENGTH, "EPSILON": EPSILON},
     least=MIN_TEXTS_SHARES,

@@ -1,6 +1,6 @@
 """McDougall et al. 2023: how much of what a head does is copy suppression, by the ablation that keeps nothing else."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
@@ -8,8 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, interval_evidence, paper_table, too_few
+from attnviz.commands.check.papers.table import (
+    OF_TEXTS,
+    PaperRun,
+    PaperTable,
+    Rows,
+    profiled,
+    too_few,
+)
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import Simultaneous, TextSamples
@@ -138,7 +144,7 @@ def _refuse(checkpoint: Checkpoint) -> None:
         )
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     checkpoint, options = run.checkpoint, run.options
     corpora = run.opened("gap", "chats")
     read = islice(chain.from_iterable(read_texts(corpus, options["limit"]) for corpus in corpora), MOST_TEXTS)
@@ -152,20 +158,22 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     shape = checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads
     heads = [HeadId.parse(name) for name in NAMED.get(shape, ())]
     if not heads:
-        roles = [role for role in run.profile().roles if role.role == COPY_SUPPRESSION]
+        profile = profiled(checkpoint, run.texts, False, options)
+        roles = [role for role in profile.roles if role.role == COPY_SUPPRESSION]
         heads = [role.id for role in sorted(roles, key=lambda role: -role.margin)[:HEADS]]
     for id in heads:
         trained, untrained = (_measured(run, model, id, texts) for model in run.models)
         share = explained(trained, samples)
         without = float(trained[:, 0].sum())
         few = too_few(n_texts) if without > 0 else "without the head nothing changes"
-        evidence = interval_evidence(share.interval(0), few) | {"untrained": explained(untrained, samples).estimates}
+        evidence: Any = {"interval": share.interval(0), "few": few}
+        evidence["untrained"] = explained(untrained, samples).estimates
         row = "share explained by copy suppression", share.estimates, n_texts
         yield run.claimed(*row, head=id, at_least=0.5, published="0.769 of L10H7", **evidence)
         yield run.reported("KL without the head (nats)", without / n_tokens, n_tokens, head=id)
 
 
-MCDOUGALL_2023 = paper_table(
+TABLE = PaperTable(
     "mcdougall-2023",
     {"MOST_TEXTS": MOST_TEXTS, "MOST_TOKENS": MOST_TOKENS, "HEADS": HEADS},
     takes=(*OF_TEXTS, "frequencies"),

@@ -1,7 +1,7 @@
 """What a paper's table is declared with, and what its measurement is given."""
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
-from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, untrained_copy
+from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, profile_heads, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import of_samples
 from attnviz.measures.tallies import Tally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
@@ -29,30 +28,40 @@ from attnviz.wording import counted
 
 PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "data" / "papers.toml").read_text(encoding="utf-8"))
 
+Rows = Iterator[CheckedClaim]  # of a paper's table
+
 OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PaperTable:
     """A table of a paper that ``check --published`` measures."""
 
     name: str  # as typed: gu-2024
-    cited: str  # authors, year and title
-    data: str  # what the paper measured, and where attnviz differs; a sentence without a stop, as are the next two
-    metric: str
-    threshold: str
+    numbers: Mapping[str, object]  # which stand for names in braces of its :attr:`words`
+    measure: "Callable[[PaperRun], Rows]"
     needs_corpus: bool = True
     least: int = 0  # texts, or prompts, below which no row is decided
-    refuse: Callable[[Checkpoint], None] | None = None  # raises an AttnvizError for a model that cannot be measured
+    refuse: Callable[[Checkpoint], None] = lambda _: None  # raises an AttnvizError for a model that cannot be measured
     takes: tuple[str, ...] = OF_TEXTS  # options over texts that change what is measured
     roles: tuple[str, ...] = ()  # of heads that the paper names: measured here, so that they are no claims beside it
-    measure: "Callable[[PaperRun], Iterable[CheckedClaim]]"  # gives the rows
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Those of data/papers.toml, sentences without a stop.
+
+        ``cited``: authors, year and title. ``data``: what the paper measured, and where attnviz differs. ``metric`` and
+        ``threshold``.
+        """
+        keys = "cited", "data", "metric", "threshold"
+        return {key: PAPERS[self.name][key].format_map(self.numbers) for key in keys}
 
 
-def paper_table(name: str, numbers: Mapping[str, object], **options: Any) -> PaperTable:
-    """The table of a paper with its words in data/papers.toml, in which ``numbers`` stand for names in braces."""
-    words = {key: PAPERS[name][key].format_map(numbers) for key in ("cited", "data", "metric", "threshold")}
-    return PaperTable(name=name, **words, **options)
+def profiled(checkpoint: Checkpoint, corpus: Any, repeats: bool, options: Mapping[str, Any]) -> Profile:
+    """The roles of a model over a corpus, with or without random repeats."""
+    profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **options)
+    assert profile is not None  # there is one process
+    return profile
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,6 @@ class PaperRun:
     corpora: tuple[Path, ...]
     texts: Any  # what the corpora are of
     options: Mapping[str, Any]  # those of attnviz.check that a run over texts takes
-    profile: Callable[[], Profile]  # measures the roles over the corpora, once
 
     @cached_property
     def untrained(self) -> Checkpoint:
@@ -122,7 +130,9 @@ class PaperRun:
         n_texts = sum(corpus.texts for corpus in loop.measured)
         if not n_texts:
             names = ", ".join(map(str, self.corpora))
-            raise CorpusError(f"no text of {names} could be measured. {self.table.name} takes {self.table.data}.")
+            raise CorpusError(
+                f"no text of {names} could be measured. {self.table.name} takes {self.table.words['data']}."
+            )
         return n_texts
 
     def reported(
@@ -163,6 +173,8 @@ class PaperRun:
         :meth:`reported` ``head`` and ``published``.
         """
         value = float(value)
+        if not few and row.get("interval", ()) is None:
+            few = f"too few {'texts' if self.table.needs_corpus else 'prompts'} have an effect for an interval"
         controls = {name: float(row[name]) for name in ("untrained", "baseline") if row.get(name) is not None}
         highest = max(controls.values(), default=-1.0)
         low, high = row.get("interval") or (value, value)
@@ -183,13 +195,6 @@ class PaperRun:
 def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:
     """``few`` of :meth:`PaperRun.claimed`: why so many texts decide nothing; '' where they do."""
     return "" if n_texts >= least else f"{counted(n_texts, 'text')}, of {least} at least"
-
-
-def interval_evidence(interval: Interval | None, few: str = "", unit: str = "text") -> dict[str, Any]:
-    """``interval`` and ``few`` of :meth:`PaperRun.claimed`, where too few texts may have an effect."""
-    if not few and interval is None:
-        few = f"too few {unit}s have an effect for an interval"
-    return {"interval": interval, "few": few}
 
 
 def over_texts_evidence(samples: Tensor, n_texts: int) -> dict[str, Any]:

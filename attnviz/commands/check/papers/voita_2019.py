@@ -1,12 +1,10 @@
 """Voita et al. 2019: positional, syntactic and rare-word heads, by where their largest attention points."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, paper_table, too_few
+from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, Rows, too_few
 from attnviz.judge.roles import rare_candidates
 from attnviz.judge.rules import MAJORITY, MARGIN
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
@@ -37,7 +35,7 @@ class _HeadRoles:
         self.rarest = self.pointing.rare().scores[0]  # share of tokens that point to it; NaN where no text counts
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     trained, untrained = (_HeadRoles(run, checkpoint) for checkpoint in run.models)
     n_heads = trained.positional.numel()
     few = too_few(trained.texts)
@@ -66,7 +64,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     yield run.reported("rare-word heads", share, n_heads, untrained=control)
 
 
-VOITA_2019 = paper_table(
+TABLE = PaperTable(
     "voita-2019",
     {"RELATIONS": _RELATIONS, "COMMON": COMMON, "POSITIONAL": POSITIONAL, "MARGIN": MARGIN, "MAJORITY": MAJORITY},
     takes=(*OF_TEXTS, "frequencies"),

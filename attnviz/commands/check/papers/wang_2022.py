@@ -1,6 +1,6 @@
 """Wang et al. 2022: the heads that find the indirect object (IOI), by path patching, attention and copying."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.claims import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PAPERS, PaperRun, interval_evidence, paper_table
+from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
 from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
@@ -31,7 +31,6 @@ from attnviz.wording import counted
 PAPER = "wang-2022"
 
 NAMES, PLACES, THINGS = (PAPERS[PAPER][words].split() for words in ("names", "places", "things"))
-TEMPLATES: list[str] = PAPERS[PAPER]["templates"]
 
 MOST_PROMPTS = 128  # that are made (the paper: 100,000)
 LEAST_NAMES = 10  # names of one token that it takes
@@ -135,7 +134,7 @@ class IndirectObjects:
                 self.attention[end][prompt.text, layer] = weights[:, positions].sum(-1)
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     """The rows of the model, and beside it of its untrained copy."""
     model, seed = run.checkpoint, run.options["seed"]
     pairs = prompts(model, min(run.options["limit"] or MOST_PROMPTS, MOST_PROMPTS), seed)
@@ -153,8 +152,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
     named = {(head.role, head.id) for head in published}
 
     def claimed(what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
-        row |= interval_evidence(measured.interval(number), unit="prompt")
-        return run.claimed(what, measured.estimates[number], n, **row)
+        return run.claimed(what, measured.estimates[number], n, interval=measured.interval(number), **row)
 
     def of_head(role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float) -> _Rows:
         number = trained.heads.index(id)
@@ -226,7 +224,7 @@ def _refuse(checkpoint: Checkpoint) -> None:
         )
 
 
-WANG_2022 = paper_table(
+TABLE = PaperTable(
     PAPER,
     {"MOST_PROMPTS": MOST_PROMPTS, "COPIED": COPIED},
     roles=(NAME_MOVER, NEGATIVE, S_INHIBITION),

@@ -1,6 +1,5 @@
 """Wu et al. 2024: retrieval heads, which copy a needle out of a long text."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers.table import PAPERS, PaperRun, paper_table
+from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.judge.roles import ENOUGH_SEQUENCES
 from attnviz.measures.intervals import of_share
@@ -91,7 +89,7 @@ def _refuse(checkpoint: Checkpoint) -> None:
         raise CheckpointError("wu-2024 lets the model write: expected a decoder, such as gpt2.")
 
 
-def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
+def _measure(run: PaperRun) -> Rows:
     checkpoint, options = run.checkpoint, run.options
     corpora = run.opened("gap", "chats")
     most = max(LENGTHS) * len(NEEDLES) * len(DEPTHS)
@@ -136,7 +134,7 @@ def _measure(run: PaperRun) -> Iterator[CheckedClaim]:
         yield run.claimed("retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, **evidence)
 
 
-WU_2024 = paper_table(
+TABLE = PaperTable(
     "wu-2024",
     {"NEEDLES": len(NEEDLES), "DEPTHS": len(DEPTHS), "LENGTHS": LENGTHS, "THRESHOLD": THRESHOLD},
     refuse=_refuse,

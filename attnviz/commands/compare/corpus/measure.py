@@ -5,14 +5,13 @@ The distance of a head is the mean over texts, with an interval from a bootstrap
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from attnviz.commands.compare.decisions import DecisionTally, TextDecisions, why_not_compared
-from attnviz.commands.compare.differences import Difference, DifferenceTally
-from attnviz.commands.compare.sides import model_names, shape_of
+from attnviz.commands.compare.measure import model_names, shape_of, why_not_compared
 from attnviz.errors import TextError, UsageError
 from attnviz.judge.roles import (
     BestHeads,
@@ -23,8 +22,9 @@ from attnviz.judge.roles import (
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.measures.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.measures.intervals import SAMPLES
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.decisions import DecisionTally, TextDecisions
+from attnviz.measures.differences import Difference, DifferenceTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
@@ -34,9 +34,9 @@ from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
 from attnviz.run.checks import Verification
-from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, open_for
+from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
 from attnviz.run.processes import joined_processes, this_process
-from attnviz.texts.batches import Batch, EncodedText, collate, encode, split_batch
+from attnviz.texts.batches import Batch, EncodedText, encode
 from attnviz.texts.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
 from attnviz.texts.tables import Columns
 from attnviz.wording import counted, visible
@@ -195,12 +195,12 @@ def compare_corpus(
     ]
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     # a tokenizer is for models of transformers, if there are any; other options are for those by name
-    of_transformers = [isinstance(model, nn.Module) for model in models]
-    by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
+    of_transformers = [model for model in models if isinstance(model, nn.Module)] or models
+    by_name = [model for model in models if not isinstance(model, nn.Module | Checkpoint)] or models
     opened = []
-    for model, is_of_transformers, is_by_name in zip(models, of_transformers, by_name, strict=True):
-        opening = options.copy() if is_by_name or not any(by_name) else ModelOptions()
-        if is_of_transformers or not any(of_transformers):
+    for model in models:
+        opening = options.copy() if model in by_name else ModelOptions()
+        if model in of_transformers:
             opening["tokenizer"] = tokenizer
         checkpoint = open_for(process, model, opening)
         refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])
@@ -249,7 +249,7 @@ class _Run:
             self.roles.append((statistics, RelationTally(*shape)))
         self.decisions = None if why_not_compared(*self.models) else DecisionTally()
         # of texts of which two classifiers have different classes, and of all others
-        self.flipped, self.others = (DifferenceTally(loop.checkpoint) for _ in range(2))
+        self.flipped, self.others = (DifferenceTally(loop.checkpoint, loop.seed) for _ in range(2))
 
     def prepared(self, text: Text) -> Text | None:
         """The text with its relations; None where it is too short or too long, also for a B of another shape."""
@@ -275,28 +275,23 @@ class _Run:
             flips = self.decisions.add(self.models, (batch.items, others))
         if not self.like:
             for side, items in enumerate(same_instances(batch.items, others)):
-                for part in split_batch(self.models[side], collate(self.models[side], items)):
-                    self._read(part, side, lambda *_: None)
+                give_parts(self.models[side], items, partial(self._read, side))
             return
         for tally, flipped in ((self.flipped, True), (self.others, False)):
             items = [item for item, flips_here in zip(batch.items, flips, strict=True) if flips_here == flipped]
-            if items:
-                part = collate(self.models[0], items)
-                for some in split_batch(self.models[0], part, _MOST_WEIGHTS // self.models[0].n_layers):
-                    self._compare(some, tally)
+            give_parts(self.models[0], items, partial(self._compare, tally), _MOST_WEIGHTS // self.models[0].n_layers)
 
-    def _compare(self, part: Batch, tally: DifferenceTally) -> None:
+    def _compare(self, tally: DifferenceTally, part: Batch) -> None:
         of_a = dict[int, Tensor]()
-        numbers = [item.source.number for item in part.items]
-        tally.begin(text_weights(self.loop.seed, numbers, SAMPLES), map(len, part.items))
+        tally.begin([item.source.number for item in part.items], [*map(len, part.items)])
 
         def compare(layer: int, pattern: Tensor) -> None:
             tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
 
-        self._read(part, 0, of_a.__setitem__)
-        self._read(part, 1, compare)
+        self._read(0, part, of_a.__setitem__)
+        self._read(1, part, compare)
 
-    def _read(self, part: Batch, side: int, on_pattern: Callable[[int, Tensor], None]) -> None:
+    def _read(self, side: int, part: Batch, on_pattern: Callable[[int, Tensor], None] = lambda *_: None) -> None:
         """Run texts through A or B."""
         with counting(self.roles[side], part, batch_weights(self.loop.seed, part)) as count:
 

@@ -7,17 +7,18 @@ Total variation is half of the sum over keys of the absolute differences.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import SAMPLES, simultaneous
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.reference.attention import entropy, nowhere
 
 # The Jensen-Shannon distance of two patterns that share no key, in the square root of nats.
@@ -47,19 +48,18 @@ class Difference:
 class DifferenceTally(SumTally):
     """Sums over texts of every head's differences, with bootstrap samples."""
 
-    def __init__(self, checkpoint: Checkpoint, samples: int = SAMPLES) -> None:
-        self._heads = [
-            HeadId(layer, head) for layer in checkpoint.layers for head in range(checkpoint.n_heads_of(layer))
-        ]
+    def __init__(self, checkpoint: Checkpoint, seed: int = 0, samples: int = SAMPLES) -> None:
+        self._heads = select_heads((), checkpoint.kinds)
         shape = 1 + samples, checkpoint.n_layers, 1 + max(id.head for id in self._heads)
         super().__init__(texts=(1 + samples,), largest=(), different=shape[1:], **dict.fromkeys(STATISTICS, shape))
         self._causal, self._learned = checkpoint.architecture.causal, checkpoint.architecture.learned_sinks
+        self._seed, self._samples = seed, samples
         self._weights = torch.empty(0)
 
-    def begin(self, weights: Tensor, lengths: Iterable[int]) -> None:
-        """Begin texts of these lengths; ``weights`` as for :func:`attnviz.measures.bootstrap.text_weights`."""
-        self._weights = weights
-        self._counts["texts"] += weights.sum(1)
+    def begin(self, numbers: Sequence[int], lengths: Sequence[int]) -> None:
+        """Begin texts of the corpus with these numbers and lengths."""
+        self._weights = text_weights(self._seed, numbers, self._samples)
+        self._counts["texts"] += self._weights.sum(1)
         for n in lengths:  # a query that sees one key alone attends to it in any model
             self._counts["largest"] += LARGEST_DISTANCE * math.sqrt((n - (self._causal or n == 1)) / n)
 

@@ -1,19 +1,83 @@
-"""The view ``page`` of ``attnviz explain``: the steps of the layer as panels, for every head and token."""
+"""The figures of an explanation: the followed row as a table for a slide, and the page with the steps as panels."""
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnviz.commands.explain.measure import Explanation, queries_and_keys
-from attnviz.commands.explain.report import check_line, steps_of, verified_line
+from attnviz.commands.explain.report import FEW_KEYS, check_line, row_table, steps_of, verified_line
+from attnviz.errors import UsageError
+from attnviz.figures.fonts import fitted_token, font_families, text_width
+from attnviz.figures.matrix import LONGEST
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
+
+from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import colours_entry, packed_numbers
-from attnviz.present.view import ViewOptions, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.reference.attention import BY_POSITION, upcast
 from attnviz.wording import counted, right_to_left, visible
+
+_SIZE, _SMALL = 7.5, 6.0  # points of the text, and in a column of a paper
+
+
+@dataclass(frozen=True)
+class RowPlan(PagePlan):
+    """The table as texts."""
+
+    columns: tuple[tuple[str, ...], ...]  # the first cell is the header, the last below a rule
+    needed: int  # columns without which the softmax cannot be redone
+
+
+def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
+    table, about = row_table(result, FEW_KEYS), result.figure_context
+    columns = [
+        (field.title, *(cell.plain for cell in table.cells(field, number)))
+        for number, field in enumerate(table.columns)
+    ]
+    keys = tuple(fitted_token(cell, _SIZE, LONGEST) for cell in columns[0])
+    yield RowPlan(
+        stem="explain-row",
+        **about.caption_and_notes(f"{table.title}, on {about.quotes}", table.caption),
+        title=table.title,
+        columns=(keys, *columns[1:]),
+        needed=sum(not field.detail for field in table.columns),
+    )
+
+
+def row_figure(plan: RowPlan, style: Style, _vector: bool = False) -> Figure:
+    """A new figure of the table, with as many products of values as fit; UsageError if the width is too small."""
+    size = _SIZE if style.room is None else _SMALL
+    widths = [max(text_width(cell, size, "bold") for cell in cells) / DPI + size / 75 for cells in plan.columns]
+    while style.room is not None and len(widths) > plan.needed and sum(widths) + 2 * MARGIN > style.room:
+        widths.pop()
+    natural, n_lines = sum(widths) + 2 * MARGIN, len(plan.columns[0])
+    width = page_width(style, natural)
+    if natural > width:
+        raise UsageError(
+            f"the row of a head does not fit in {width:g} inches; expected a --width of at least "
+            f"{natural + 0.05:.1f}in, or --figures none."
+        )
+    with figure_style():
+        page = new_page(plan.title, plan.notes, style, width=width, body=size / 44 * n_lines + MARGIN)
+        ax = page.add_subplot(xlim=(0, width - MARGIN), ylim=(n_lines, 0))
+        ax.axis("off")
+        for right, cells in zip(np.cumsum(widths), plan.columns, strict=False):
+            for line, cell in enumerate(cells):
+                text = ax.text(right, line + 0.5, cell, ha="right", va="center", size=size, parse_math=False)
+                text.set(color=style.ink, weight="normal" if line else "bold", family=font_families([cell]))
+        ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.frame, linewidth=PIXEL)
+        return page
+
+
+ROW = Drawing(_plan_row, row_figure)
+
 
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512  # tokens on the page, and numbers of a vector in the residual stream
 
