@@ -49,9 +49,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
         run.refuse(("limit",), "is about the texts of a corpus; expected one with it, found none")
     model = run.find_model()
     return run.job(
-        lambda _, progress, warn: attnviz.ablate(
-            sources, model, target=target, **options, progress=progress, warn=warn
-        ),
+        lambda progress, warn: attnviz.ablate(sources, model, target=target, **options, progress=progress, warn=warn),
         texts=[*(text for text in sources if not is_source(text)), target],
         corpora=[Path(source) for source in sources if is_source(source)],
         rate=True,

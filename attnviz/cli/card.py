@@ -43,7 +43,7 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
     text = None if source is None or corpora else read_text(source)
     given: Any = {"source": corpora[0] if corpora else text, "model": run.find_model(), **options}
 
-    def measure(_: object, progress: Any, warn: Any) -> "attnviz.Card | attnviz.Cards":
+    def measure(progress: Any, warn: Any) -> "attnviz.Card | attnviz.Cards":
         given.update(progress=progress, warn=warn)
         return attnviz.cards(**given) if head is None else attnviz.card(head, **given)
 

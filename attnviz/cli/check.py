@@ -47,7 +47,7 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
         verdicts.refuse([*files, *run.inputs, *reads])
     own = {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
 
-    def measure(_: object, progress: Any, warn: Any) -> attnviz.Check:
+    def measure(progress: Any, warn: Any) -> attnviz.Check:
         more = {**own, **options, "published": published, "init": init}
         found.append(attnviz.check(files, model, **more, progress=progress, warn=warn))
         return found[-1]

@@ -20,4 +20,4 @@ def circuits(run: Run, **options: Any) -> Job:
             The pairs of one head.
     """
     source = run.find_model()
-    return run.job(lambda _, progress, __: attnviz.circuits(source, **options, progress=progress))
+    return run.job(lambda progress, _: attnviz.circuits(source, **options, progress=progress))

@@ -66,7 +66,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     sources = _sources(run, both)
     reading = {name: options[name] for name in options if name not in run.spec.of_many}
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
         from attnviz.commands.compare.sides import check_shapes
 
         check_shapes(sources[0], sources[-1])
@@ -102,7 +102,7 @@ def _over_corpus(
     process = this_process()
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.RoleComparison | None":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.RoleComparison | None":
         return attnviz.compare_corpus(a, b, corpus, **options, unfinished=unfinished, progress=progress, warn=warn)
 
     def finish(*_: object) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +62,7 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         messages = [text for message in chat_of(chat).messages for text in message_texts(message)]
     source = run.find_model()
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         _check_statistics(statistics)
         return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
 
@@ -91,7 +90,6 @@ def _implied_figures(run: Run) -> list[str]:
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     from attnviz.commands.heads.texts.tables import text_row
-    from attnviz.present.output_folder import OutputFolder
     from attnviz.present.report import checked_views
     from attnviz.texts.lines import Place
     from attnviz.texts.reading import Text
@@ -109,7 +107,7 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     written = set[str]()
     without = Counter[str]()
 
-    def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
+    def write(one: "OneText", analysis: "attnviz.Analysis") -> None:
         print_row(text_row(one), run.quiet or run.options["as_json"])
         if not (names or choices.save_attention or choices.save_npz) or one.folder in written:  # an equal text
             return
@@ -118,18 +116,17 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         without.update([] if names == ["all"] else missing)
         drawn = [name for name in names if name == "all" or name not in missing]
         try:
-            by_default = run.options["figures"] is None
+            assert job.output is not None
+            by_default, within = run.options["figures"] is None, f"{one.folder}/"
             analysis.write(
-                folder, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=f"{one.folder}/"
+                job.output, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=within
             )
         except UsageError as error:
             raise UsageError(f"{one.place}: {error}") from error
 
-    def measure(folder: OutputFolder, progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
         _check_statistics(statistics)
-        return attnviz.analyze_each(
-            lines, source, **reading, visit=partial(write, folder), progress=progress, warn=warn
-        )
+        return attnviz.analyze_each(lines, source, **reading, visit=write, progress=progress, warn=warn)
 
     def finish(*_: object) -> Iterator[str]:
         for name, count in without.items():

@@ -42,7 +42,7 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
         run.refuse(("limit",), "is about a table of pairs; expected one with it, found one pair")
     model = run.find_model()
     return run.job(
-        lambda _, progress, __: attnviz.patch(clean, model, corrupt=corrupt, **options, progress=progress),
+        lambda progress, _: attnviz.patch(clean, model, corrupt=corrupt, **options, progress=progress),
         texts=[clean, corrupt] if is_text else (),
         corpora=() if is_text else [Path(clean)],
         rate=True,

@@ -56,7 +56,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     process = this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
         return attnviz.profile_heads(source, corpora, **options, unfinished=unfinished, progress=progress, warn=warn)
 
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
+import attnviz
 from attnviz.arguments import as_found, is_there
-from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
+from attnviz.cli.terminal import (
+    decoded,
+    print_results,
+    progress,
+    read_text,
+    results_alone,
+    say,
+    say_where_to_look,
+    split_names,
+)
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -37,8 +47,8 @@ if TYPE_CHECKING:
     from attnviz.present.result import Result
     from attnviz.present.view import ViewOptions
 
-# makes a result, from the output folder and callbacks for progress and messages; None where another process writes it
-Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
+# makes a result, with callbacks for progress and messages; None where another process writes it
+Measure = Callable[[Progress, Callable[[str], None]], "Result | None"]
 
 # errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
@@ -130,6 +140,16 @@ class Run:
         without = "weights" if command == "circuits" else "repeats"
         return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
+    def of_text(self, text: str, **options: Any) -> Job:
+        """The job of a command whose function reads one text, with the options of measurement."""
+        text, source = read_text(text), self.find_model()
+
+        def measure(progress: Progress, _: object) -> "Result":
+            result: Result = getattr(attnviz, self.spec.functions[0])(text, source, **options, progress=progress)
+            return result
+
+        return self.job(measure, texts=(text, options["pair"], options.get("target")))
+
     def job(
         self,
         measure: Measure,
@@ -158,7 +178,7 @@ class Run:
         def work() -> None:
             with output, progress(quiet, rate) as tell:
                 tell("loading", 0, 0)
-                result = measure(output, tell, partial(say, quiet=quiet))
+                result = measure(tell, partial(say, quiet=quiet))
                 if result is None:
                     return
                 by_default = self.options.get("figures") is None
@@ -177,7 +197,7 @@ class Run:
             say_where_to_look(output, quiet, more if is_short else "")
 
         def only_measure() -> None:
-            measure(output, lambda *_: None, lambda _: None)
+            measure(lambda *_: None, lambda _: None)
 
         return Job(only_measure if silent else work, output, recovery_hint, silent)
 
