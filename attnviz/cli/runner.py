@@ -34,11 +34,11 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, PLUGIN, Command, DrawingOptionNames, Option
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
-from attnviz.run.processes import this_process
+from attnviz.run.processes import Process, own_file, remove_kept, this_process
 from attnviz.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ class Run:
         rate: bool = False,  # show how fast the work goes and how long it will take
         # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
-        recovery_hint: Callable[[BaseException], str] = lambda _: "",
-        silent: bool = False,  # such a process only measures
+        # where a run over corpora keeps what it measured until all is written; of several processes the first writes
+        unfinished: Path | None = None,
         more: str = "; more tables: --verbose",  # where the first screen does not print all
     ) -> Job:
         """The job that measures, writes and prints; UsageError at once for wrong options of figures and output."""
@@ -174,6 +174,7 @@ class Run:
         quiet = self.quiet
         path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
         output = OutputFolder(path, self.command, [*self.inputs, *reads])
+        process = Process() if unfinished is None else this_process()
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:
@@ -186,6 +187,8 @@ class Run:
                     output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
                 )
                 output.put_in_place()
+            if unfinished is not None:
+                remove_kept(unfinished, process)
             messages = list(finish(result, document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
@@ -199,20 +202,20 @@ class Run:
         def only_measure() -> None:
             measure(lambda *_: None, lambda _: None)
 
-        return Job(only_measure if silent else work, output, recovery_hint, silent)
+        if unfinished is None:
+            return Job(work, output)
+        hint = unfinished_note(own_file(unfinished, process))
+        return Job(work if process.first else only_measure, output, hint, silent=not process.first)
 
     def choices(self) -> "ViewOptions":
         """The options of figures and tables."""
-        from attnviz.figures.style import Style
         from attnviz.present.view import ViewOptions
 
-        names = set(ViewOptionNames.__annotations__).difference(self.spec.measuring)
+        names = set(DrawingOptionNames.__annotations__).difference(self.spec.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
-        look = ("theme", "scale", "width", "bare", "font_size", "font")
-        style = Style(**{name: self.options[name] for name in look if name in self.options})
-        return spec_of(self.command).completed(ViewOptions.from_keywords(style, drawn))
+        return spec_of(self.command).completed(ViewOptions.from_keywords(None, drawn))
 
     @property
     def format_names(self) -> list[str]:

@@ -101,7 +101,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
 
 def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
     """A row a head."""
-    heads = [head for part in analysis.parts for head in part.select(choices.select)]
+    heads = analysis.select(choices.select)
     fields = _fields(analysis)
     if choices.relation:
         related = {

@@ -184,11 +184,11 @@ def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
 
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     for part in analysis.parts_of(choices.select):
-        yield from _heatmaps_of(part, part.select(choices.select), choices)
+        yield from _heatmaps_of(part, choices)
 
 
-def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    shown = analysis.drawn(choices.drop_special)
+def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
+    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
     style = choices.style.scaled_for(analysis.longest)
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {relation.head.id: relation for relation in of_heads}
@@ -250,8 +250,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
 
 
 def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -> Iterator[File]:
-    for part in analysis.parts:
-        yield from heatmap_files(_heatmaps(part, choices), choices.style, file_format)
+    for part in analysis.parts_of(choices.select):
+        yield from heatmap_files(_heatmaps_of(part, choices), choices.style, file_format)
 
 
 def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
-from attnviz.commands.heads.texts.tables import LINES, LISTED, NAMED, head_fields, number_fields, uniform_row
+from attnviz.commands.heads.texts.tables import LINES, LISTED, NAMED, label_fields, number_fields, spread_fields
 from attnviz.measures.alignments import ALIGNMENT
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
@@ -69,12 +69,13 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
     names = LISTED if whole else LISTED[:3]
-    fields = head_fields(n, names)
-    last = uniform_row(heads[0], names)
+    id, *statistics = spread_fields(names)
+    fields = [id, *label_fields(n), *statistics]
+    last = ["uniform", "", "", "", "", *(heads[0].uniform.get(name, "") for name in names)]
     rows = choices.rows(_FEW)
     if gold is not None:
         heads, order, last = [head for head in result.aligned if head in heads], "least error rate first", []
-        fields = [field for field in head_fields(n, ALIGNMENT) if field.title == "Head" or field.name]
+        fields = spread_fields(ALIGNMENT)
     yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
     if whole:
         columns = [

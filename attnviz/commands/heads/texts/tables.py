@@ -8,7 +8,7 @@ from attnviz.measures.alignments import ALIGNMENT
 from attnviz.measures.decisions import Decision
 from attnviz.present.fields import ID, Field, plain
 from attnviz.present.statistics import statistic_field
-from attnviz.wording import counted, quoted, rounded, span, visible
+from attnviz.wording import counted, quoted, span, visible
 
 LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
@@ -42,34 +42,31 @@ def text_row(text: OneText) -> str:
     return f"{place}{counted(text.n_tokens, 'token')}, {heads}: {quoted(text.text)}"
 
 
+_ID = Field[HeadSpread]("Head", lambda head: str(head.id), name="head", meaning=ID)
+_LABEL = Field[HeadSpread](
+    "Label", lambda head: visible(head.label), name="label", meaning="the one that most texts give"
+)
+_SCORE = Field[HeadSpread](
+    "Score", lambda head: head.score.mean, name="score", meaning="of its pattern, the mean over texts"
+)
+
+
 def number_fields(result: TextsAnalysis) -> list[Field[HeadSpread]]:
     """The columns of a table of heads for a paper: numbers of texts and means."""
-    columns: list[Field[HeadSpread]] = [
-        Field("Head", lambda head: str(head.id), name="head", meaning=ID),
-        Field("Label", lambda head: visible(head.label), name="label", meaning="the one that most texts give"),
-        Field("Texts", lambda head: head.labels[head.label], name="texts", meaning="how many give it"),
-        Field("Score", lambda head: head.score.mean, name="score", meaning="of its pattern, the mean over texts"),
-    ]
-    for name in LISTED if result.gold is None else ALIGNMENT:
-        columns.append(statistic_field(name, lambda head, name=name: head.statistics[name].mean))  # type: ignore[misc]
-    return columns
+    texts = Field[HeadSpread]("Texts", lambda head: head.labels[head.label], name="texts", meaning="how many give it")
+    names = LISTED if result.gold is None else ALIGNMENT
+    means = (statistic_field(name, lambda head, name=name: head.statistics[name].mean) for name in names)  # type: ignore[misc]
+    return [_ID, _LABEL, texts, _SCORE, *means]
 
 
-def head_fields(n: int, names: Sequence[str]) -> list[Field[HeadSpread]]:
-    """The columns of a table of heads in the terminal, of ``n`` texts, with these statistics."""
-    columns: list[Field[HeadSpread]] = [
-        Field("Head", lambda head: head.id),
-        Field("Label", lambda head: visible(head.label)),
-        Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
-        Field("Score", lambda head: rounded(head.score.mean)),
-        Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
-    ]
-    for name in names:
-        field = statistic_field(name, lambda head, name=name: head.statistics[name].in_words)  # type: ignore[misc]
-        columns.append(replace(field, unit="mean ± sd"))
-    return columns
+def label_fields(n: int) -> list[Field[HeadSpread]]:
+    """The columns of the label that most of ``n`` texts give a head, for the terminal."""
+    texts = Field[HeadSpread]("Texts", lambda head: f"{head.labels[head.label]}/{n}")
+    scores = Field[HeadSpread]("Range", lambda head: span([head.score.least, head.score.largest]), detail=True)
+    return [_LABEL, texts, _SCORE, scores]
 
 
-def uniform_row(head: HeadSpread, names: Sequence[str]) -> list[object]:
-    """The last row of that table: these statistics under uniform attention."""
-    return ["uniform", "", "", "", "", *(head.uniform.get(name, "") for name in names)]
+def spread_fields(names: Sequence[str]) -> list[Field[HeadSpread]]:
+    """The columns of a head and these statistics of it, for the terminal."""
+    spreads = (statistic_field(name, lambda head, name=name: head.statistics[name].in_words) for name in names)  # type: ignore[misc]
+    return [_ID, *(replace(field, unit="mean ± sd") for field in spreads)]
