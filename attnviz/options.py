@@ -133,11 +133,6 @@ class Command:
         return words
 
 
-def _check_site(name: str, value: object) -> None:
-    if value not in PATCH_SITES:
-        raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(PATCH_SITES)}.")
-
-
 def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:
     return Option(name, bool, help_text, default, flags=flags)
 
@@ -191,13 +186,14 @@ _DEVICE = (
            "transformers, such as flash_attention_2. Default: what transformers chooses, sdpa for most.", None, "NAME"),
 )
 _PAIR = _free_text("pair", "A second segment, joined as the tokenizer joins pairs.", "TEXT")
-_TARGET = _free_text("target", "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: "
-                     "what the model itself generates, greedily.", "TEXT")
-_LANGUAGES = (
+_TARGET = (
+    _free_text("target", "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the "
+               "model itself generates, greedily.", "TEXT"),
     Option("source_language", str, "The language of the text, for a tokenizer that writes it as a token (NLLB, mBART): "
            "a code such as eng_Latn. Default: the tokenizer's own.", None, "CODE"),
     Option("target_language", str, "The same of what the decoder reads or writes, such as deu_Latn.", None, "CODE"),
 )
+_ONE_TEXT = (_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE)
 _MAX_NEW_TOKENS = Option("max_new_tokens", int, "The longest target that the model generates, in tokens. Default: 40.",
                          None, "COUNT", least=1)
 _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces is summed, from them averaged.")
@@ -270,7 +266,7 @@ COMMANDS = {
             Option("alignments", Path, "Of an encoder-decoder, with --each-line: gold word alignments, a line for each "
                    "text (0-0 1-2, possible ones 2?3). A text is then SOURCE ||| TARGET.", None, "FILE"),
             _PAIR,
-            _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS,
+            *_TARGET, _MAX_NEW_TOKENS,
             Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
                    "greedily, and show the attention of all.", None, "COUNT", least=1),
             _free_text("queries", "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or "
@@ -336,7 +332,7 @@ COMMANDS = {
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
             _MODEL[4],
-            _PAIR, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
+            _PAIR, *_TARGET, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _WORDS,
@@ -400,7 +396,7 @@ COMMANDS = {
     ),
     "explain": Command(
         ("explain",),
-        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        text=_ONE_TEXT,
         measurement=(
             Option("layer", int, "The layer to explain, counted from 0. Default: that of --head, or 0.",
                    flags=("--layer", "-l")),
@@ -412,7 +408,7 @@ COMMANDS = {
     ),
     "outputs": Command(
         ("head_outputs",),
-        text=(_TEXT, *_MODEL, _PAIR, _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
+        text=(_TEXT, *_MODEL, _PAIR, *_TARGET, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
         measurement=(
             replace(_token("Divide the logits at this position: of a language model, or of the class of a token", "the "
                            "last token; of BERT its mask, else the last word"), flags=("--token", "--at")),
@@ -443,7 +439,7 @@ COMMANDS = {
                    "CORPUS|TEXT", positional=True),
             *_COLUMNS, _LABEL_COLUMN,
             *_MODEL,
-            _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE,
+            *_TARGET, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             Option("method", str, "What takes the place of a removed head: mean (its mean output over all tokens), "
@@ -492,7 +488,7 @@ COMMANDS = {
             Option("site", str, "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of "
                    "KV heads where heads share them); or of a layer attn_out, mlp_out (what it adds to the residual "
                    "stream), resid_pre, resid_mid or resid_post (the stream before, between and after).", "z",
-                   "SITE", check=_check_site),
+                   "SITE", choices=PATCH_SITES),
             Option("by", str, "position: patch each position alone, for a map of layer or head × position. Default: "
                    "all tokens at once.", None, choices=("position",)),
             Option("at", list[str], "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or "
@@ -525,7 +521,7 @@ COMMANDS = {
     ),
     "rollout": Command(
         ("rollout",),
-        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        text=_ONE_TEXT,
         measurement=(
             _token("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
@@ -542,7 +538,7 @@ COMMANDS = {
     ),
     "why": Command(
         ("why",),
-        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        text=_ONE_TEXT,
         measurement=(
             Option("head", str, "The head, such as L2H8. It must be named."),
             _token("The token that attends", "the last of the text", "query"),
@@ -596,7 +592,7 @@ COMMANDS = {
                    "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
                    "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
             _switch("all_heads", "Every head that passes a role other than broad, and an index.", False, "--all"),
-            *_MODEL, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
+            *_MODEL, *_TARGET, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _switch("repeats", "Also profile all heads on random tokens, repeated (induction, duplicate tokens)."),

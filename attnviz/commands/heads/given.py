@@ -1,7 +1,7 @@
 """Pictures of attention weights from any library: the views of ``attnviz heads``, never called verified."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +13,7 @@ from attnviz.arguments import as_found, as_list
 from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import judged
-from attnviz.commands.heads.weights import Weights, read_weights, real_array
+from attnviz.commands.heads.weights import check_weights, read_weights, real_array
 from attnviz.errors import UsageError
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
@@ -103,44 +103,45 @@ def draw(
         UsageError: weights of another shape, not finite, negative, or with rows that sum to more than 1; another
             number of tokens; several texts and no index.
     """
-    given = read_weights(weights, layers, batch, keys is not None)
-    n_queries, n_keys = given.patterns.shape[2:]
-    n_more = int(given.steps > 0)  # the last new token, which was never read
-    kept = _kept(mask, batch, n_keys, given.steps if keys is None else 0)
+    patterns, numbers, steps = read_weights(weights, layers, batch, keys is not None)
+    n_queries, n_keys = patterns.shape[2:]
+    n_more = int(steps > 0)  # the last new token, which was never read
+    kept = _kept(mask, batch, n_keys, steps if keys is None else 0)
     kept_rows = kept if keys is None else None
     if kept_rows is not None:
-        given = replace(given, patterns=given.patterns[:, :, torch.tensor(kept_rows)])
+        patterns = patterns[:, :, torch.tensor(kept_rows)]
     if kept is not None:
-        given = replace(given, patterns=given.patterns[..., torch.tensor(kept)])
+        patterns = patterns[..., torch.tensor(kept)]
     rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
-    given.check()
-    return _drawn(given, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
+    check_weights(patterns, numbers)
+    by_layer = dict(zip(numbers, patterns, strict=True))
+    return _drawn(by_layer, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
 
 
-def _drawn(given: Weights, rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str) -> RawAttention:
+def _drawn(
+    patterns: dict[int, Tensor], rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str
+) -> RawAttention:
     """The analysis of weights within one text, or from the target in the rows to the source in the columns."""
-    n_layers, n_heads = given.layers[-1] + 1, given.patterns.shape[1]
+    n_layers, n_heads = max(patterns) + 1, len(next(iter(patterns.values())))
     model: Any = nn.Linear(1, 1)
     model.config = SimpleNamespace(
         num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
     )
     if columns is None:
-        causal = len(rows) > 1 and not bool(given.patterns.triu(1).any())
+        causal = len(rows) > 1 and not any(bool(pattern.triu(1).any()) for pattern in patterns.values())
         read, target = tokens_of_labels(rows, causal), None
-        units, numbers = merge_subwords(read, words=False), given.layers
+        units = merge_subwords(read, words=False)
         context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
         checkpoint = Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)
     else:
         read, of_target = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
         context = TextContext(merge_subwords(of_target, False), False, None, merge_subwords(read, False))
         checkpoint = Checkpoint(name, None, _CrossAttention(), model, None)
-        target = Target(
-            text=" ".join(rows), tokens=of_target, generated=False, longest=len(rows), context=context, cross=context
-        )
-        numbers = tuple(map(checkpoint.stacks[0].layer, given.layers))
-    verified: Any = GivenPatterns(dict(zip(numbers, given.patterns, strict=True)))
+        target = Target(text=" ".join(rows), tokens=of_target, generated=False, context=context, cross=context)
+        patterns = {checkpoint.stacks[0].layer(number): pattern for number, pattern in patterns.items()}
+    verified: Any = GivenPatterns(patterns)
     measured = HeadStatistics(context, n_heads)
-    for layer, pattern in verified.patterns.items():
+    for layer, pattern in patterns.items():
         measured.begin(layer)
         measured.add(0, pattern)
     return RawAttention(

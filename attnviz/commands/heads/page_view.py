@@ -46,7 +46,6 @@ from attnviz.present.role_words import family_words
 from attnviz.present.statistics import LOOKBACK
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.run.generate import MOST_NEW_TOKENS
 from attnviz.wording import counted
 
 Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id
@@ -217,8 +216,6 @@ def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any
 def command_options(analysis: Analysis) -> list[str]:
     """Command-line options that give the same numbers."""
     model, target = analysis.checkpoint, analysis.target
-    written = target is not None and target.generated
-    longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     spans = () if analysis.spans is None else analysis.spans.spans
     others = asdict(analysis.options) | {
         "revision": None if model.names[0] in BUILT_IN else model.revision or None,
@@ -230,8 +227,8 @@ def command_options(analysis: Analysis) -> list[str]:
         "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
-        "target": None if target is None or written else target.text,
-        "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
+        "target": None if target is None or target.generated else target.text,
+        "max_new_tokens": target and target.max_new_tokens,
         "truncate": analysis.tokens.truncated > 0,
     }
     return [*model.model_options, *COMMANDS["heads"].typed(others)]

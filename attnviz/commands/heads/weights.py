@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,34 +23,30 @@ _WEIGHTS = ("attention", "attentions", "attn", "weights", "pattern", "heads")
 _ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights of one text."""
-
-    patterns: Tensor  # [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider
-    layers: tuple[int, ...]  # the number of each
-    steps: int = 0  # of a generation; 0 of one pass
-
-    def check(self) -> None:
-        """Raise UsageError for the first number that is no attention weight, and say where it is."""
-        sums, found = self.patterns.sum(-1), ""
-        wrong = (~self.patterns.isfinite() | (self.patterns < 0)).nonzero()
-        too_large = (sums > 1 + _ROUNDING).nonzero()
-        if len(wrong):
-            layer, head, query, key = place = tuple(wrong[0].tolist())
-            found = f"{float(self.patterns[place]):.4g} at L{self.layers[layer]}H{head}, query #{query}, key #{key}"
-        elif len(too_large):
-            layer, head, query = place = tuple(too_large[0].tolist())
-            found = f"a row that sums to {float(sums[place]):.4g} at L{self.layers[layer]}H{head}, query #{query}"
-        if found:
-            raise UsageError(
-                f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found}; give "
-                "softmax(scores)."
-            )
+def check_weights(patterns: Tensor, layers: Sequence[int]) -> None:
+    """Raise UsageError for the first number that is no attention weight, and say where it is."""
+    sums, found = patterns.sum(-1), ""
+    wrong = (~patterns.isfinite() | (patterns < 0)).nonzero()
+    too_large = (sums > 1 + _ROUNDING).nonzero()
+    if len(wrong):
+        layer, head, query, key = place = tuple(wrong[0].tolist())
+        found = f"{float(patterns[place]):.4g} at L{layers[layer]}H{head}, query #{query}, key #{key}"
+    elif len(too_large):
+        layer, head, query = place = tuple(too_large[0].tolist())
+        found = f"a row that sums to {float(sums[place]):.4g} at L{layers[layer]}H{head}, query #{query}"
+    if found:
+        raise UsageError(
+            f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found}; give "
+            "softmax(scores)."
+        )
 
 
-def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, between_texts: bool) -> Weights:
-    """One array of weights, of one text.
+def read_weights(
+    weights: Any, layers: Sequence[int] | None, batch: int | None, between_texts: bool
+) -> tuple[Tensor, list[int], int]:
+    """The weights of one text, the numbers of their layers, and the steps of a generation; 0 steps of one pass.
+
+    Weights are [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider.
 
     Args:
         weights: of one of the shapes that the message names; None stands for a layer without attention.
@@ -102,7 +97,7 @@ def read_weights(weights: Any, layers: Sequence[int] | None, batch: int | None, 
                 f"{as_found(layers)}."
             )
         numbers = list(map(int, listed))
-    return Weights(torch.stack(patterns), tuple(numbers), n_steps)
+    return torch.stack(patterns), numbers, n_steps
 
 
 def _by_layer(given: Any) -> dict[int, Any]:
