@@ -100,9 +100,7 @@ def _over_corpus(
     a, b = _sources(run, run.options["adapter"] is not None)
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
-    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.RoleComparison | None":
-        return attnviz.compare_corpus(a, b, corpus, **options, unfinished=unfinished, progress=progress, warn=warn)
-
+    measure = run.measuring("compare_corpus", a, b, corpus, **options, unfinished=unfinished)
     form = "compare.corpus"
     if shape_of(a) != shape_of(b):
         form = "compare.roles"

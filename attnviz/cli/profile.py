@@ -1,17 +1,15 @@
 """The command ``attnviz profile``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command, unfinished_file
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.errors import OutputError, UsageError
 from attnviz.options import COMMANDS
-from attnviz.progress import Progress
 from attnviz.run.processes import remove_kept, this_process
 
 if TYPE_CHECKING:
@@ -55,8 +53,7 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
     source = run.find_model()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
-    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
-        return attnviz.profile_heads(source, corpora, **options, unfinished=unfinished, progress=progress, warn=warn)
+    measure = run.measuring("profile_heads", source, corpora, **options, unfinished=unfinished)
 
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file

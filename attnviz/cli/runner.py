@@ -143,12 +143,22 @@ class Run:
     def of_text(self, text: str, **options: Any) -> Job:
         """The job of a command whose function reads one text, with the options of measurement."""
         text, source = read_text(text), self.find_model()
+        return self.job(
+            self.measuring(*self.spec.functions, text, source, **options),
+            texts=(text, options["pair"], options.get("target")),
+        )
 
-        def measure(progress: Progress, _: object) -> "Result":
-            result: Result = getattr(attnviz, self.spec.functions[0])(text, source, **options, progress=progress)
+    def measuring(self, name: str, *given: Any, **options: Any) -> Measure:
+        """What calls a function of :mod:`attnviz`, which is imported then."""
+
+        def measure(progress: Progress, warn: Callable[[str], None]) -> "Result | None":
+            function = getattr(attnviz, name)
+            callbacks: dict[str, Any] = {"progress": progress, "warn": warn}
+            taken = callbacks.keys() & inspect.signature(function).parameters
+            result: Result | None = function(*given, **options, **{name: callbacks[name] for name in taken})
             return result
 
-        return self.job(measure, texts=(text, options["pair"], options.get("target")))
+        return measure
 
     def job(
         self,
@@ -179,6 +189,10 @@ class Run:
         def work() -> None:
             with output, progress(quiet, rate) as tell:
                 tell("loading", 0, 0)
+                for name in choices.maps:
+                    from attnviz.measures.statistics import statistic_named
+
+                    statistic_named(name)  # it raises before anything is measured
                 result = measure(tell, partial(say, quiet=quiet))
                 if result is None:
                     return
@@ -198,6 +212,8 @@ class Run:
                     say(message, quiet)
             is_short = not (choices.verbose or self.options["as_json"])
             say_where_to_look(output, quiet, more if is_short else "")
+            if code := getattr(result, "exit_code", 0):
+                raise typer.Exit(code)
 
         def only_measure() -> None:
             measure(lambda *_: None, lambda _: None)

@@ -23,7 +23,7 @@ from attnviz.measures.patterns import SHARES
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, entry, plain
+from attnviz.present.fields import HEAD, Field, NamedTable, entry, plain, values_of
 from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
@@ -125,9 +125,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
     def role(head: HeadFindings) -> dict[str, Any] | None:
         if head.role is None:
             return None
-        numbers = {
-            name: getattr(head.role, name) for name in ("direction", "score", "baseline", "error_reduction", "n")
-        }
+        numbers = values_of(head.role, "direction", "score", "baseline", "error_reduction", "n")
         part = parts[head.id]
         return {"name": head.role.role, **numbers, "in_text": in_text(part, head), "seen": seen(part, head)}
 
@@ -188,13 +186,7 @@ def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any
         words = {"query": pair.query, "key": pair.key, "attends_most": pair.guess}
         places = {name: None if word is None else word_positions(analysis, word) for name, word in words.items()}
         pairs.append({**places, "found": pair.found})
-    return {
-        "name": relation.name,
-        "direction": relation.direction,
-        "found": relation.found,
-        "n": len(relation.pairs),
-        "pairs": pairs,
-    }
+    return values_of(relation, "name", "direction", "found") | {"n": len(pairs), "pairs": pairs}
 
 
 def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
