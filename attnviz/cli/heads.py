@@ -84,7 +84,7 @@ def _implied_figures(run: Run) -> list[str]:
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    from attnviz.commands.heads.texts.tables import text_row
+    from attnviz.commands.heads.texts.report import text_row
     from attnviz.present.report import checked_views
     from attnviz.texts.lines import Place
     from attnviz.texts.reading import Text
