@@ -7,6 +7,8 @@ from typing import Any
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.first_look import (
+    MOST_LISTED,
+    corpora_of,
     in_text,
     look_rows,
     look_table,
@@ -20,7 +22,6 @@ from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.commands.heads.spans import page_spans
-from attnviz.commands.heads.summary import MOST_LISTED, corpora_of
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED

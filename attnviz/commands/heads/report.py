@@ -13,10 +13,9 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
-from attnviz.commands.heads.first_look import in_text, seen
+from attnviz.commands.heads.first_look import LABEL, MOST_DRAWN, in_text, seen, summary_entry
 from attnviz.commands.heads.relations import HeadRelation, relations_of, word_positions
 from attnviz.commands.heads.spans import lookback_fields, span_table, spans_entry
-from attnviz.commands.heads.summary import LABEL, MOST_DRAWN, summary_entry
 from attnviz.commands.heads.tables import head_tables
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import SHARES

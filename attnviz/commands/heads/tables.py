@@ -9,9 +9,8 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, sorted_by_selection
-from attnviz.commands.heads.first_look import look_rows, look_table, score_notes, sentences
+from attnviz.commands.heads.first_look import LABEL, MOST_LISTED, look_rows, look_table, score_notes, sentences
 from attnviz.commands.heads.spans import span_tables
-from attnviz.commands.heads.summary import LABEL, MOST_LISTED
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SINK

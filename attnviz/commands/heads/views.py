@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
-from attnviz.commands.heads.first_look import in_text, over_corpus, unless_seen
+from attnviz.commands.heads.first_look import MOST_DRAWN, corpora_of, in_text, listed_heads, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
-from attnviz.commands.heads.summary import MOST_DRAWN, corpora_of, listed_heads
 from attnviz.figures.families import brief_name, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import (
