@@ -12,7 +12,7 @@ VIEWS = (
         default=False,
         module="lines_view",
     ),
-    View("map", "layers × heads, coloured by a statistic", default=False, module="map_view"),
+    View("map", "layers × heads, coloured by a statistic", default=False),
     View("claim", "one head and what it does over a corpus, one column wide", default=False, module="claim_view"),
     View("mean", "mean pattern of each layer's heads and of all", default=False),
     View(

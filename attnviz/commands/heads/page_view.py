@@ -18,7 +18,6 @@ from attnviz.commands.heads.first_look import (
     unless_seen,
 )
 from attnviz.commands.heads.lines_view import token_positions
-from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.commands.heads.spans import page_spans
@@ -29,7 +28,7 @@ from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
-from attnviz.models.tokens import Positions, Tokens, merge_subwords
+from attnviz.models.tokens import Positions, Tokens, merge_subwords, sinks_in_words
 from attnviz.options import COMMANDS
 from attnviz.page.page import (
     ERROR,
@@ -44,7 +43,7 @@ from attnviz.page.page import (
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.role_words import family_words
-from attnviz.present.statistics import LOOKBACK
+from attnviz.present.statistics import LOOKBACK, described
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted
@@ -243,6 +242,20 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
         f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or {ranked}, to "
         f"keep it below {budget / 1_000_000:g} MB; all have their statistics."
     )
+
+
+def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
+    """Title, meaning and unit of a statistic of this text; shares have unit ''."""
+    unit = analysis.units.name
+    return described(statistic, unit, sinks_in_words(analysis.keys, unit, "the special tokens"))
+
+
+def uniform_value(analysis: Analysis, statistic: str) -> float | None:
+    """The statistic under uniform attention, if layers have windows the mean over the layers; None if undefined."""
+    layers = analysis.checkpoint.layers if analysis.windowed else analysis.checkpoint.layers[:1]
+    values = [analysis.context_of(layer).uniform.get(statistic) for layer in layers]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
