@@ -17,10 +17,10 @@ from attnviz.commands.heads.first_look import (
     sentences,
     unless_seen,
 )
-from attnviz.commands.heads.lines_view import token_positions
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.commands.heads.spans import page_spans
+from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED

@@ -256,7 +256,7 @@ def hints(analysis: Analysis, choices: ViewOptions, document: dict[str, Any]) ->
         yield f"heatmaps of {n_drawn} heads to look at; --figures heads draws those of all {len(analysis.heads)}."
     drawn = {re.split(r"\W", name, maxsplit=1)[0] for name in document["figures"]}
     if "lines" in drawn:
-        from attnviz.commands.heads.lines_view import lines_left_out
+        from attnviz.commands.heads.token_views import lines_left_out
 
         yield lines_left_out(analysis, choices)
     if "lines" in drawn and n > _LONG_TEXT:
