@@ -37,7 +37,8 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
             Whether a checkpoint can be trusted here: exit code 1 if not.
     """
     wanted, out = list(dict.fromkeys(decoded("NAME", name) for name in names)), run.options["out"]
-    measure, stem = _listed, "models"
+    measure: Callable[[Sequence[str], Progress], _Form] = _listed
+    stem = "models"
     if families:
         run.refuse(("verify",), "loads models; expected it without --families, which lists architectures")
         if names or out is not None:
@@ -65,7 +66,7 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
                 output.write(f"{stem}.csv", table)
                 output.write(f"{stem}.json", json_text(document))
                 output.put_in_place()
-        print_results(document, report, run.options["as_json"], run.quiet, output and output.path)
+        print_results(document, report, run.options["as_json"], run.quiet, None if output is None else output.path)
         if output is not None:
             say_where_to_look(output, run.quiet)
         if verify and any(model["reason"] for model in document["models"]):
