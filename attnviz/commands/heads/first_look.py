@@ -152,25 +152,24 @@ def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> R
 
 def on_this_text(part: Analysis, head: HeadFindings) -> str:
     """Whether a head does on this text what it does over the corpus; the label of a head that does nothing there."""
-    if head.role is None:
+    word, score = seen(part, head)
+    if word is None:
         verdict = head.labelled.verdict
         return head.shown if verdict is None else f"{short_name(head.label)} ({rounded(verdict.judged[0])})"
-    word, score = _here(part, head, head.role)
     return word if score is None else f"{word} ({rounded(score)})"
-
-
-def seen(part: Analysis, head: HeadFindings) -> str | None:
-    """:func:`on_this_text` without the score; None for a head without a role."""
-    return None if head.role is None else _here(part, head, head.role)[0]
 
 
 def in_text(part: Analysis, head: HeadFindings) -> bool | None:
     """Whether a head does on this text what it does over the corpus; None where that is not known."""
-    word = seen(part, head)
+    word, _ = seen(part, head)
     return None if word in (None, "not parsed", "corpus only", "too few") else word in ("yes", "yes, and sinks")
 
 
-def _here(part: Analysis, head: HeadFindings, role: Role) -> tuple[str, float | None]:
+def seen(part: Analysis, head: HeadFindings) -> tuple[str | None, float | None]:
+    """:func:`on_this_text` of a head with a role, and the score, if that tells of it; None without a role."""
+    role = head.role
+    if role is None:
+        return None, None
     if role.relation is not None and part.parse is None:
         return "not parsed", None
     verdict = next((found for found in head.verdicts if found.role == role.role), None)
@@ -211,7 +210,7 @@ def does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> s
 
 def unless_seen(part: Analysis, head: HeadFindings) -> str:
     """`` (none here)`` and the like after a role that this text does not show; else ''."""
-    return "" if head.role is None or in_text(part, head) else f" ({seen(part, head)})"
+    return "" if head.role is None or in_text(part, head) else f" ({seen(part, head)[0]})"
 
 
 def over_corpus(part: Analysis, head: HeadFindings) -> str:

@@ -159,7 +159,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
             return None
         numbers = values_of(head.role, "direction", "score", "baseline", "error_reduction", "n")
         part = parts[head.id]
-        return {"name": head.role.role, **numbers, "in_text": in_text(part, head), "seen": seen(part, head)}
+        return {"name": head.role.role, **numbers, "in_text": in_text(part, head), "seen": seen(part, head)[0]}
 
     return [
         *HEAD,
