@@ -133,18 +133,17 @@ class Command:
         return words
 
 
-def _check_site(name: str, value: object) -> None:
-    if value not in PATCH_SITES:
-        raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(PATCH_SITES)}.")
-
-
 def _switch(name: str, help_text: str, default: bool = False, *flags: str) -> Option:
     return Option(name, bool, help_text, default, flags=flags)
 
 
+def _free_text(name: str, help_text: str, metavar: str = "") -> Option:
+    return Option(name, str, help_text, metavar=metavar, any_language=True)
+
+
 def _token(purpose: str, default: str, name: str = "token") -> Option:
     named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
-    return Option(name, str, f"{purpose}. {named} Default: {default}.", any_language=True)
+    return _free_text(name, f"{purpose}. {named} Default: {default}.")
 
 
 def _seed(purpose: str) -> Option:
@@ -186,24 +185,25 @@ _DEVICE = (
     Option("attention", str, "The implementation of attention that the model runs with: eager, sdpa, or another of "
            "transformers, such as flash_attention_2. Default: what transformers chooses, sdpa for most.", None, "NAME"),
 )
-_PAIR = Option("pair", str, "A second segment, joined as the tokenizer joins pairs.", None, "TEXT", any_language=True)
-_TARGET = Option("target", str, "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: "
-                 "what the model itself generates, greedily.", None, "TEXT", any_language=True)
-_LANGUAGES = (
+_PAIR = _free_text("pair", "A second segment, joined as the tokenizer joins pairs.", "TEXT")
+_TARGET = (
+    _free_text("target", "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the "
+               "model itself generates, greedily.", "TEXT"),
     Option("source_language", str, "The language of the text, for a tokenizer that writes it as a token (NLLB, mBART): "
            "a code such as eng_Latn. Default: the tokenizer's own.", None, "CODE"),
     Option("target_language", str, "The same of what the decoder reads or writes, such as deu_Latn.", None, "CODE"),
 )
+_ONE_TEXT = (_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE)
 _MAX_NEW_TOKENS = Option("max_new_tokens", int, "The longest target that the model generates, in tokens. Default: 40.",
                          None, "COUNT", least=1)
 _WORDS = _switch("words", "Merge word pieces into words: attention to the pieces is summed, from them averaged.")
 _PARSER = Option("parser", str, "The spaCy pipeline that parses the text. Default: an installed one that knows most "
                  "of its words. Code, and text in any other language, is not parsed unless this option is given.", None,
                  "PIPELINE")
-_ANSWER = Option("answer", str, "The token, or the class of a text or a token, whose logit is divided into what each "
-                 "head adds. Default: the model's first choice.", None, "TOKEN|CLASS", any_language=True)
-_FOIL = Option("foil", str, "The token or class whose logit is subtracted from it. Default: the model's next choice.",
-               None, "TOKEN|CLASS", any_language=True)
+_ANSWER = _free_text("answer", "The token, or the class of a text or a token, whose logit is divided into what each "
+                     "head adds. Default: the model's first choice.", "TOKEN|CLASS")
+_FOIL = _free_text("foil", "The token or class whose logit is subtracted from it. Default: the model's next choice.",
+                   "TOKEN|CLASS")
 _CORPORA = (
     Option("limit", int, "Read only the first N sentences of each corpus. Default: all.", None, "N", least=1),
     Option("batch_size", int, "How many texts the model reads at once.", 32, "N", least=1, most=_LARGEST),
@@ -211,13 +211,12 @@ _CORPORA = (
 _FREQUENCIES = Option("frequencies", Path, "Words with their counts (a line: house 1234), by which tokens are rare. "
                       "Default: counts in the corpora.", None, "FILE")
 _COLUMNS = (
-    Option("text_column", str, "Of a table (.csv, .tsv, .jsonl, .json, a datasets folder): the column of its texts. "
-           "Default: text, sentence or prompt, or the only column of words.", None, "NAME", any_language=True),
-    Option("pair_column", str, "Of a table: the column of second segments, joined as the tokenizer joins pairs.", None,
-           "NAME", any_language=True),
+    _free_text("text_column", "Of a table (.csv, .tsv, .jsonl, .json, a datasets folder): the column of its texts. "
+               "Default: text, sentence or prompt, or the only column of words.", "NAME"),
+    _free_text("pair_column", "Of a table: the column of second segments, joined as the tokenizer joins pairs.",
+               "NAME"),
 )
-_LABEL_COLUMN = Option("label_column", str, "Of a table: the column of the texts' classes. Default: label.", None,
-                       "NAME", any_language=True)
+_LABEL_COLUMN = _free_text("label_column", "Of a table: the column of the texts' classes. Default: label.", "NAME")
 _MEMORY = Option("memory", str, "Memory that a block of query rows may take, such as 64M or 1G: less helps where a "
                  "long text runs out of memory. Changes results only by rounding. Default: 48M; on a GPU 1G, or a "
                  "quarter of what is free.", None, "SIZE", check=n_bytes)
@@ -267,11 +266,11 @@ COMMANDS = {
             Option("alignments", Path, "Of an encoder-decoder, with --each-line: gold word alignments, a line for each "
                    "text (0-0 1-2, possible ones 2?3). A text is then SOURCE ||| TARGET.", None, "FILE"),
             _PAIR,
-            _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS,
+            *_TARGET, _MAX_NEW_TOKENS,
             Option("generate", int, "Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, "
                    "greedily, and show the attention of all.", None, "COUNT", least=1),
-            Option("queries", str, "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or "
-                   "100:200, or a token as for --token. For long texts.", any_language=True),
+            _free_text("queries", "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or "
+                       "100:200, or a token as for --token. For long texts."),
             _TRUNCATE,
             *_DEVICE,
         ),
@@ -333,7 +332,7 @@ COMMANDS = {
             replace(_MODEL[2], help=f"{_MODEL[2].help} With one text, the model is compared with and without it."),
             replace(_MODEL[3], help=f"{_MODEL[3].help} Default: that of the other model."),
             _MODEL[4],
-            _PAIR, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
+            _PAIR, *_TARGET, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _WORDS,
@@ -397,7 +396,7 @@ COMMANDS = {
     ),
     "explain": Command(
         ("explain",),
-        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        text=_ONE_TEXT,
         measurement=(
             Option("layer", int, "The layer to explain, counted from 0. Default: that of --head, or 0.",
                    flags=("--layer", "-l")),
@@ -409,15 +408,15 @@ COMMANDS = {
     ),
     "outputs": Command(
         ("head_outputs",),
-        text=(_TEXT, *_MODEL, _PAIR, _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
+        text=(_TEXT, *_MODEL, _PAIR, *_TARGET, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE),
         measurement=(
             replace(_token("Divide the logits at this position: of a language model, or of the class of a token", "the "
                            "last token; of BERT its mask, else the last word"), flags=("--token", "--at")),
             replace(_ANSWER, flags=("--answer", "--label")),
             _FOIL,
-            Option("answer_span", str, "Question answering (TEXT is the question, --pair the context): divide the "
-                   "logits of start and end of this stretch of the context: its text, TEXT#2 or #10-#12. Default: the "
-                   "model's own answer.", None, "TEXT", any_language=True),
+            _free_text("answer_span", "Question answering (TEXT is the question, --pair the context): divide the "
+                       "logits of start and end of this stretch of the context: its text, TEXT#2 or #10-#12. Default: "
+                       "the model's own answer.", "TEXT"),
             _MEMORY,
         ),
         pictures=(
@@ -440,7 +439,7 @@ COMMANDS = {
                    "CORPUS|TEXT", positional=True),
             *_COLUMNS, _LABEL_COLUMN,
             *_MODEL,
-            _TARGET, *_LANGUAGES, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE,
+            *_TARGET, _MAX_NEW_TOKENS, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             Option("method", str, "What takes the place of a removed head: mean (its mean output over all tokens), "
@@ -453,8 +452,7 @@ COMMANDS = {
                    "RELATION"),
             _switch("repeats", "Instead of texts, measure on random tokens, repeated: the second copy beside the "
                     "first."),
-            Option("label", str, "Classifiers: the class of all these texts, by its name or number.", None, "CLASS",
-                   any_language=True),
+            _free_text("label", "Classifiers: the class of all these texts, by its name or number.", "CLASS"),
             replace(_ANSWER, help="With --foil: the token that follows the texts, at BERT's mask, or a classifier's "
                     "class; measured is how far its logit falls against that of the foil."),
             replace(_FOIL, help="The token or class that the answer, or --label, is compared with. A .tsv with the "
@@ -476,7 +474,7 @@ COMMANDS = {
             Option("clean", str, "The prompt whose prediction is right; or a table (.csv, .tsv, .jsonl, .json) with "
                    "the columns clean, corrupt, answer and foil, or label. Write - to read standard input.", REQUIRED,
                    "CLEAN|TABLE", positional=True),
-            Option("corrupt", str, "The other prompt, of as many tokens.", None, "TEXT", any_language=True),
+            _free_text("corrupt", "The other prompt, of as many tokens.", "TEXT"),
             *_MODEL,
             *_DEVICE,
         ),
@@ -484,14 +482,13 @@ COMMANDS = {
             replace(_ANSWER, help="The token that follows the clean prompt, or stands at BERT's mask; of a classifier "
                     "a class."),
             replace(_FOIL, help="The token or class that the answer, or --label, is compared with."),
-            Option("label", str, "Classifiers: the class of the clean prompt, by its name or number.", None, "CLASS",
-                   any_language=True),
+            _free_text("label", "Classifiers: the class of the clean prompt, by its name or number.", "CLASS"),
             Option("direction", str, "denoise: outputs of the clean run go into the corrupt run; noise: those of the "
                    "corrupt run into the clean one.", "denoise", choices=PATCH_DIRECTIONS),
             Option("site", str, "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of "
                    "KV heads where heads share them); or of a layer attn_out, mlp_out (what it adds to the residual "
                    "stream), resid_pre, resid_mid or resid_post (the stream before, between and after).", "z",
-                   "SITE", check=_check_site),
+                   "SITE", choices=PATCH_SITES),
             Option("by", str, "position: patch each position alone, for a map of layer or head × position. Default: "
                    "all tokens at once.", None, choices=("position",)),
             Option("at", list[str], "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or "
@@ -524,7 +521,7 @@ COMMANDS = {
     ),
     "rollout": Command(
         ("rollout",),
-        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        text=_ONE_TEXT,
         measurement=(
             _token("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
             Option("layer", int, "Roll out up to this layer, counted from 0. Default: the last.", least=0),
@@ -541,7 +538,7 @@ COMMANDS = {
     ),
     "why": Command(
         ("why",),
-        text=(_TEXT, *_MODEL, _PAIR, _TRUNCATE, *_DEVICE),
+        text=_ONE_TEXT,
         measurement=(
             Option("head", str, "The head, such as L2H8. It must be named."),
             _token("The token that attends", "the last of the text", "query"),
@@ -595,7 +592,7 @@ COMMANDS = {
                    "as long as attnviz profile does. Write - to read a text from standard input. Default: the stored "
                    "profile and an example of it.", None, "TEXT|CORPUS", positional=True),
             _switch("all_heads", "Every head that passes a role other than broad, and an index.", False, "--all"),
-            *_MODEL, _TARGET, *_LANGUAGES, _TRUNCATE, *_DEVICE,
+            *_MODEL, *_TARGET, _TRUNCATE, *_DEVICE,
         ),
         measurement=(
             _switch("repeats", "Also profile all heads on random tokens, repeated (induction, duplicate tokens)."),

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import attnviz
 from attnviz.arguments import is_there
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import decoded, read_text, refuse_folder
@@ -49,9 +48,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
         run.refuse(("limit",), "is about the texts of a corpus; expected one with it, found none")
     model = run.find_model()
     return run.job(
-        lambda _, progress, warn: attnviz.ablate(
-            sources, model, target=target, **options, progress=progress, warn=warn
-        ),
+        run.measuring("ablate", sources, model, target=target, **options),
         texts=[*(text for text in sources if not is_source(text)), target],
         corpora=[Path(source) for source in sources if is_source(source)],
         rate=True,

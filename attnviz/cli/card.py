@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
@@ -41,10 +40,6 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         raise UsageError("expected a head such as L2H8, or --all.")
     corpora = [] if source in (None, "-") or source_kind(source or "") == "text" else [Path(source or "")]
     text = None if source is None or corpora else read_text(source)
-    given: Any = {"source": corpora[0] if corpora else text, "model": run.find_model(), **options}
-
-    def measure(_: object, progress: Any, warn: Any) -> "attnviz.Card | attnviz.Cards":
-        given.update(progress=progress, warn=warn)
-        return attnviz.cards(**given) if head is None else attnviz.card(head, **given)
-
+    options |= {"source": corpora[0] if corpora else text, "model": run.find_model()}
+    measure = run.measuring("cards", **options) if head is None else run.measuring("card", head, **options)
     return run.job(measure, texts=[head or "all", text, options["target"]], corpora=corpora, rate=True)

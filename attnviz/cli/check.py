@@ -1,11 +1,8 @@
 """The command ``attnviz check``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import typer
 
 import attnviz
 from attnviz.cli.runner import Job, Run, command
@@ -34,7 +31,6 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
     from attnviz.commands.check.report import junit, junit_file
 
     model = run.options["model"]
-    found = list[attnviz.Check]()
     if published is None:
         files = files or (Path(CLAIMS_FILE),)
     of_file = None
@@ -45,12 +41,8 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
     verdicts = None if run.options["junit"] is None else junit_file(run.options["junit"])
     if verdicts is not None:
         verdicts.refuse([*files, *run.inputs, *reads])
-    own = {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
-
-    def measure(_: object, progress: Any, warn: Any) -> attnviz.Check:
-        more = {**own, **options, "published": published, "init": init}
-        found.append(attnviz.check(files, model, **more, progress=progress, warn=warn))
-        return found[-1]
+    options |= {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
+    measure = run.measuring("check", files, model, **options, published=published, init=init)
 
     def finish(checked: attnviz.Check, _: object) -> Iterator[str]:
         if init:
@@ -59,11 +51,4 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
             verdicts.write(junit(checked))
 
     named = model or of_file or "minilm"
-    job = run.job(measure, texts=[published], corpora=files, models=[named], reads=reads, rate=True, finish=finish)
-
-    def work() -> None:
-        job.work()
-        if code := found[-1].exit_code:
-            raise typer.Exit(code)
-
-    return replace(job, work=work)
+    return run.job(measure, texts=[published], corpora=files, models=[named], reads=reads, rate=True, finish=finish)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
 
 
@@ -19,5 +18,4 @@ def circuits(run: Run, **options: Any) -> Job:
         attnviz circuits --model tiny-gpt2 --select L1H0
             The pairs of one head.
     """
-    source = run.find_model()
-    return run.job(lambda _, progress, __: attnviz.circuits(source, **options, progress=progress))
+    return run.job(run.measuring("circuits", run.find_model(), **options))

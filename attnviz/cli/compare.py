@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
+from attnviz.cli.runner import Job, Run, command, unfinished_file
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
-from attnviz.run.processes import own_file, remove_kept, this_process
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     sources = _sources(run, both)
     reading = {name: options[name] for name in options if name not in run.spec.of_many}
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
         from attnviz.commands.compare.measure import check_shapes
 
         check_shapes(sources[0], sources[-1])
@@ -99,29 +98,15 @@ def _over_corpus(
     run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
     options = {name: value for name, value in options.items() if name not in run.spec.of_one}
     a, b = _sources(run, run.options["adapter"] is not None)
-    process = this_process()
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.RoleComparison | None":
-        return attnviz.compare_corpus(a, b, corpus, **options, unfinished=unfinished, progress=progress, warn=warn)
-
-    def finish(*_: object) -> tuple[str, ...]:
-        remove_kept(unfinished, process)
-        return ()
-
+    measure = run.measuring("compare_corpus", a, b, corpus, **options, unfinished=unfinished)
     form = "compare.corpus"
     if shape_of(a) != shape_of(b):
         form = "compare.roles"
         run.refuse(["select"], "names heads that both models have, but these differ in shape; expected no --select")
-    return replace(run, command=form).job(
-        measure,
-        corpora=[corpus],
-        models=names,
-        rate=True,
-        finish=finish,
-        recovery_hint=unfinished_note(own_file(unfinished, process)),
-        silent=not process.first,
-    )
+    compared = replace(run, command=form)
+    return compared.job(measure, corpora=[corpus], models=names, rate=True, unfinished=unfinished)
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import read_text
 
 
 @command
-def explain(run: Run, text: str, pair: str | None, **options: Any) -> Job:
+def explain(run: Run, text: str, **options: Any) -> Job:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 
     Every step is recomputed from the one before, and compared with the running model where the model exposes it.
@@ -22,8 +20,4 @@ def explain(run: Run, text: str, pair: str | None, **options: Any) -> Job:
         attnviz explain "The cat ran away" --head L2H3 --token cat
             Another head, followed for one token.
     """
-    text, source = read_text(text), run.find_model()
-    return run.job(
-        lambda _, progress, __: attnviz.explain(text, source, pair=pair, **options, progress=progress),
-        texts=(text, pair),
-    )
+    return run.of_text(text, **options)

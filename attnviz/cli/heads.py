@@ -2,9 +2,8 @@
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import print_row, read_text, split_names
 from attnviz.errors import UsageError
-from attnviz.progress import Progress
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         raise UsageError(
             "the figure relations shows the parse of the text: leave it (or --relation) or --no-syntax out."
         )
-    statistics = split_names(run.options["maps"])
     sentence = None if text is None else read_text(text)
     messages: list[str] = []
     if chat is not None:
@@ -63,10 +60,7 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         messages = [text for message in chat_of(chat).messages for text in message_texts(message)]
     source = run.find_model()
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
-        _check_statistics(statistics)
-        return attnviz.analyze(sentence, source, chat=chat, **options, progress=progress, warn=warn)
-
+    measure = run.measuring("analyze", sentence, source, chat=chat, **options)
     generated = None if options["generate"] is None else f"--generate {options['generate']}"
     audio = options["audio"] and options["audio"].stem
     texts = (sentence, *messages, audio, options["pair"], options["target"], generated)
@@ -90,8 +84,7 @@ def _implied_figures(run: Run) -> list[str]:
 
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
-    from attnviz.commands.heads.texts.tables import text_row
-    from attnviz.present.output_folder import OutputFolder
+    from attnviz.commands.heads.texts.report import text_row
     from attnviz.present.report import checked_views
     from attnviz.texts.lines import Place
     from attnviz.texts.reading import Text
@@ -102,14 +95,13 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         numbered = enumerate(io.StringIO(read_text("-"), newline=None), start=1)  # line ends of any system
         place = Path("standard input")
         lines = [Text(line.strip(), place=Place(place, number)) for number, line in numbered if line.strip()]
-    statistics = split_names(run.options["maps"])
     source = run.find_model()
     names = run.figure_names(_implied_figures(run)) or []
     choices = run.choices()
     written = set[str]()
     without = Counter[str]()
 
-    def write(folder: OutputFolder, one: "OneText", analysis: "attnviz.Analysis") -> None:
+    def write(one: "OneText", analysis: "attnviz.Analysis") -> None:
         print_row(text_row(one), run.quiet or run.options["as_json"])
         if not (names or choices.save_attention or choices.save_npz) or one.folder in written:  # an equal text
             return
@@ -118,18 +110,13 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         without.update([] if names == ["all"] else missing)
         drawn = [name for name in names if name == "all" or name not in missing]
         try:
-            by_default = run.options["figures"] is None
+            assert job.output is not None
+            by_default, within = run.options["figures"] is None, f"{one.folder}/"
             analysis.write(
-                folder, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=f"{one.folder}/"
+                job.output, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=within
             )
         except UsageError as error:
             raise UsageError(f"{one.place}: {error}") from error
-
-    def measure(folder: OutputFolder, progress: Progress, warn: Callable[[str], None]) -> "attnviz.TextsAnalysis":
-        _check_statistics(statistics)
-        return attnviz.analyze_each(
-            lines, source, **reading, visit=partial(write, folder), progress=progress, warn=warn
-        )
 
     def finish(*_: object) -> Iterator[str]:
         for name, count in without.items():
@@ -140,18 +127,10 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
 
     summary = replace(run, command="heads.texts", options={**run.options, "figures": None})
     job = summary.job(
-        measure,
+        run.measuring("analyze_each", lines, source, **reading, visit=write),
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],
         corpora=[lines] if isinstance(lines, Path) else [],
         rate=True,
         finish=finish,
     )
     return job
-
-
-def _check_statistics(names: Sequence[str]) -> None:
-    if names:
-        from attnviz.measures.statistics import statistic_named
-
-        for name in names:
-            statistic_named(name)

@@ -1,7 +1,6 @@
 """The command ``attnviz models``; nothing heavy is imported here, so that help is quick."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,13 @@ import typer
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import decoded, print_results, progress, say_where_to_look
 from attnviz.errors import UsageError
+from attnviz.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.present.output_folder import OutputFolder
+# what a form of the command gives: the document, the CSV file, and what makes the tables
+_Form = tuple[dict[str, Any], str, Callable[[], "RenderableType"]]
 
 
 @command
@@ -34,8 +35,9 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         attnviz models ./my-bert --verify
             Whether a checkpoint can be trusted here: exit code 1 if not.
     """
-    wanted = [decoded("NAME", name) for name in names]
-    out = run.options["out"]
+    wanted, out = list(dict.fromkeys(decoded("NAME", name) for name in names)), run.options["out"]
+    measure: Callable[[Sequence[str], Progress], _Form] = _listed
+    stem = "models"
     if families:
         run.refuse(("verify",), "loads models; expected it without --families, which lists architectures")
         if names or out is not None:
@@ -43,65 +45,58 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
                 "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints "
                 "JSON)."
             )
-        return Job(partial(_list_families, run))
+        measure = _families
+    elif verify:
+        if not names:
+            raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
+        measure, stem = _verified, "models-verify"
     from attnviz.present.output_folder import OutputFolder
 
     output = None if out is None else OutputFolder(Path(out), "models")
-    if verify:
-        if not names:
-            raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
-        return Job(partial(_verify, run, list(dict.fromkeys(wanted)), output), output)
-    from attnviz.commands.models.measure import model_configurations
-    from attnviz.commands.models.report import models_csv, models_document, models_report
-
-    with progress(run.quiet) as tell:
-        listed = model_configurations(wanted, lambda done, total: tell("reading", done, total))
 
     def work() -> None:
-        document = models_document(listed)
-        _give(run, "models", document, models_csv(document), lambda: models_report(listed), output)
+        with progress(run.quiet) as tell:
+            document, table, report = measure(wanted, tell)
+        if output is not None:
+            from attnviz.present.documents import json_text
+
+            document["files"] = [f"{stem}.csv", f"{stem}.json"]
+            with output:
+                output.write(f"{stem}.csv", table)
+                output.write(f"{stem}.json", json_text(document))
+                output.put_in_place()
+        print_results(document, report, run.options["as_json"], run.quiet, None if output is None else output.path)
+        if output is not None:
+            say_where_to_look(output, run.quiet)
+        if verify and any(model["reason"] for model in document["models"]):
+            raise typer.Exit(1)
 
     return Job(work, output)
 
 
-def _verify(run: Run, names: Sequence[str], output: "OutputFolder | None") -> None:
+def _listed(names: Sequence[str], tell: Progress) -> _Form:
+    from attnviz.commands.models.measure import model_configurations
+    from attnviz.commands.models.report import models_csv, models_document, models_report
+
+    listed = model_configurations(names, lambda done, total: tell("reading", done, total))
+    document = models_document(listed)
+    return document, models_csv(document), lambda: models_report(listed)
+
+
+def _verified(names: Sequence[str], tell: Progress) -> _Form:
     from attnviz.commands.models.report import verified_csv, verified_report
     from attnviz.commands.models.verify import VERSIONS, verified
 
-    with progress(run.quiet) as tell:
-        models = []
-        for done, name in enumerate(names):
-            tell(f"verifying {name}", done, len(names))
-            models.append(verified(name))
+    models = []
+    for done, name in enumerate(names):
+        tell(f"verifying {name}", done, len(names))
+        models.append(verified(name))
     document = VERSIONS | {"models": models}
-    _give(run, "models-verify", document, verified_csv(document), lambda: verified_report(document), output)
-    if any(model["reason"] for model in models):
-        raise typer.Exit(1)
+    return document, verified_csv(document), lambda: verified_report(document)
 
 
-def _give(
-    run: Run,
-    name: str,
-    document: dict[str, Any],
-    table: str,
-    report: Callable[[], "RenderableType"],
-    output: "OutputFolder | None",
-) -> None:
-    if output is not None:
-        from attnviz.present.documents import json_text
-
-        document["files"] = [f"{name}.csv", f"{name}.json"]
-        with output:
-            output.write(f"{name}.csv", table)
-            output.write(f"{name}.json", json_text(document))
-            output.put_in_place()
-    print_results(document, report, run.options["as_json"], run.quiet, None if output is None else output.path)
-    if output is not None:
-        say_where_to_look(output, run.quiet)
-
-
-def _list_families(run: Run) -> None:
+def _families(_: object, __: object) -> _Form:
     from attnviz.commands.models.report import families_document, families_report
 
     document = families_document()
-    print_results(document, lambda: families_report(document), run.options["as_json"], run.quiet)
+    return document, "", lambda: families_report(document)

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import read_text
-from attnviz.progress import Progress
 
 
 @command
-def outputs(run: Run, text: str, pair: str | None, target: str | None, **options: Any) -> Job:
+def outputs(run: Run, text: str, **options: Any) -> Job:
     """Show what each head adds to the residual stream: its output, norm-weighted attention and promoted tokens.
 
     Every head is verified. The outputs of the heads and the bias must sum to the attention output of the model.
@@ -31,10 +28,4 @@ def outputs(run: Run, text: str, pair: str | None, target: str | None, **options
         attnviz outputs "one two" -m tiny-gpt2 --answer " two"
             Which heads speak for “two” as the next token.
     """
-    text = read_text(text)
-    source = run.find_model()
-
-    def measure(_: object, progress: Progress, __: object) -> "attnviz.HeadOutputs":
-        return attnviz.head_outputs(text, source, pair=pair, target=target, **options, progress=progress)
-
-    return run.job(measure, texts=(text, pair, target))
+    return run.of_text(text, **options)

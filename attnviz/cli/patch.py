@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
 from attnviz.cli.terminal import decoded, read_text
 
@@ -42,7 +41,7 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
         run.refuse(("limit",), "is about a table of pairs; expected one with it, found one pair")
     model = run.find_model()
     return run.job(
-        lambda _, progress, __: attnviz.patch(clean, model, corrupt=corrupt, **options, progress=progress),
+        run.measuring("patch", clean, model, corrupt=corrupt, **options),
         texts=[clean, corrupt] if is_text else (),
         corpora=() if is_text else [Path(clean)],
         rate=True,

@@ -1,18 +1,16 @@
 """The command ``attnviz profile``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attnviz
-from attnviz.cli.runner import Job, Run, command, unfinished_file, unfinished_note
+from attnviz.cli.runner import Job, Run, command, unfinished_file
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.errors import OutputError, UsageError
 from attnviz.options import COMMANDS
-from attnviz.progress import Progress
-from attnviz.run.processes import own_file, remove_kept, this_process
+from attnviz.run.processes import remove_kept, this_process
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,21 +51,17 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )
     source = run.find_model()
-    process = this_process()
     unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
 
-    def measure(_: object, progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
-        return attnviz.profile_heads(source, corpora, **options, unfinished=unfinished, progress=progress, warn=warn)
+    measure = run.measuring("profile_heads", source, corpora, **options, unfinished=unfinished)
 
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file
 
-        for part in PARTS:
-            remove_kept(part_file(unfinished, part), process)
+        remove_kept(part_file(unfinished, PARTS[1]), this_process())
         yield from _keep(document, run.options["store"])
 
-    kept = unfinished_note(own_file(unfinished, process))
-    return run.job(measure, corpora=corpora, rate=True, finish=finish, recovery_hint=kept, silent=not process.first)
+    return run.job(measure, corpora=corpora, rate=True, finish=finish, unfinished=unfinished)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> Job:

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import read_text
 
 
 @command
-def rollout(run: Run, text: str, pair: str | None, **options: Any) -> Job:
+def rollout(run: Run, text: str, **options: Any) -> Job:
     """Roll attention out through all layers: how much of each input token reaches each position.
 
     Every head is verified. It writes rollout.png, captions, rollout.json and rollout.csv, and prints the
@@ -20,9 +18,4 @@ def rollout(run: Run, text: str, pair: str | None, **options: Any) -> Job:
         attnviz rollout "The cat ran away" --token cat
             What reaches one token.
     """
-    text = read_text(text)
-    source = run.find_model()
-    return run.job(
-        lambda _, progress, __: attnviz.rollout(text, source, pair=pair, **options, progress=progress),
-        texts=(text, pair),
-    )
+    return run.of_text(text, **options)

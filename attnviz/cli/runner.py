@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate
 
 import typer
 
+import attnviz
 from attnviz.arguments import as_found, is_there
-from attnviz.cli.terminal import decoded, print_results, progress, results_alone, say, say_where_to_look, split_names
+from attnviz.cli.terminal import (
+    decoded,
+    print_results,
+    progress,
+    read_text,
+    results_alone,
+    say,
+    say_where_to_look,
+    split_names,
+)
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -24,11 +34,11 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import COMMANDS, PLUGIN, Command, Option, ViewOptionNames
+from attnviz.options import COMMANDS, PLUGIN, Command, DrawingOptionNames, Option
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
-from attnviz.run.processes import this_process
+from attnviz.run.processes import Process, own_file, remove_kept, this_process
 from attnviz.signals import Interrupted
 
 if TYPE_CHECKING:
@@ -37,8 +47,8 @@ if TYPE_CHECKING:
     from attnviz.present.result import Result
     from attnviz.present.view import ViewOptions
 
-# makes a result, from the output folder and callbacks for progress and messages; None where another process writes it
-Measure = Callable[["OutputFolder", Progress, Callable[[str], None]], "Result | None"]
+# makes a result, with callbacks for progress and messages; None where another process writes it
+Measure = Callable[[Progress, Callable[[str], None]], "Result | None"]
 
 # errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
@@ -130,6 +140,26 @@ class Run:
         without = "weights" if command == "circuits" else "repeats"
         return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
+    def of_text(self, text: str, **options: Any) -> Job:
+        """The job of a command whose function reads one text, with the options of measurement."""
+        text, source = read_text(text), self.find_model()
+        return self.job(
+            self.measuring(*self.spec.functions, text, source, **options),
+            texts=(text, options["pair"], options.get("target")),
+        )
+
+    def measuring(self, name: str, *given: Any, **options: Any) -> Measure:
+        """What calls a function of :mod:`attnviz`, which is imported then."""
+
+        def measure(progress: Progress, warn: Callable[[str], None]) -> "Result | None":
+            function = getattr(attnviz, name)
+            callbacks: dict[str, Any] = {"progress": progress, "warn": warn}
+            taken = callbacks.keys() & inspect.signature(function).parameters
+            result: Result | None = function(*given, **options, **{name: callbacks[name] for name in taken})
+            return result
+
+        return measure
+
     def job(
         self,
         measure: Measure,
@@ -142,8 +172,8 @@ class Run:
         rate: bool = False,  # show how fast the work goes and how long it will take
         # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
-        recovery_hint: Callable[[BaseException], str] = lambda _: "",
-        silent: bool = False,  # such a process only measures
+        # where a run over corpora keeps what it measured until all is written; of several processes the first writes
+        unfinished: Path | None = None,
         more: str = "; more tables: --verbose",  # where the first screen does not print all
     ) -> Job:
         """The job that measures, writes and prints; UsageError at once for wrong options of figures and output."""
@@ -154,11 +184,16 @@ class Run:
         quiet = self.quiet
         path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
         output = OutputFolder(path, self.command, [*self.inputs, *reads])
+        process = Process() if unfinished is None else this_process()
 
         def work() -> None:
             with output, progress(quiet, rate) as tell:
                 tell("loading", 0, 0)
-                result = measure(output, tell, partial(say, quiet=quiet))
+                for name in choices.maps:
+                    from attnviz.measures.statistics import statistic_named
+
+                    statistic_named(name)  # it raises before anything is measured
+                result = measure(tell, partial(say, quiet=quiet))
                 if result is None:
                     return
                 by_default = self.options.get("figures") is None
@@ -166,6 +201,8 @@ class Run:
                     output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
                 )
                 output.put_in_place()
+            if unfinished is not None:
+                remove_kept(unfinished, process)
             messages = list(finish(result, document))
             if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
                 messages.append(fonts.fonts_to_install())
@@ -175,24 +212,26 @@ class Run:
                     say(message, quiet)
             is_short = not (choices.verbose or self.options["as_json"])
             say_where_to_look(output, quiet, more if is_short else "")
+            if code := getattr(result, "exit_code", 0):
+                raise typer.Exit(code)
 
         def only_measure() -> None:
-            measure(output, lambda *_: None, lambda _: None)
+            measure(lambda *_: None, lambda _: None)
 
-        return Job(only_measure if silent else work, output, recovery_hint, silent)
+        if unfinished is None:
+            return Job(work, output)
+        hint = unfinished_note(own_file(unfinished, process))
+        return Job(work if process.first else only_measure, output, hint, silent=not process.first)
 
     def choices(self) -> "ViewOptions":
         """The options of figures and tables."""
-        from attnviz.figures.style import Style
         from attnviz.present.view import ViewOptions
 
-        names = set(ViewOptionNames.__annotations__).difference(self.spec.measuring)
+        names = set(DrawingOptionNames.__annotations__).difference(self.spec.measuring)
         drawn: Any = {name: value for name, value in self.options.items() if name in names}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
-        look = ("theme", "scale", "width", "bare", "font_size", "font")
-        style = Style(**{name: self.options[name] for name in look if name in self.options})
-        return spec_of(self.command).completed(ViewOptions.from_keywords(style, drawn))
+        return spec_of(self.command).completed(ViewOptions.from_keywords(None, drawn))
 
     @property
     def format_names(self) -> list[str]:

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import attnviz
 from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import read_text
 
 
 @command
-def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
+def why(run: Run, text: str, **options: Any) -> Job:
     """Say why a head's query attends to a key: its score as a sum over what made query and key.
 
     Sources are embeddings, every earlier head, every feed-forward network and biases; they sum to the model's own
@@ -23,8 +21,4 @@ def why(run: Run, text: str, pair: str | None, **options: Any) -> Job:
         attnviz why "The cat ran away" --head L2H8 --depth 2
             Also the head that most of a score came from.
     """
-    text = read_text(text)
-    source = run.find_model()
-    return run.job(
-        lambda _, progress, __: attnviz.why(text, source, pair=pair, **options, progress=progress), texts=(text, pair)
-    )
+    return run.of_text(text, **options)

@@ -5,7 +5,7 @@ A pattern is a mask: the keys that a head of this kind attends to. Its score is 
 the words; statistics, verdicts, labels, tables, JSON and CSV, maps, marks, roles of a profile and the documentation's
 table follow from it. Plug-ins add entries of their own (:mod:`attnviz.plugins`). A family of its own also needs a
 colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
-and a letter in the summary (``LABEL_KINDS`` in commands/heads/summary.py), which otherwise counts it as "other".
+and a letter in the summary (``LABEL_KINDS`` in commands/heads/first_look.py), which otherwise counts it as "other".
 """
 
 from collections.abc import Callable, Hashable, Sequence

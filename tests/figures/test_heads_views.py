@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from attnviz.commands.heads import views
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.summary import heads_to_look_at
+from attnviz.commands.heads.first_look import heads_to_look_at
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc

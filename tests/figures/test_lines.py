@@ -9,7 +9,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.legend import Legend
 
-from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, lines_left_out
+from attnviz.commands.heads.token_views import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, lines_left_out
 from attnviz.errors import UsageError
 from attnviz.figures.lines import HEAD_COLOURS, lines_figure
 from attnviz.figures.style import Style

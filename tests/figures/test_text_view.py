@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.text_view import TEXT
+from attnviz.commands.heads.token_views import TEXT
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.running_text import Piece, TextPlan, text_figure, text_lines
 from attnviz.figures.style import Style

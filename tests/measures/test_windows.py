@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnviz import analyze, rollout
-from attnviz.commands.heads.map_view import MAP
+from attnviz.commands.heads.views import MAP
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.figures.style import Style
 from attnviz.measures.repeats import SEQUENCES, RepeatTally

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.heads.first_look import kinds_sentence
+from attnviz.commands.heads.first_look import kinds_sentence, summary_entry
 from attnviz.commands.heads.page_view import page_data
-from attnviz.commands.heads.summary import summary_entry
 from attnviz.language.syntax import Arc, Parse
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId

@@ -13,8 +13,7 @@ from PIL import Image
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.first_look import look_rows, sentences
-from attnviz.commands.heads.summary import MOST_LISTED
+from attnviz.commands.heads.first_look import MOST_LISTED, look_rows, sentences
 from attnviz.present.view import ViewOptions
 from attnviz.wording import visible
 from tests.conftest import SENTENCE

@@ -16,7 +16,6 @@ from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted_token, font_families, text_width
 from attnviz.figures.matrix import LONGEST
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
-
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import colours_entry, packed_numbers

@@ -10,9 +10,9 @@ VIEWS = (
         "lines",
         "one line per weight, from the token that attends to the token attended to",
         default=False,
-        module="lines_view",
+        module="token_views",
     ),
-    View("map", "layers × heads, coloured by a statistic", default=False, module="map_view"),
+    View("map", "layers × heads, coloured by a statistic", default=False),
     View("claim", "one head and what it does over a corpus, one column wide", default=False, module="claim_view"),
     View("mean", "mean pattern of each layer's heads and of all", default=False),
     View(
@@ -25,7 +25,7 @@ VIEWS = (
         "text",
         "the text as prose, shaded by the attention that each token receives",
         default=False,
-        module="text_view",
+        module="token_views",
     ),
     page_view("every head to hover over, click and compare, in one HTML file", default=True),
 )

@@ -60,9 +60,9 @@ class Target:
     text: str
     tokens: Tokens  # a start token and the target without its last token: position q predicts q + 1
     generated: bool  # by the model, greedily
-    longest: int  # in tokens, of what it may generate
     context: TextContext  # of the decoder's attention to itself
     cross: TextContext  # of its attention to the source
+    max_new_tokens: int | None = None  # that it may generate, if that was limited
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import sorted_by_selection
-from attnviz.commands.heads.first_look import profile_command
-from attnviz.commands.heads.summary import listed_heads
+from attnviz.commands.heads.first_look import listed_heads, profile_command
 from attnviz.errors import UsageError
 from attnviz.figures.claim import Bar, ClaimPlan, claim_figure
 from attnviz.figures.sentences import example_words

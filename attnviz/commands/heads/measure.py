@@ -47,7 +47,7 @@ from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
 from attnviz.run.corpus import measure_each
-from attnviz.run.generate import MOST_NEW_TOKENS, continue_greedily, target_tokens, with_language
+from attnviz.run.generate import continue_greedily, target_tokens, with_language
 from attnviz.run.record import block_memory
 from attnviz.run.verify import VerifiedRows, verify_attention
 from attnviz.texts.reading import Text, chat_of, in_memory, read_texts
@@ -430,9 +430,9 @@ class Reader:
             text=read.text,
             tokens=read.tokens,
             generated=read.generated,
-            longest=MOST_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens,
             context=context,
             cross=TextContext(context.units, False, None, source),  # patterns are of positions in one text
+            max_new_tokens=self.max_new_tokens,
         )
 
     def _parsed(self, texts: Sequence[str], tokens: Tokens) -> tuple[Parse | None, str]:

@@ -7,6 +7,8 @@ from typing import Any
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.first_look import (
+    MOST_LISTED,
+    corpora_of,
     in_text,
     look_rows,
     look_table,
@@ -15,12 +17,10 @@ from attnviz.commands.heads.first_look import (
     sentences,
     unless_seen,
 )
-from attnviz.commands.heads.lines_view import token_positions
-from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.commands.heads.spans import page_spans
-from attnviz.commands.heads.summary import MOST_LISTED, corpora_of
+from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.judge.verdicts import UNNAMED
@@ -28,7 +28,7 @@ from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
-from attnviz.models.tokens import Positions, Tokens, merge_subwords
+from attnviz.models.tokens import Positions, Tokens, merge_subwords, sinks_in_words
 from attnviz.options import COMMANDS
 from attnviz.page.page import (
     ERROR,
@@ -43,10 +43,9 @@ from attnviz.page.page import (
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.role_words import family_words
-from attnviz.present.statistics import LOOKBACK
+from attnviz.present.statistics import LOOKBACK, described
 from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.run.generate import MOST_NEW_TOKENS
 from attnviz.wording import counted
 
 Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id
@@ -217,8 +216,6 @@ def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any
 def command_options(analysis: Analysis) -> list[str]:
     """Command-line options that give the same numbers."""
     model, target = analysis.checkpoint, analysis.target
-    written = target is not None and target.generated
-    longest = target.longest if target is not None and written else MOST_NEW_TOKENS
     spans = () if analysis.spans is None else analysis.spans.spans
     others = asdict(analysis.options) | {
         "revision": None if model.names[0] in BUILT_IN else model.revision or None,
@@ -230,8 +227,8 @@ def command_options(analysis: Analysis) -> list[str]:
         "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
         "pair": analysis.pair,
         "generate": None if analysis.continuation is None else analysis.continuation.requested,
-        "target": None if target is None or written else target.text,
-        "max_new_tokens": None if longest == MOST_NEW_TOKENS else longest,
+        "target": None if target is None or target.generated else target.text,
+        "max_new_tokens": target and target.max_new_tokens,
         "truncate": analysis.tokens.truncated > 0,
     }
     return [*model.model_options, *COMMANDS["heads"].typed(others)]
@@ -245,6 +242,20 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
         f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or {ranked}, to "
         f"keep it below {budget / 1_000_000:g} MB; all have their statistics."
     )
+
+
+def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
+    """Title, meaning and unit of a statistic of this text; shares have unit ''."""
+    unit = analysis.units.name
+    return described(statistic, unit, sinks_in_words(analysis.keys, unit, "the special tokens"))
+
+
+def uniform_value(analysis: Analysis, statistic: str) -> float | None:
+    """The statistic under uniform attention, if layers have windows the mean over the layers; None if undefined."""
+    layers = analysis.checkpoint.layers if analysis.windowed else analysis.checkpoint.layers[:1]
+    values = [analysis.context_of(layer).uniform.get(statistic) for layer in layers]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.first_look import labels_and_roles
-from attnviz.commands.heads.lines_view import MOST_PICTURES
 from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
+from attnviz.commands.heads.token_views import MOST_PICTURES
 from attnviz.figures.arcs import (
     MOST_INCHES,
     Arc,

@@ -1,4 +1,4 @@
-"""The figures of ``attnviz heads``: overview, heatmaps and mean patterns; others have modules of their own."""
+"""The figures of ``attnviz heads``: overview, heatmaps, map and mean patterns; others have modules of their own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
-from attnviz.commands.heads.first_look import in_text, over_corpus, unless_seen
-from attnviz.commands.heads.page_view import kinds_in_words, page_data
+from attnviz.commands.heads.first_look import MOST_DRAWN, corpora_of, in_text, listed_heads, over_corpus, unless_seen
+from attnviz.commands.heads.page_view import kinds_in_words, page_data, statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
-from attnviz.commands.heads.summary import MOST_DRAWN, corpora_of, listed_heads
 from attnviz.figures.families import brief_name, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import (
     OF_TWO_TEXTS,
     HeatmapPlan,
@@ -27,9 +27,10 @@ from attnviz.figures.heatmap import (
 )
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
+from attnviz.figures.page import format_number
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import NOWHERE
+from attnviz.measures.statistics import NOWHERE, statistic_named
 from attnviz.models.head_ids import HeadId
 from attnviz.models.spans import REST
 from attnviz.models.tokens import Positions, sinks_in_words
@@ -184,11 +185,11 @@ def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
 
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
     for part in analysis.parts_of(choices.select):
-        yield from _heatmaps_of(part, part.select(choices.select), choices)
+        yield from _heatmaps_of(part, choices)
 
 
-def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    shown = analysis.drawn(choices.drop_special)
+def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
+    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
     style = choices.style.scaled_for(analysis.longest)
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {relation.head.id: relation for relation in of_heads}
@@ -250,8 +251,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: ViewOpt
 
 
 def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -> Iterator[File]:
-    for part in analysis.parts:
-        yield from heatmap_files(_heatmaps(part, choices), choices.style, file_format)
+    for part in analysis.parts_of(choices.select):
+        yield from heatmap_files(_heatmaps_of(part, choices), choices.style, file_format)
 
 
 def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
@@ -326,9 +327,68 @@ def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pool
     return [*means, np.where(np.all(hidden, axis=0), np.nan, of_all)]
 
 
+def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
+    """Plan the map of all heads by each statistic; of an encoder-decoder one per kind of attention that has it."""
+    about = analysis.figure_context
+    for statistic in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
+        of_parts = [(part, _values(part, statistic)) for part in analysis.parts]
+        of_parts = [(part, values) for part, values in of_parts if np.isfinite(values).any()] or of_parts[-1:]
+        name, meaning, unit = statistic_meaning(of_parts[0][0], statistic)
+        maps, facts, alone, sizes = [], list[str](), list[str](), []
+        for part, values in of_parts:
+            measured = values[np.isfinite(values)]
+            uniform = uniform_value(part, statistic)
+            unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
+            top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
+            several = len({part.context_of(layer).window for layer in part.layers}) > 1
+            mean = " (mean of layers)" if several else ""
+            title, whose, reference = "", "", None
+            if part.stack:
+                title, whose = f"{part.stack.letter}: {part.stack.name}", f" ({part.stack.name})"
+            if len(measured):
+                alone.append(f"colours from 0 to {format_number(top)}{whose}")
+            if uniform is not None:
+                reference = (uniform, f"uniform attention{mean}")
+                alone.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
+            n_heads = len(part.heads)
+            hatched = []
+            if lacking := n_heads - len(measured):
+                hatched.append(f"hatched: not measurable on this text for {lacking} of {n_heads} heads")
+            if values.size > n_heads:
+                hatched.append("hatched layers: without attention")
+            facts.append("; ".join(hatched))
+            sizes.append(f"{title} {part.shape[0]} × {part.shape[1]}".strip())
+            bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
+            norm = Normalize(0, top, clip=True)
+            maps.append(HeadMap(values, part.layers, title, norm=norm, bar=bar, reference=reference))
+        yield HeadMapPlan(
+            stem=f"map-{statistic.replace('_', '-')}",
+            **about.caption_and_notes(
+                f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
+                f"{meaning}{f', in {unit}' if unit else ''}",
+                *dict.fromkeys(facts),
+                caption_only=tuple(dict.fromkeys(alone)),
+            ),
+            title=f"{about.model}: {name}, head by head",
+            maps=tuple(maps),
+        )
+
+
+def _values(analysis: Analysis, statistic: str) -> Array:
+    """Values [n_layers, n_heads], NaN for None, and for layers without attention."""
+    values = np.full(analysis.shape, np.nan)
+    layers = list(analysis.layers)
+    for head in analysis.heads:
+        value = head.statistics.get(statistic)
+        if value is not None:
+            values[layers.index(head.id.layer), head.id.head] = value
+    return values
+
+
 _NO_PAGE = "it shows all rows; leave out --queries (queries=...)"
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files, by_default=_fewer_heatmaps)
+MAP = Drawing(_maps, head_map_figure, draw_head_map)
 MEAN = Drawing(_means, tiles_figure, draw_last_tile)
 PAGE = page_drawing("heads", page_data, lambda analysis: "" if analysis.options.queries is None else _NO_PAGE)

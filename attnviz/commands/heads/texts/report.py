@@ -1,22 +1,79 @@
 """JSON, CSV (a row per head and statistic) and tables of several texts."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from attnviz.commands.heads.spans import lookback_fields, spans_entry
-from attnviz.commands.heads.texts.measure import HeadSpread, Spread, TextsAnalysis
-from attnviz.commands.heads.texts.tables import LINES, LISTED, NAMED, head_fields, number_fields, uniform_row
+from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
+from attnviz.measures.decisions import Decision
 from attnviz.present.documents import json_text, model_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, by_name, entry, pick, plain
+from attnviz.present.fields import HEAD, ID, Field, NamedTable, by_name, entry, pick, plain
 from attnviz.present.report import CommandSpec
+from attnviz.present.statistics import statistic_field
 from attnviz.present.tables import first_rows, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.wording import counted, rounded
+from attnviz.wording import counted, quoted, rounded, span, visible
+
+LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
+
+# The fields of a text in documents.
+LINES: tuple[Field[OneText], ...] = (
+    Field("Line", lambda text: text.place and text.place.line, name="line"),
+    Field("Id", name="id", if_known=True),
+    Field("Class", name="label", if_known=True),
+    Field("Text", name="text", write=quoted),
+    Field("Pair", name="pair", if_known=True, write=lambda pair: pair and quoted(pair)),
+    Field(
+        "Decision",
+        lambda text: text.decision and text.decision.entry,
+        name="decision",
+        if_known=True,
+        write=lambda decided: decided and Decision(**decided).in_words,
+    ),
+    Field("Tokens", lambda text: text.n_tokens, name="tokens"),
+    Field(value=lambda text: text.cut, name="tokens_cut_off"),
+    *plain("folder", "pattern_error", "output_error"),
+)
+
+NAMED = ("line", "id", "label", "text", "pair")  # those that say which text it is
+
+
+def text_row(text: OneText) -> str:
+    """A line for a text: its place, tokens, how many heads have a label there, and how it begins."""
+    place = "" if text.place is None else f"{text.place}: "
+    labelled = sum(head.labelled for head in text.heads)
+    heads = f"{labelled} of {counted(len(text.heads), 'head')} labelled"
+    return f"{place}{counted(text.n_tokens, 'token')}, {heads}: {quoted(text.text)}"
+
+
+_ID = Field[HeadSpread]("Head", lambda head: str(head.id), name="head", meaning=ID)
+_LABEL = Field[HeadSpread](
+    "Label", lambda head: visible(head.label), name="label", meaning="the one that most texts give"
+)
+_SCORE = Field[HeadSpread](
+    "Score", lambda head: head.score.mean, name="score", meaning="of its pattern, the mean over texts"
+)
+
+
+def _in_paper(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[HeadSpread]:
+    """The table of heads for a paper: numbers of texts and means."""
+    texts = Field[HeadSpread]("Texts", lambda head: head.labels[head.label], name="texts", meaning="how many give it")
+    names = LISTED if result.gold is None else ALIGNMENT
+    means = (statistic_field(name, lambda head, name=name: head.statistics[name].mean) for name in names)  # type: ignore[misc]
+    return NamedTable("heads", [_ID, _LABEL, texts, _SCORE, *means], result.select(choices.select))
+
+
+def _spreads(names: Sequence[str]) -> Iterator[Field[HeadSpread]]:
+    """The columns of these statistics, for the terminal."""
+    for name in names:
+        field = statistic_field(name, lambda head, name=name: head.statistics[name].in_words)  # type: ignore[misc]
+        yield replace(field, unit="mean ± sd")
+
 
 _SPREAD: tuple[Field[Spread], ...] = (
     *plain("n", "mean", "sd"),
@@ -69,12 +126,19 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
     names = LISTED if whole else LISTED[:3]
-    fields = head_fields(n, names)
-    last = uniform_row(heads[0], names)
+    fields: list[Field[HeadSpread]] = [
+        _ID,
+        _LABEL,
+        Field("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
+        _SCORE,
+        Field("Range", lambda head: span([head.score.least, head.score.largest]), detail=True),
+        *_spreads(names),
+    ]
+    last = ["uniform", "", "", "", "", *(heads[0].uniform.get(name, "") for name in names)]
     rows = choices.rows(_FEW)
     if gold is not None:
         heads, order, last = [head for head in result.aligned if head in heads], "least error rate first", []
-        fields = [field for field in head_fields(n, ALIGNMENT) if field.title == "Head" or field.name]
+        fields = [_ID, *_spreads(ALIGNMENT)]
     yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
     if whole:
         columns = [
@@ -134,6 +198,6 @@ SPEC = CommandSpec(
     further=lambda result, choices: [("heads.jsonl", "".join(_json_lines(result, choices)))],
     tables=_tables,
     table=_statistics,
-    in_paper=lambda result, choices: NamedTable("heads", number_fields(result), result.select(choices.select)),
+    in_paper=_in_paper,
     patterns=True,
 )

@@ -1,14 +1,21 @@
-"""The view ``lines``: tokens left and right, a line for every attention weight between them that can be seen.
+"""The views ``lines`` and ``text``: attention between the tokens of a text as they stand in it, of one token or all.
 
-Sinks have no lines: they take most attention of many heads, and would cover what else these do. Lines too
-weak to see are left out so that files stay small. The picture says what share of the attention either hides.
+``lines``: tokens left and right, a line for every attention weight between them that can be seen. Sinks have no lines:
+they take most attention of many heads, and would cover what else these do. Lines too weak to see are left out so that
+files stay small. The picture says what share of the attention either hides.
+
+``text``: running text, each token shaded by the attention it receives; for long texts.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from unicodedata import bidirectional
 
 import numpy as np
+import torch
+from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,16 +24,20 @@ from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
-from attnviz.figures.matrix import Array
-from attnviz.models.tokens import Positions, find_positions, sinks_in_words, text_at
+from attnviz.figures.matrix import Array, scale_end
+from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
+from attnviz.models.tokens import Positions, Tokens, find_positions, sinks_in_words, text_at
+from attnviz.models.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions
-from attnviz.wording import percent, shortened_token, visible
+from attnviz.wording import counted, percent, shortened_token, visible
 
 MOST_HEADS = 8  # in one picture: as many as there are colours safe for colour blindness
 MOST_PICTURES, MOST_ROWS = 24, 1600  # of one head, and their rows, since they take time and disk space
 FAINTEST_LINE, MOST_LINES = 0.02, 2000  # weights below are not drawn; the threshold rises where more lines remain
 READABLE_LINES = 240  # that an eye can follow in one picture; of more, each token keeps only its strongest keys
 _LONGEST_LABEL = 20
+_JOINER = "\u200d"
+_WIDE = 0x2E80  # first code point of scripts without spaces, between whose characters a line may end
 
 
 def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
@@ -41,7 +52,7 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
     )
 
 
-def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
+def _lines_plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
     for part in parts_selected(analysis, choices):  # kinds of attention never share a picture
         yield from _plans_of(part, part.drawn(choices.drop_special), choices)
 
@@ -61,11 +72,11 @@ def _plans_of(part: Analysis, shown: Analysis, choices: ViewOptions) -> Iterator
         starts, count = np.isin(np.arange(n), start), n_keys
     of_heads = shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
     if together:
-        yield _plan(shown, list(of_heads), np.flatnonzero(starts), chosen, part.stem("lines"), MOST_LINES)
+        yield _lines_plan(shown, list(of_heads), np.flatnonzero(starts), chosen, part.stem("lines"), MOST_LINES)
         return
     for head, keys in of_heads:
         stem = f"lines/{head.id.file_stem}"
-        yield _plan(shown, [(head, keys)], np.flatnonzero(starts), chosen, stem, MOST_LINES // 2)
+        yield _lines_plan(shown, [(head, keys)], np.flatnonzero(starts), chosen, stem, MOST_LINES // 2)
 
 
 def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
@@ -146,7 +157,7 @@ class StrongestKeys:
         return np.concatenate(self._weights)
 
 
-def _plan(
+def _lines_plan(
     shown: Analysis,
     of_heads: Sequence[tuple[HeadFindings, StrongestKeys]],
     starts: NDArray[np.intp],
@@ -188,7 +199,7 @@ def _plan(
         title=f"{about.model}: {title}{f', from {chosen}' if chosen else ''}",
         labels=_labels(units),
         bright=(bright[0], bright[1]),
-        breaks=tuple(after for (_, one), (after, other) in itertools.pairwise(of_texts) if one != other),
+        breaks=tuple(after for (_, one), (after, other) in pairwise(of_texts) if one != other),
         heads=tuple(head.title for head in heads),
         head=head,
         query=starts[row],
@@ -241,4 +252,126 @@ def _shares(parts: Array, totals: Array) -> str:
     return high if low == high else f"{low} to {high}"
 
 
-LINES = Drawing(_plans, lines_figure, draw_lines)
+def _text_plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
+    """Plan up to eight heads in one picture if it fits a page, else one each; of more, their mean."""
+    for part in parts_selected(analysis, choices):
+        if all(part.keys.special):  # a target of one token: its decoder reads the start token alone
+            continue
+        heads = part.select(choices.select)
+        plan = _text_plan(part, heads, choices, part.stem("text"))
+        if len(plan.blocks) == 1 or text_inches(plan, choices.style)[1] <= HIGHEST - 1.5:
+            yield plan
+            continue
+        for head in heads:
+            yield _text_plan(part, [head], choices, f"text/{head.id.file_stem}")
+
+
+def _text_plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
+    shown = part.drawn(choices.drop_special)
+    about, other_rows = shown.figure_context, shown.rows_differ_from_columns
+    start, chosen = start_of(shown, choices.token)
+    non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
+    queries = non_sink if start is None else list(start)
+    tokens, texts = part.tokens, part.tokens.texts_read(part.text, part.pair)
+    if part.target is not None and part.stack_letter == "D":
+        tokens, texts = part.target.tokens, part.target.tokens.texts_read(part.target.text)
+    pieces, units_of = pieces_of(tokens, texts, shown.keys)
+    received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
+    is_mean = len(heads) > MOST_HEADS
+    names = [head.title for head in heads]
+    if is_mean:
+        received, names = [np.mean(received, axis=0)], [f"mean of {len(heads)} heads"]
+    blocks = []
+    for name, of_units in zip(names, received, strict=True):
+        of_pieces = np.array([of_units[list(units)].sum() for units in units_of])
+        elsewhere = sum(map(len, units_of)) < len(of_units)
+        note = f"special tokens {percent(of_units.sum() - of_pieces.sum())}" if elsewhere else ""
+        blocks.append(ShadedText(name, note, of_pieces))
+    values = np.stack([block.values for block in blocks])
+    sinks = np.array([all(shown.keys.sink[unit] for unit in units) for units in units_of])
+    top = scale_end(values.max() if sinks.all() else values[:, ~sinks].max())  # by the largest value besides sinks
+    cut = bool(values.max() > top)
+    whose = f"from {chosen}" if chosen else f"mean over the {counted(len(queries), shown.units.name)} that attend"
+    title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
+    return TextPlan(
+        stem=stem,
+        **about.caption_and_notes(
+            f"Attention received in {about.subject}, {names[0] if is_mean else labels_and_roles(part, heads)}",
+            f"shade: the attention that each {about.unit} receives, {whose}",
+            "a mean: no head need look like it" if is_mean else "",
+            "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
+            "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
+            "framed: where the attention comes from" if start is not None and not other_rows else "",
+            caption_only=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
+        ),
+        title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
+        pieces=pieces,
+        blocks=tuple(blocks),
+        framed=frozenset(
+            piece for piece, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}
+        ),
+        norm=Normalize(0.0, top, clip=True),
+        bar="attention received",
+        cut=cut,
+    )
+
+
+class _Received:
+    """Sums the attention that each key receives from some queries of a head, chunk by chunk."""
+
+    def __init__(self, queries: Sequence[int], shown: Analysis) -> None:
+        self._counted = torch.zeros(len(shown.units), dtype=torch.bool)
+        self._counted[list(queries)] = True
+        self._total = torch.zeros(len(shown.keys), dtype=torch.float64)
+
+    def add(self, first: int, rows: Tensor) -> None:
+        """Add the next rows, [rows, n_keys], from query ``first`` on; hidden keys at the end may be missing."""
+        self._total[: rows.shape[1]] += rows[self._counted[first : first + len(rows)]].double().sum(0)
+
+    @property
+    def mean(self) -> Array:  # over the queries, [n_keys]
+        mean: Array = (self._total / int(self._counted.sum())).numpy()
+        return mean
+
+
+def pieces_of(
+    tokens: Tokens, texts: Sequence[str], units: Positions
+) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
+    """Split texts into pieces, one per unit without special tokens; also returns the units of each piece.
+
+    Positions that share a character, such as the bytes of an emoji, are one piece.
+    """
+    pieces, units_of = list[Piece](), list[tuple[int, ...]]()
+    end, segment = 0, 0
+    for unit, members in enumerate(units.members):
+        number = tokens.segments[members[0]]
+        if number is None:
+            continue
+        first, last = tokens.offsets[members[0]][0], max(tokens.offsets[member][1] for member in members)
+        begins = number != segment and bool(pieces)
+        if begins:
+            end, segment = 0, number
+        if first < end and last <= end and not begins:
+            units_of[-1] = (*units_of[-1], unit)
+            continue
+        text, first = texts[number], max(first, end)
+        shown = text[first:last].lstrip()
+        if not shown:  # the text has no characters for it
+            label = units.labels[unit].removeprefix(OTHERS).removeprefix(WORDPIECE)
+            pieces.append(Piece(visible(label), label == units.labels[unit], begins=begins))
+        else:
+            before = text[end : last - len(shown)]
+            wide = first > 0 and ord(shown[0]) >= _WIDE and shown[0].isalnum()
+            pieces.append(Piece(visible(shown.rstrip()), bool(before), wide, begins or "\n" in before))
+        units_of.append((unit,))
+        end = max(end, last)
+    for place, (one, after) in enumerate(pairwise(pieces)):  # letters of an Arabic word keep their joined forms
+        apart = after.space or after.begins
+        if not apart and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL":
+            pieces[place] = pieces[place]._replace(text=pieces[place].text + _JOINER)
+            pieces[place + 1] = after._replace(text=_JOINER + after.text)
+    return tuple(pieces), units_of
+
+
+LINES = Drawing(_lines_plans, lines_figure, draw_lines)
+TEXT = Drawing(_text_plans, text_figure, draw_text)
