@@ -31,7 +31,7 @@ class HeadDistanceTally(SumTally):
         super().__init__(sums=(n_layers * n_heads, n_layers * n_heads), queries=())
         self.n_layers, self._learned = n_layers, learned_sinks
         self._rows: list[Tensor] = []
-        self._text = self._query = torch.empty(0, dtype=torch.long)
+        self._text = self._query = self._valid = torch.empty(0, dtype=torch.long)
 
     def begin(self, batch: Batch, weights: Tensor | None = None) -> None:  # noqa: ARG002 - means need no bootstrap
         """Choose the queries of a batch; drop rows of an unfinished one."""
@@ -39,9 +39,10 @@ class HeadDistanceTally(SumTally):
         count = min(len(queries), MOST_QUERIES)
         chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
         self._text, self._query = queries[chosen].T
+        self._valid = batch.valid[self._text]
         self._rows, self._kept = [], {}
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+    def add(self, layer: int, pattern: Tensor) -> None:
         """Add one layer's patterns, [batch, n_heads, n, n]; after the last each pair of heads is compared once.
 
         ValueError for layers out of order.
@@ -49,7 +50,7 @@ class HeadDistanceTally(SumTally):
         if layer != len(self._rows):
             raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")
         wide = pattern if pattern.dtype == torch.float64 else pattern.float()
-        valid = batch.valid[self._text].to(wide)
+        valid = self._valid.to(wide)
         uniform = valid / valid.sum(-1, keepdim=True)
         rows = wide[self._text, :, self._query] * valid[:, None]
         if self._learned:

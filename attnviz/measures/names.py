@@ -75,7 +75,7 @@ class NameTally(SumTally):
         self._counts["parsed"] += sum(item.source.subjects is not None for item in batch.items)
         self._counts["guesses"] += weights @ self._right(torch.tensor(preferred).T).T
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         self._keep("heads", self._spans.between(pattern))
 

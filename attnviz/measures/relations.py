@@ -196,7 +196,7 @@ class RelationTally(SumTally):
                 self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
             self._sum((name, "guesses"), sums)
 
-    def add(self, layer: int, pattern: Tensor, batch: "Batch") -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         if self._guesses is not None:
             assert self._spans is not None

@@ -53,8 +53,8 @@ class Tally(Additive, OnDevice, Protocol):
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Begin a batch, with the :func:`attnviz.measures.bootstrap.text_weights` of its texts."""
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
+    def add(self, layer: int, pattern: Tensor) -> None:
+        """Count one layer's patterns of the batch, [batch, n_heads, n, n]; layers come in order."""
 
 
 _TEXTS_APART = 1 << 40  # between the numbers of texts of two corpora, so that each has its own bootstrap weights
@@ -76,7 +76,7 @@ def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterato
 
     def count(layer: int, pattern: Tensor) -> None:
         for tally in tallies:
-            tally.add(layer, pattern, batch)
+            tally.add(layer, pattern)
 
     yield count
     copy_to_host(tallies)
@@ -88,10 +88,11 @@ class TextTally(SumTally):
     def __init__(self, replicates: int, **shapes: tuple[int, ...]) -> None:
         super().__init__(counted=(2,), positions=(replicates + 1, 2), **shapes)
         self._weights = torch.empty(0)
+        self._batch: Batch
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the texts and the positions of a batch, all and those that are not sinks."""
-        self._weights, self._kept = weights, {}
+        self._batch, self._weights, self._kept = batch, weights, {}
         self._keep("positions", torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1))
 
     def _count(self, name: str, values: Tensor) -> None:
@@ -172,10 +173,11 @@ class StatisticsTally(TextTally):
         for i, window in enumerate(self._windows):
             allowed = allowed_units(pairs.shape[-1], self.causal, window).to(pairs.device)
             uniform = uniform_pattern(keys & allowed, self._learned)
-            self._keep("uniform", self._sums(uniform, self._columns_of(batch, i, uniform)))
+            self._keep("uniform", self._sums(uniform, self._columns_of(i, uniform)))
             self._keep("queries", (self._under[:, 1:] & allowed).any(-1).sum((0, 2)))
 
-    def _columns_of(self, batch: Batch, window: int, like: Tensor) -> _Columns:
+    def _columns_of(self, window: int, like: Tensor) -> _Columns:
+        batch = self._batch
         valid, non_sink, n = batch.valid.to(like), batch.non_sink.to(like), batch.valid.shape[1]
         far = (distances(like, 0) * valid[..., None])[:, None]
         on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
@@ -193,12 +195,12 @@ class StatisticsTally(TextTally):
             chosen=[(factors.transpose(1, 2), columns.flatten(1, 2)) for factors, columns in choices],
         )
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+    def add(self, layer: int, pattern: Tensor) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         window = self._of_layer[layer]
         kind = window, pattern.dtype, pattern.device
         if kind not in self._columns:
-            self._columns[kind] = self._columns_of(batch, window, pattern)
+            self._columns[kind] = self._columns_of(window, pattern)
         self._keep("sums", self._sums(pattern, self._columns[kind]))
 
     def _sums(self, pattern: Tensor, columns: _Columns) -> Tensor:
@@ -353,7 +355,7 @@ class MeaningTally(TextTally):
             pairs = all_pairs & allowed_units(all_pairs.shape[1], self._causal, window).to(all_pairs.device)
             self._keep("uniform", self._sums(uniform_pattern(pairs)[:, None]))
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of the current batch."""
         self._keep("sums", self._sums(pattern))
 

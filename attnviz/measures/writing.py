@@ -64,13 +64,13 @@ class WritingTally(TextTally):
         allowed = allowed_units(batch.non_sink.shape[1], self._causal, window).fill_diagonal_(False)
         return batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed.to(batch.non_sink.device)
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Keep a layer's patterns, [batch, n_heads, n, n], until its heads have written."""
         self._pattern = pattern
 
-    def add_written(self, layer: int, weighted: Tensor, batch: Batch) -> None:
+    def add_written(self, layer: int, weighted: Tensor) -> None:
         """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head]."""
-        sums = (self._quiet(layer, weighted) & batch.non_sink[:, None]).sum(-1, keepdim=True)
+        sums = (self._quiet(layer, weighted) & self._batch.non_sink[:, None]).sum(-1, keepdim=True)
         if not self.why_no_copying:
             keys = as_of(self._keys[self._of_layer[layer]], self._pattern)
             weight, attended = (self._pattern * keys).max(-1)

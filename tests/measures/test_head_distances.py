@@ -93,14 +93,14 @@ def test_a_batch_that_broke_off_is_forgotten():
     patterns = random_patterns(2, 2, (5,))
     tally = HeadDistanceTally(2, 2)
     tally.begin(batch_of(3))
-    tally.add(0, random_patterns(1, 2, (3,))[0], batch_of(3))
+    tally.add(0, random_patterns(1, 2, (3,))[0])
     counted(patterns, (5,), tally)
     assert tally.n_queries == 5
     assert torch.equal(tally.results(), counted(patterns, (5,)).results())
 
 
 def test_layers_come_in_order():
-    tally, batch = HeadDistanceTally(3, 2), batch_of(5)
-    tally.begin(batch)
+    tally = HeadDistanceTally(3, 2)
+    tally.begin(batch_of(5))
     with pytest.raises(ValueError, match="layer 0"):
-        tally.add(1, random_patterns(1, 2, (5,))[0], batch)
+        tally.add(1, random_patterns(1, 2, (5,))[0])

@@ -91,7 +91,7 @@ class CorpusRun:
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
         tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
-        on_weighted_values: Callable[[int, Tensor], None] | None = partial(self.writing.add_written, batch=batch)
+        on_weighted_values: Callable[[int, Tensor], None] | None = self.writing.add_written
         kind = self.loop.corpora[number].kind
         if kind == "gap":
             tallies, on_weighted_values = [self.names], None

@@ -215,6 +215,7 @@ class Architecture:
     # settings that a config may have, and the one value that is reproduced; the last of several of a setting counts
     only: tuple[tuple[str, object], ...] = ()
     needed: tuple[str, ...] = ()  # settings that may not be None
+    not_in_float64: str = ""  # a setting with which transformers cannot compute in float64
     has_words: bool = True  # whether its tokens are of words (of ESM they are residues of a protein)
     segments: bool = False  # whether the segments of a pair have token types
     positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
@@ -286,7 +287,7 @@ class Architecture:
     def language_class(self) -> str:
         return self.class_prefix + self.language_task
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - for those that refuse one
+    def refuse(self, config: Any) -> None:
         """Raise ArchitectureError for settings that the reference does not reproduce."""
         for setting, value in dict(self.only).items():
             stated = getattr(config, setting, None)

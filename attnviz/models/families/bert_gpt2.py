@@ -5,10 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
-from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, like, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
@@ -44,12 +42,12 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     epsilon_setting: str | float = "layer_norm_eps"
     language_task = "ForMaskedLM"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also heads that do not divide the model."""
         n_heads, width = config.num_attention_heads, config.hidden_size
         if width % n_heads:
             raise not_reproduced(self.name, "num_attention_heads", n_heads, f"a divisor of its width {width}")
-        super().refuse(config, dtype)
+        super().refuse(config)
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
@@ -82,9 +80,9 @@ class Albert(Bert, name="albert", prefix="Albert"):
     resumable = False
     head_weights = ("predictions", "sop_classifier", "classifier", "qa_outputs")
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also a model without modules."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         for setting in ("num_hidden_groups", "inner_group_num"):
             if getattr(config, setting) < 1:
                 raise not_reproduced(self.name, setting, getattr(config, setting), "at least one")
@@ -144,9 +142,9 @@ class Roberta(Bert, name="roberta", prefix="Roberta"):
     segments = False
     positions_after_padding = True
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also a ``pad_token_id`` that leaves no position for a token."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         padding, positions = config.pad_token_id, config.max_position_embeddings
         if not isinstance(padding, int) or not 0 <= padding < positions - 1:
             raise not_reproduced(self.name, "pad_token_id", padding, f"a number from 0 to {positions - 2}")
@@ -220,16 +218,8 @@ class GPT2(GPT, name="gpt2", prefix="GPT2"):
     head_weights = (*Architecture.head_weights, "multiple_choice_head")
     old_buffers = (".attn.bias", ".attn.masked_bias")
     only = (("add_cross_attention", False),)
+    not_in_float64 = "reorder_and_upcast_attn"
     language_class = "GPT2LMHeadModel"
-
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also float64 where scores are upcast to float32; other flags are reproduced."""
-        super().refuse(config, dtype)
-        if config.reorder_and_upcast_attn and dtype == torch.float64:
-            raise ArchitectureError(
-                "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
-                "expected float32, float16 or bfloat16."
-            )
 
     def weight(self, linear: Any) -> Any:
         """The transposed weight of a Conv1D, which is [in, out]; what bitsandbytes puts in its place is not."""

@@ -35,9 +35,9 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
             variant.projection_names = ("q_proj", *self.projection_names[1:])
         return variant
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also keys that heads share."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         n_heads, n_shared = self.head_counts(config, 0)
         if n_shared != n_heads:
             raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"{n_heads}, one for each head")

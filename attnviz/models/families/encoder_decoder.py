@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
@@ -38,9 +37,9 @@ class EncoderDecoder(Architecture, ABC):
     # the config's settings of layers and heads, of the encoder and of the decoder
     size_settings: tuple[tuple[str, str], tuple[str, str]]
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also stacks without layers or heads."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         for stack in self.stacks(config):
             if stack.n_layers < 1 or stack.n_heads < 1:
                 raise ArchitectureError(
@@ -208,9 +207,9 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
     activation_setting = "dense_act_fn"
     scaled_if = "scale_decoder_outputs"  # the setting with which final states are scaled
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also invalid settings of position buckets."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or farthest <= buckets // 2:
             raise ArchitectureError(

@@ -37,7 +37,7 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     epsilon_setting = "norm_eps"
     activation_setting = "hidden_activation"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+    def refuse(self, config: Any) -> None:
         """Refuse kinds of rotary positions that are not reproduced."""
         refuse_rope(config, partial=False)
 
@@ -79,7 +79,7 @@ class OPT(Architecture, name="opt", prefix="OPT"):
     epsilon_setting = 1e-5
     activation_setting = "activation_function"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+    def refuse(self, config: Any) -> None:
         """Refuse narrower embeddings with norms before attention, and no norm after the last layer."""
         if config.do_layer_norm_before and config.word_embed_proj_dim != config.hidden_size:
             raise not_reproduced(self.name, "word_embed_proj_dim", config.word_embed_proj_dim, f"{config.hidden_size}")
@@ -114,9 +114,9 @@ class Esm(Bert, name="esm", prefix="Esm"):
     float32_steps = True
     scales_queries = True
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also a config without the mask that its embeddings look for."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         if config.token_dropout and config.mask_token_id is None:
             raise not_reproduced(self.name, "mask_token_id", None, "a number")
 
@@ -148,9 +148,9 @@ class NomicBert(Bert, name="nomic_bert", prefix="NomicBert"):
     linear_biases = False
     float32_steps = True
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse kinds of rotary positions that are not reproduced."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         refuse_rope(config, partial=False)
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
@@ -175,9 +175,9 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
     bypassing = "forward"
     head_setting = ', for published weights of v3 with "legacy": false in config.json,'
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also embeddings that are narrower than the layers."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         if (width := getattr(config, "embedding_size", config.hidden_size)) != config.hidden_size:
             raise not_reproduced(self.name, "embedding_size", width, f"{config.hidden_size}, its hidden_size")
 

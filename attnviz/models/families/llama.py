@@ -50,9 +50,9 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     layer_types: tuple[str, ...] = ("full_attention", "sliding_attention")
     only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         refuse_rope(config, self.partial_rotary)
         for setting in _TEMPERATURE if self.query_temperature else ():
             if not config.rope_parameters.get(setting):
@@ -161,9 +161,9 @@ class PhiMoE(Mixtral, name="phimoe", prefix="Phimoe"):
 
     norm_kind: NormKind = "layer"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """As in Mixtral; and another factor of cos and sin in longer texts."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         short, long = (config.rope_parameters.get(name) for name in ("short_mscale", "long_mscale"))
         if short != long:
             raise not_reproduced(self.name, "long_mscale", long, f"{short}, as short_mscale")

@@ -57,9 +57,9 @@ class SurfaceTally(TextTally):
         entropy = -(weighted_logs(uniform).sum(-1) * valid).sum(1)
         self._keep("seen", torch.stack([*(keys.sum(1).double() for keys in marked), entropy.double()], 1))
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        entropy = -(weighted_logs(pattern).sum(-1) * batch.valid[:, None]).sum(-1)
+        entropy = -(weighted_logs(pattern).sum(-1) * self._batch.valid[:, None]).sum(-1)
         self._keep("sums", torch.cat([pattern.flatten(2) @ self._masks.to(pattern), entropy[..., None]], -1))
 
     def means(self) -> dict[str, Tensor]:
