@@ -413,30 +413,12 @@ def load_checkpoint(
     learned = ((name, weight) for name, weight in each_weight(files) if not name.endswith(architecture.old_buffers))
     check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
     weights = read_weights(files) if device_map is None else {}  # mapped into memory
-    whole, model, head, classifier = _model_and_heads(
-        source, architecture, config, weights, dtype, device_map, attention
-    )
-    notes += architecture.notes(bare.config)
-    loaded = Checkpoint(
-        name=source.title,
-        revision=source.revision,
-        architecture=architecture,
-        model=model,
-        tokenizer=tokenizer,
-        language_head=head,
-        weights_hash=hashed,
-        class_head=classifier,
-        weight_devices=weight_devices_of(whole),
-        adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None),
-        notes=notes,
-        whole=None if head is None and classifier is None else whole,
-        quantised=formats_of(whole),
-    )
-    for module in (model, loaded.prediction_head):
+    whole = _whole_model(source, architecture, config, weights, dtype, device_map, attention)
+    loaded = _wrapped(whole, architecture, tokenizer, source.title, hashed, notes)
+    for module in (loaded.model, loaded.prediction_head):
         if module is not None:
             (module if device_map else module.to(device)).eval()
-    return loaded
+    return replace(loaded, revision=source.revision, adapter=source.adapter)
 
 
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
@@ -473,28 +455,40 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     hashed = check_loaded(model)
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    head = architecture.language_head(model)
-    classifier = classifier_of(architecture, model)
     tokenizer, of_tokenizer = without_sampling(tokenizer)
-    notes += (*of_tokenizer, *architecture.notes(base.config))
+    return _wrapped(model, architecture, tokenizer, str(name), hashed, (*notes, *of_tokenizer))
+
+
+def _wrapped(
+    whole: Any,
+    architecture: Architecture,
+    tokenizer: Any,
+    name: str,
+    weights_hash: Callable[[], str],
+    notes: tuple[str, ...],
+) -> Checkpoint:
+    """The checkpoint of a model with its head, if it has one that is measured."""
+    model = architecture.base_model(whole)
+    classifier = classifier_of(architecture, whole)
+    head = architecture.language_head(whole) if classifier is None else None
     return Checkpoint(
-        name=str(name),
+        name=name,
         revision=None,
         architecture=architecture,
-        model=base,
+        model=model,
         tokenizer=tokenizer,
         language_head=head,
-        weights_hash=hashed,
+        weights_hash=weights_hash,
         class_head=classifier,
-        weight_devices=weight_devices_of(model),
-        image_token=getattr(model.config, "image_token_id", None),
-        notes=notes,
-        whole=None if head is None and classifier is None else model,
-        quantised=formats_of(model),
+        weight_devices=weight_devices_of(whole),
+        image_token=getattr(whole.config, "image_token_id", None),
+        notes=(*notes, *architecture.notes(model.config)),
+        whole=None if head is None and classifier is None else whole,
+        quantised=formats_of(whole),
     )
 
 
-def _model_and_heads(
+def _whole_model(
     source: Source,
     architecture: Architecture,
     config: Any,
@@ -502,8 +496,8 @@ def _model_and_heads(
     dtype: torch.dtype,
     device_map: str | dict[str, str] | None,
     attention: str | None,
-) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model with the adapter merged, its bare model and its head, if the checkpoint or the adapter has all of it."""
+) -> Any:
+    """A model with the adapter merged, and with its head if the checkpoint or the adapter has all of it."""
     import transformers
 
     def build(class_name: str) -> tuple[Any, dict[str, Any]]:
@@ -546,12 +540,11 @@ def _model_and_heads(
     if any(key.startswith(pooler) or not key.startswith(inside) for key in report["missing_keys"]):
         model, report = build(f"{architecture.class_prefix}Model")
         check_report(source.folder, architecture, report)
-        return model, architecture.base_model(model), None, None
+        return model
     for kind in ("missing_keys", "unexpected_keys"):
         report[kind] = [key.removeprefix(inside) for key in report[kind]]
     # the pooler is no part of the model with this head, and may be in its checkpoint
     optional = architecture.optional_weights
     report["unexpected_keys"] = [key for key in report["unexpected_keys"] if not key.startswith(optional)]
     check_report(source.folder, architecture, report)
-    head = None if task else architecture.language_head(whole)
-    return whole, architecture.base_model(whole), head, classifier_of(architecture, whole)
+    return whole
