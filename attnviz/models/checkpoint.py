@@ -18,7 +18,6 @@ from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
-from attnviz.models.estimate import refuse_beyond_memory
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
@@ -39,6 +38,7 @@ from attnviz.models.weights import (
     hash_of_files,
     own_dtype,
     read_weights,
+    refuse_beyond_memory,
     refuse_rounded,
 )
 from attnviz.models.words import Encoding
