@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -190,11 +191,14 @@ class Architecture:
     # paths in the whole model of the steps of its heads, or modules; "base." begins one in the bare model
     language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
     class_steps: tuple[str | nn.Module, ...] = ("score",)
+    class_pooling: str = ""  # the one ``classifier_pooling`` of a config that reads a single token; empty without such
     token_steps: tuple[str | nn.Module, ...] = ("score",)  # of the head for classes of tokens
     span_steps: tuple[str | nn.Module, ...] = ("qa_outputs",)  # of the head for question answering
     next_steps: tuple[str | nn.Module, ...] = ()  # of the head for next sentence prediction
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
+    pattern_at: str = ""  # path in the attention of the module that returns the pattern; empty where it is that itself
+    output_alone: bool = False  # whether W_O stands outside of it, or the attention returns more than its output
     mixer_at: str = ""  # what mixes tokens in the layers that do not attend; empty where all layers do
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     head_norm_names: tuple[str, ...] = ("q_norm", "k_norm")
@@ -202,6 +206,7 @@ class Architecture:
     # before the attention, after it, before the network, after it
     norm_names: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
     network_at: str = "mlp"  # empty where its maps are the layer's own
+    experts_at: str = ""  # of a network whose output is added to that of the other one; empty for none
     # of the first linear map, the gate, the gate's activation and the second map
     network_names: tuple[str | None, ...] = ("up_proj", "gate_proj", "act_fn", "down_proj")
     parallel: bool = False  # whether attention and network read the same input; a layer may say so itself (GPT-NeoX)
@@ -283,6 +288,12 @@ class Architecture:
         """The declaration for a config: this, or a copy that differs as the config says (OPT-350m)."""
         return self
 
+    def but(self, **declared: Any) -> "Architecture":
+        """A copy that declares something else."""
+        variant = copy(self)
+        vars(variant).update(declared)
+        return variant
+
     @property
     def language_class(self) -> str:
         return self.class_prefix + self.language_task
@@ -343,11 +354,26 @@ class Architecture:
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
         steps = self.head_of(model, self.language_steps)
-        return steps[0] if steps is not None and len(steps) == 1 else steps
+        if steps is None or len(steps) > 1:
+            return steps
+        bias = getattr(model, "final_logits_bias", None)
+        scale, divisor = self.states_scale(model.config), self.logits_divisor(model.config)
+        plain = bias is None and scale == divisor == 1
+        return steps[0] if plain else LogitsHead(steps[0], bias, scale, divisor)
+
+    def states_scale(self, config: Any) -> float:  # noqa: ARG002 - of T5
+        """What final states are multiplied by before the language-modelling head."""
+        return 1.0
+
+    def logits_divisor(self, config: Any) -> float:
+        """What logits are divided by (Granite)."""
+        return float(getattr(config, "logits_scaling", 1.0))
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes class logits of a final state, in a model for sequence classification; or None."""
-        return self.head_of(model, self.class_steps)
+        config: Any = model.config
+        averaged = self.class_pooling and config.classifier_pooling != self.class_pooling
+        return None if averaged else self.head_of(model, self.class_steps)
 
     def head_of(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
         """Steps that the model calls one by one, as one module in eval mode; None where it lacks one of them."""
@@ -398,9 +424,9 @@ class Architecture:
         return LayerModules(
             block=layer,
             projections=tuple(projections),
-            attention=attention,
+            attention=self.declared("pattern_at", attention),
             o_proj=o_proj,
-            output=attention,
+            output=o_proj if self.output_alone else attention,
             attention_norm=None if isinstance(norms[0], nn.Identity) else norms[0],
             attention_output_norm=norms[1],
             up_proj=up_proj,
@@ -412,6 +438,7 @@ class Architecture:
             gate=gate,
             activation=activation,
             routed=routed,
+            experts=self.declared("experts_at", layer) if self.experts_at else None,
             parallel=self.parallel or getattr(layer, "use_parallel_residual", False),
             attends=mixer is None,
         )

@@ -22,6 +22,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     segments_at = "embeddings.token_type_embeddings"
     embedding_norm_at = "embeddings.LayerNorm"
     attention_at = "attention"
+    pattern_at = "self"
+    output_alone = True
     projection_names: tuple[str, ...] = ("self.query", "self.key", "self.value", "output.dense")
     norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
     network_at = ""
@@ -49,11 +51,6 @@ class Bert(Architecture, name="bert", prefix="Bert"):
             raise not_reproduced(self.name, "num_attention_heads", n_heads, f"a divisor of its width {width}")
         super().refuse(config)
 
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
-        modules = super().layer_modules(layer)
-        return replace(modules, attention=layer.attention.self, output=modules.o_proj)
-
 
 class Electra(Bert, name="electra", prefix="Electra"):
     """BERT without pooler, whose embeddings may be narrower than its layers and are then projected."""
@@ -72,6 +69,7 @@ class Albert(Bert, name="albert", prefix="Albert"):
     """Lan et al. 2020: BERT whose layers share modules in groups; embeddings may be narrower and are projected."""
 
     project_at = "encoder.embedding_hidden_mapping_in"
+    pattern_at = ""
     projection_names = ("query", "key", "value", "dense")
     norm_names = ("attention.LayerNorm", None, "full_layer_layer_norm", None)
     network_names = ("ffn", None, None, "ffn_output")
@@ -106,21 +104,18 @@ class Albert(Bert, name="albert", prefix="Albert"):
         """The modules of one layer, and which of their runs it is."""
         return self.modules(base_model)[layer]
 
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``AlbertAttention`` has W_O and the norm after the residual inside."""
-        return replace(Architecture.layer_modules(self, layer), output=layer.attention.dense)
-
 
 class DistilBert(Bert, name="distilbert", prefix="DistilBert"):
     """BERT without segments and pooler; W_O is inside the attention module; the epsilon of its norms is fixed."""
 
     layers_at = "transformer.layer"
     segments_at = ""
+    pattern_at = ""
+    output_alone = False
     projection_names = ("q_lin", "k_lin", "v_lin", "out_lin")
     norm_names = ("sa_layer_norm", None, "output_layer_norm", None)
     network_at = "ffn"
     network_names = ("lin1", None, None, "lin2")
-    layer_modules = Architecture.layer_modules
     language_steps = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
     class_steps = ("pre_classifier", nn.ReLU(), "classifier")
     head_weights = (
@@ -181,9 +176,10 @@ class MPNet(Roberta, name="mpnet", prefix="MPNet"):
 
     segments_at = ""
     attention_at = "attention.attn"
+    pattern_at = ""
+    output_alone = False
     projection_names = ("q", "k", "v", "o")
     norm_names = ("attention.LayerNorm", None, "output.LayerNorm", None)
-    layer_modules = Architecture.layer_modules
     # as in transformers' class, whatever the config says
     only = (*Roberta.only, ("pad_token_id", 1), ("relative_attention_num_buckets", 32))
     bypassing = "forward"
@@ -290,11 +286,7 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
     attention_adds_residual = True
     fixed_activation = "gelu_new"
     resumable = False  # what it adds to scores has a row a text and head
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """The output is that of W_O alone."""
-        modules = super().layer_modules(layer)
-        return replace(modules, output=modules.o_proj)
+    output_alone = True
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias:
         """By slopes that the number of heads gives."""

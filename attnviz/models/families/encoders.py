@@ -1,6 +1,5 @@
 """BERT's and GPT-2's successors, most with norms before attention and feed-forward network: ModernBERT, OPT, ESM."""
 
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +28,7 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     network_names = ("Wi", "Wi", "act", "Wo")
     language_steps = ("head", "decoder")
     class_steps = token_steps = span_steps = ("head.dense", "head.act", "head.norm", "classifier")
+    class_pooling = "cls"
     head_weights = ("head", "decoder", "classifier")
     linear_biases = False
     pre_norm = True
@@ -40,11 +40,6 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     def refuse(self, config: Any) -> None:
         """Refuse kinds of rotary positions that are not reproduced."""
         refuse_rope(config, partial=False)
-
-    def class_head(self, model: nn.Module) -> nn.Module | None:
-        """Of the final state of [CLS]; None where states are averaged."""
-        config: Any = model.config
-        return super().class_head(model) if config.classifier_pooling == "cls" else None
 
     def window(self, config: Any, layer: int) -> int | None:
         """Half of ``local_attention`` on each side, and the query, in layers of that type."""
@@ -88,11 +83,7 @@ class OPT(Architecture, name="opt", prefix="OPT"):
 
     def variant(self, config: Any) -> Architecture:
         """Of OPT-350m norms stand after the residuals, and none after the last layer."""
-        if config.do_layer_norm_before:
-            return self
-        post_norm = copy(self)
-        post_norm.pre_norm, post_norm.final_norm_at = False, ""
-        return post_norm
+        return self if config.do_layer_norm_before else self.but(pre_norm=False, final_norm_at="")
 
 
 class Esm(Bert, name="esm", prefix="Esm"):
@@ -138,11 +129,12 @@ class NomicBert(Bert, name="nomic_bert", prefix="NomicBert"):
     layers_at = "layers"
     positions_at = ""
     attention_at = "self_attn"
+    pattern_at = ""
+    output_alone = False
     projection_names = Architecture.projection_names
     norm_names = ("post_attention_layernorm", None, "post_mlp_layernorm", None)
     network_at = "mlp"
     network_names = Architecture.network_names
-    layer_modules = Architecture.layer_modules
     old_buffers = (*Bert.old_buffers, "embeddings.token_type_ids")
     states_d_head = True
     linear_biases = False

@@ -6,7 +6,6 @@ They differ in windows, biases, and norms of queries and keys.
 import json
 import math
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, Family, LogitsHead, NormKind, like, not_reproduced
+from attnviz.models.families.base import Architecture, Family, NormKind, like, not_reproduced
 from attnviz.reference.attention import Chunk, HeadParameters, RMSNorm, softcap
 from attnviz.reference.positions import (
     Rotary,
@@ -71,16 +70,6 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """``num_attention_heads`` and ``num_key_value_heads``, if there are such."""
         return config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
-
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``; with what divides its logits, if anything."""
-        head = super().language_head(model)
-        divisor = self.logits_divisor(model.config)
-        return head if head is None or divisor == 1 else LogitsHead(head, divisor=divisor)
-
-    def logits_divisor(self, config: Any) -> float:
-        """What logits are divided by (Granite)."""
-        return float(getattr(config, "logits_scaling", 1.0))
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
@@ -256,11 +245,7 @@ class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
         """EmbeddingGemma (Vera et al. 2025) attends both ways, also in windows, and predicts no words."""
         if not config.use_bidirectional_attention:
             return self
-        both_ways = copy(self)
-        both_ways.causal = False
-        both_ways.language_steps = ()
-        both_ways.class_steps = ()
-        return both_ways
+        return self.but(causal=False, language_steps=(), class_steps=())
 
 
 def with_images(
