@@ -1,7 +1,7 @@
 """The interface of an architecture."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -26,6 +26,7 @@ DRAWN = (
 )
 
 _NO_LIMIT = 1_000_000  # positions
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
@@ -220,6 +221,7 @@ class Architecture:
     # settings that a config may have, and the one value that is reproduced; the last of several of a setting counts
     only: tuple[tuple[str, object], ...] = ()
     needed: tuple[str, ...] = ()  # settings that may not be None
+    partial_rotary: bool = False  # whether a part of a head may be without rotary positions
     not_in_float64: str = ""  # a setting with which transformers cannot compute in float64
     has_words: bool = True  # whether its tokens are of words (of ESM they are residues of a protein)
     segments: bool = False  # whether the segments of a pair have token types
@@ -307,6 +309,12 @@ class Architecture:
         for setting in self.needed:
             if getattr(config, setting, None) is None:
                 raise not_reproduced(self.name, setting, None, "a number")
+        for rope in rope_by_layer_type(config).values():
+            kind, share = rope.get("rope_type"), rope.get("partial_rotary_factor", 1.0)
+            if kind not in _ROPE_TYPES:
+                raise not_reproduced(self.name, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
+            if share != 1 and not self.partial_rotary and kind != "proportional":
+                raise not_reproduced(self.name, "partial_rotary_factor", share, "1 in this architecture")
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
         """The stacks of an encoder-decoder; empty for other models."""
@@ -610,6 +618,13 @@ def not_reproduced(kind: str, setting: str, value: object, expected: str) -> Arc
         f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}. "
         f"{DRAWN}."
     )
+
+
+def rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
+    """Settings of rotary positions by type of layer; under '' those of all layers, which are left out beside others."""
+    settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
+    by_type: dict[str, Mapping[str, Any]] = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    return by_type if by_type or not settings else {"": settings}
 
 
 def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:

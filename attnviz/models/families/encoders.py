@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attnviz.errors import DeviceError
 from attnviz.models.families.base import Architecture, Embeddings, like, norm_of, not_reproduced, projection_of
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
-from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
+from attnviz.models.families.llama import rotary_of, with_images
 from attnviz.models.offloading import is_spread, parameter_of
 from attnviz.reference.attention import Scoring, project
 from attnviz.reference.positions import RelativePositions, Rotary
@@ -36,10 +36,6 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     softmax_in_float32 = True
     epsilon_setting = "norm_eps"
     activation_setting = "hidden_activation"
-
-    def refuse(self, config: Any) -> None:
-        """Refuse kinds of rotary positions that are not reproduced."""
-        refuse_rope(config, partial=False)
 
     def window(self, config: Any, layer: int) -> int | None:
         """Half of ``local_attention`` on each side, and the query, in layers of that type."""
@@ -139,11 +135,6 @@ class NomicBert(Bert, name="nomic_bert", prefix="NomicBert"):
     states_d_head = True
     linear_biases = False
     float32_steps = True
-
-    def refuse(self, config: Any) -> None:
-        """Refuse kinds of rotary positions that are not reproduced."""
-        super().refuse(config)
-        refuse_rope(config, partial=False)
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
         """As the config says."""

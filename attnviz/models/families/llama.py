@@ -5,7 +5,6 @@ They differ in windows, biases, and norms of queries and keys.
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, Family, NormKind, like, not_reproduced
+from attnviz.models.families.base import Architecture, Family, NormKind, like, not_reproduced, rope_by_layer_type
 from attnviz.reference.attention import Chunk, HeadParameters, RMSNorm, softcap
 from attnviz.reference.positions import (
     Rotary,
@@ -25,7 +24,6 @@ from attnviz.reference.positions import (
 )
 
 _TEMPERATURE = ("llama_4_scaling_beta", "original_max_position_embeddings")  # of queries, in the settings of RoPE
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
 class Llama(Architecture, name="llama", prefix="Llama"):
@@ -41,7 +39,6 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     float32_steps = True
     epsilon_setting: str | float = "rms_norm_eps"
     words_at = "embed_tokens"
-    partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
     query_temperature = False  # whether queries have a temperature by position
@@ -50,9 +47,8 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
 
     def refuse(self, config: Any) -> None:
-        """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
+        """Refuse also types of layers and groups of heads that are not reproduced."""
         super().refuse(config)
-        refuse_rope(config, self.partial_rotary)
         for setting in _TEMPERATURE if self.query_temperature else ():
             if not config.rope_parameters.get(setting):
                 raise not_reproduced(self.name, setting, config.rope_parameters.get(setting), "a number above 0")
@@ -324,26 +320,9 @@ class CappedHead(nn.Module):
         return softcap(self.head(hidden), self.cap)
 
 
-def refuse_rope(config: Any, partial: bool) -> None:
-    """Refuse kinds of rotary positions that are not reproduced; ``partial`` allows a part of a head without."""
-    for settings in _rope_by_layer_type(config).values():
-        kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
-        if kind not in _ROPE_TYPES:
-            raise not_reproduced(config.model_type, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
-        if share != 1 and not partial and kind != "proportional":
-            raise not_reproduced(config.model_type, "partial_rotary_factor", share, "1 in this architecture")
-
-
-def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
-    """Settings by type of layer; under '' those of all layers, which transformers leaves out where there are others."""
-    settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
-    by_type: dict[str, Mapping[str, Any]] = {name: value for name, value in settings.items() if isinstance(value, dict)}
-    return by_type if by_type or not settings else {"": settings}
-
-
 def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     """The rotary positions of a layer, from a checked config, of which some have others for each type of layer."""
-    by_type = _rope_by_layer_type(config)
+    by_type = rope_by_layer_type(config)
     return _rotary_by(
         json.dumps(by_type.get(layer_type) or by_type[""]),
         d_head,
