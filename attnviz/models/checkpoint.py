@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
-from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
+from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
-from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
+from attnviz.models.encoding import TextReader, load_tokenizer, unknown_id, without_sampling
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
@@ -27,7 +27,7 @@ from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import FULL_NAMES, Source, weight_files
-from attnviz.models.tokenized import Reading, documents_of
+from attnviz.models.tokenized import documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_loaded,
@@ -305,6 +305,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
             has_words=self.architecture.has_words,
             limit=self.limit,
+            image_token=self.image_token,
         )
 
     def tokenize(
@@ -314,9 +315,7 @@ class Checkpoint:
         reader = self.reader
         if target and getattr(self.config, "decoder_vocab_size", None):
             reader = replace(reader, vocabulary_size=int(self.config.decoder_vocab_size))
-        tokens = reader.tokenize(text, pair, truncate, target, rendered)
-        self._refuse_images(tokens.ids)
-        return tokens
+        return reader.tokenize(text, pair, truncate, target, rendered)
 
     def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
         """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
@@ -324,23 +323,14 @@ class Checkpoint:
         UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
         """
         padding, *ends = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
-        reading = Reading(
+        documents = documents_of(
+            inputs,
             first_position=first_position(self.architecture, self.config),
             decodes=bool(self.stacks),
             padding=padding,
             least_padding=2 if padding in ends else 1,
         )
-        read: list[tuple[str, str | None, Tokens]] = []
-        for document in documents_of(inputs, reading):
-            if len(document.ids) > self.positions:
-                raise TextError(
-                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} "
-                    f"positions{self.limit}; let the tokenizer cut them: truncation=True."
-                )
-            text, pair, tokens = self.reader.as_given(document, self.tokenize)
-            self._refuse_images(tokens.ids)
-            read.append((text, pair, tokens))
-        return read
+        return [self.reader.as_given(*document) for document in documents]
 
     def encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False, rendered: bool = False
@@ -349,24 +339,12 @@ class Checkpoint:
 
         ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
-        encoded = self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
-        for encoding in encoded:
-            self._refuse_images(encoding.ids)
-            if pairs is not None and not self.architecture.segments:
-                check_separated(encoding)
-        return encoded
+        return self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
 
     def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
         """A sentence on unknown tokens among those of several texts, or ''."""
         label = self.tokenizer.convert_ids_to_tokens(unknown_id(self.tokenizer)) if n_unknown else None
         return unknown_note(n_unknown, n_tokens, label, where)
-
-    def _refuse_images(self, ids: Sequence[int]) -> None:
-        if self.image_token in ids:
-            raise TextError(
-                f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "
-                f"{self.architecture.name!r} reads an image; attnviz measures it on text alone."
-            )
 
 
 def short_name(names: Sequence[str], encoder_only: bool) -> str:
