@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.measures.sums import SumTally
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import entropy, nowhere
 from attnviz.texts.batches import Batch
 
@@ -24,12 +25,13 @@ class HeadDistanceTally(SumTally):
     p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the heads
     attend alike, close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``; Clark et al.
     2019 (section 6) sum it. Special tokens count as queries, as there, padding does not. Of a batch at most
-    :data:`MOST_QUERIES` queries are compared, evenly spread. With ``learned_sinks``, nowhere is one outcome more.
+    :data:`MOST_QUERIES` queries are compared, evenly spread. With learned sinks nowhere is one outcome more.
     """
 
-    def __init__(self, n_layers: int, n_heads: int, learned_sinks: bool = False) -> None:
-        super().__init__(sums=(n_layers * n_heads, n_layers * n_heads), queries=())
-        self.n_layers, self._learned = n_layers, learned_sinks
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.n_layers, self._learned = checkpoint.n_layers, checkpoint.architecture.learned_sinks
+        n_all_heads = self.n_layers * checkpoint.n_heads
+        super().__init__(sums=(n_all_heads, n_all_heads), queries=())
         self._rows: list[Tensor] = []
         self._text = self._query = self._valid = torch.empty(0, dtype=torch.long)
 

@@ -20,6 +20,7 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_elsewhere
 from attnviz.measures.sums import SumTally
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import UnitRows
 from attnviz.run.verify import VerifiedRows
@@ -146,10 +147,10 @@ class RelationTally(SumTally):
     how often each head is right, and how often it guesses the same from other words.
     """
 
-    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         super().__init__()
-        self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
-        self._causal = causal
+        self._shape = 1 + replicates, len(DIRECTIONS), 2, checkpoint.n_layers, checkpoint.n_heads
+        self._causal = checkpoint.architecture.causal
         self.words = RelatedWords.of([])  # of the current batch or text
         self._weights = self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None

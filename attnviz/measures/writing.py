@@ -7,7 +7,7 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
 from attnviz.measures.sums import as_of
-from attnviz.measures.tallies import TextTally, different_windows
+from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
@@ -39,17 +39,12 @@ class WritingTally(TextTally):
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         self._checkpoint = checkpoint
-        self._causal = checkpoint.architecture.causal
         self.why_no_copying = why_not_linear(checkpoint)
         if not self.why_no_copying:
             self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()
             self._mean = self._unembedding.mean(0, dtype=torch.float64)
-        self._windows, self._of_layer = different_windows(checkpoint.windows)
-        super().__init__(
-            replicates,
-            # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
-            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 1 if self.why_no_copying else 6),
-        )
+        # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
+        super().__init__(checkpoint, replicates, 1 if self.why_no_copying else 6)
         self._grams: dict[int, Tensor] = {}  # by layer, W_O W_O^T, [n_heads, d_head, d_head]
         self._keys, self._pattern, self._tokens = list[Tensor](), torch.empty(0), torch.empty(0)
 

@@ -1,6 +1,7 @@
 """Verified layers and contexts made from numbers, for tests of what is computed from them."""
 
 from collections.abc import Collection, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -66,7 +67,9 @@ def counted_relations(
     layers: Sequence[VerifiedRows], parse: Parse, sinks: Collection[int], causal: bool
 ) -> list[RelationCount]:
     """The relations of one text, from all blocks of rows of its layers."""
-    tally = RelationTally(1 + max(rows.layer for rows in layers), layers[0].pattern.shape[1], causal, replicates=0)
+    shape = {"n_layers": 1 + max(rows.layer for rows in layers), "n_heads": layers[0].pattern.shape[1]}
+    checkpoint: Any = SimpleNamespace(**shape, architecture=SimpleNamespace(causal=causal))
+    tally = RelationTally(checkpoint, replicates=0)
     tally.begin_words(RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)]))
     for rows in layers:
         tally.update(rows)

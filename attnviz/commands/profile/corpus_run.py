@@ -31,16 +31,13 @@ class CorpusRun:
     ) -> None:
         self.loop, self._parse = loop, parse
         checkpoint = loop.checkpoint
-        shape = (checkpoint.n_layers, checkpoint.n_heads)
-        causal = checkpoint.architecture.causal
-        learned = checkpoint.architecture.learned_sinks
-        self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows, learned_sinks=learned)
-        self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
+        self.statistics = StatisticsTally(checkpoint)
+        self.relations, self.meanings = RelationTally(checkpoint), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
         self.chats = ChatTally(checkpoint)
         counts = partial(token_counts, checkpoint, loop.corpora, loop.limit, listed)
         self.pointing = PointingTally(checkpoint, counts)
-        self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
+        self.names, self.distances = NameTally(checkpoint), HeadDistanceTally(checkpoint)
         self.repeats, self._has_repeats = RepeatTally(checkpoint, loop.seed), repeats
         self.attention = loop.attention
 

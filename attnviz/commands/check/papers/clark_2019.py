@@ -31,11 +31,9 @@ class SurfaceTally(TextTally):
         tokenizer: Any = checkpoint.tokenizer
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
-        self._causal = checkpoint.architecture.causal
         n_sums = len(_OFFSETS) + len(_MARKS) + 2  # … [SEP] from [SEP], entropy
-        sums = (1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads, n_sums)
         seen = (1 + REPLICATES, 1, len(_MARKS) + 1)  # tokens of each kind of key, and the entropy of uniform attention
-        super().__init__(REPLICATES, sums=sums, seen=seen)
+        super().__init__(checkpoint, REPLICATES, n_sums, seen=seen)
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:

@@ -21,7 +21,7 @@ class FirstTokenTally(TextTally):
     """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(REPLICATES, sums=(1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads))
+        super().__init__(checkpoint, REPLICATES)
 
     def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""
