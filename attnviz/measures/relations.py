@@ -26,7 +26,7 @@ from attnviz.models.tokens import UnitRows
 from attnviz.run.verify import VerifiedRows
 
 if TYPE_CHECKING:
-    from attnviz.texts.batches import Batch
+    from attnviz.texts.batches import Batch, EncodedText
 
 Spans = Sequence[Sequence[Sequence[int]]]
 
@@ -61,10 +61,9 @@ class RelatedWords:
         return cls(result.members, result.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), result.numbers)
 
     @classmethod
-    def of_batch(cls, batch: "Batch") -> "RelatedWords":
-        """From the texts of a batch."""
-        items = ((item, [position for position, sink in enumerate(item.sink) if sink]) for item in batch.items)
-        return cls.of((item.members, item.source.arcs, sinks) for item, sinks in items)
+    def of_items(cls, items: Iterable["EncodedText"]) -> "RelatedWords":
+        """From encoded texts."""
+        return cls.of((item.members, item.source.arcs, np.flatnonzero(item.sink).tolist()) for item in items)
 
     def instances(self) -> dict[str, list[tuple[int, int]]]:
         """Dependents and heads by relation, of a single text."""
@@ -159,7 +158,7 @@ class RelationTally(SumTally):
 
     def begin(self, batch: "Batch", weights: Tensor) -> None:
         """Count the instances of a batch."""
-        self.begin_words(RelatedWords.of_batch(batch), weights)
+        self.begin_words(RelatedWords.of_items(batch.items), weights)
         self._spans = SpansOfTexts(self.words.members, batch.valid.shape[1], batch.valid.device)
 
     def begin_words(self, words: RelatedWords, weights: Tensor | None = None) -> None:

@@ -161,7 +161,7 @@ class _Search:
         if self._run.loop.corpora[corpus].kind == "gap":
             members, instances = [item.members for item in batch.items], self._of_names(batch)
         else:
-            words = RelatedWords.of_batch(batch)
+            words = RelatedWords.of_items(batch.items)
             members, instances = words.members, self._of_sentences(batch, words)
         merged = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu"))
         patterns = dict[int, Tensor]()
