@@ -85,7 +85,7 @@ class ChatTally(SumTally):
             if (*measure, "heads") not in self._counts:
                 self._counts[*measure, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         values = self._measured(pattern)
         for measure, texts in self._having.items():

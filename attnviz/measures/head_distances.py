@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.measures.sums import SumTally
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import entropy, nowhere
 from attnviz.texts.batches import Batch
 
@@ -24,14 +25,15 @@ class HeadDistanceTally(SumTally):
     p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the heads
     attend alike, close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``; Clark et al.
     2019 (section 6) sum it. Special tokens count as queries, as there, padding does not. Of a batch at most
-    :data:`MOST_QUERIES` queries are compared, evenly spread. With ``learned_sinks``, nowhere is one outcome more.
+    :data:`MOST_QUERIES` queries are compared, evenly spread. With learned sinks nowhere is one outcome more.
     """
 
-    def __init__(self, n_layers: int, n_heads: int, learned_sinks: bool = False) -> None:
-        super().__init__(sums=(n_layers * n_heads, n_layers * n_heads), queries=())
-        self.n_layers, self._learned = n_layers, learned_sinks
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.n_layers, self._learned = checkpoint.n_layers, checkpoint.architecture.learned_sinks
+        n_all_heads = self.n_layers * checkpoint.n_heads
+        super().__init__(sums=(n_all_heads, n_all_heads), queries=())
         self._rows: list[Tensor] = []
-        self._text = self._query = torch.empty(0, dtype=torch.long)
+        self._text = self._query = self._valid = torch.empty(0, dtype=torch.long)
 
     def begin(self, batch: Batch, weights: Tensor | None = None) -> None:  # noqa: ARG002 - means need no bootstrap
         """Choose the queries of a batch; drop rows of an unfinished one."""
@@ -39,9 +41,10 @@ class HeadDistanceTally(SumTally):
         count = min(len(queries), MOST_QUERIES)
         chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
         self._text, self._query = queries[chosen].T
+        self._valid = batch.valid[self._text]
         self._rows, self._kept = [], {}
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+    def add(self, layer: int, pattern: Tensor) -> None:
         """Add one layer's patterns, [batch, n_heads, n, n]; after the last each pair of heads is compared once.
 
         ValueError for layers out of order.
@@ -49,7 +52,7 @@ class HeadDistanceTally(SumTally):
         if layer != len(self._rows):
             raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")
         wide = pattern if pattern.dtype == torch.float64 else pattern.float()
-        valid = batch.valid[self._text].to(wide)
+        valid = self._valid.to(wide)
         uniform = valid / valid.sum(-1, keepdim=True)
         rows = wide[self._text, :, self._query] * valid[:, None]
         if self._learned:

@@ -9,6 +9,7 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.relations import SpansOfTexts
 from attnviz.measures.sums import SumTally
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.texts.batches import Batch
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")  # who attends to whom
@@ -41,14 +42,15 @@ class NameTally(SumTally):
     pronoun, has the first direction only.
     """
 
-    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
-        self._causal = causal
-        self._directions = NAME_DIRECTIONS[: 1 if causal else 2]
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        self._causal = checkpoint.architecture.causal
+        self._directions = NAME_DIRECTIONS[: 1 if self._causal else 2]
+        shape = checkpoint.n_layers, checkpoint.n_heads
         super().__init__(
             examples=(1 + replicates,),
             parsed=(),
             guesses=(1 + replicates, len(_GUESSES)),
-            heads=(1 + replicates, len(self._directions), 3, n_layers, n_heads),  # by sum, by mean, from other tokens
+            heads=(1 + replicates, len(self._directions), 3, *shape),  # by sum, by mean, from other tokens
         )
         self._weights = self._second = self._pieces = torch.empty(0)
         self._spans: SpansOfTexts
@@ -75,7 +77,7 @@ class NameTally(SumTally):
         self._counts["parsed"] += sum(item.source.subjects is not None for item in batch.items)
         self._counts["guesses"] += weights @ self._right(torch.tensor(preferred).T).T
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         self._keep("heads", self._spans.between(pattern))
 

@@ -73,7 +73,7 @@ class PointingTally(SumTally):
         self._keep("ids", batch.inputs["input_ids"])
         self._keep("content", batch.non_sink)
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Find where each query of one layer's patterns points, [batch, n_heads, n, n]."""
         weights, keys = (pattern * self._keys.to(pattern.device)).max(-1)  # the first of equal ones
         self._keep("keys", keys)

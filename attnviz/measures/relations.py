@@ -20,12 +20,13 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_elsewhere
 from attnviz.measures.sums import SumTally
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.tokens import UnitRows
 from attnviz.run.verify import VerifiedRows
 
 if TYPE_CHECKING:
-    from attnviz.texts.batches import Batch
+    from attnviz.texts.batches import Batch, EncodedText
 
 Spans = Sequence[Sequence[Sequence[int]]]
 
@@ -60,10 +61,9 @@ class RelatedWords:
         return cls(result.members, result.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), result.numbers)
 
     @classmethod
-    def of_batch(cls, batch: "Batch") -> "RelatedWords":
-        """From the texts of a batch."""
-        items = ((item, [position for position, sink in enumerate(item.sink) if sink]) for item in batch.items)
-        return cls.of((item.members, item.source.arcs, sinks) for item, sinks in items)
+    def of_items(cls, items: Iterable["EncodedText"]) -> "RelatedWords":
+        """From encoded texts."""
+        return cls.of((item.members, item.source.arcs, np.flatnonzero(item.sink).tolist()) for item in items)
 
     def instances(self) -> dict[str, list[tuple[int, int]]]:
         """Dependents and heads by relation, of a single text."""
@@ -146,10 +146,10 @@ class RelationTally(SumTally):
     how often each head is right, and how often it guesses the same from other words.
     """
 
-    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         super().__init__()
-        self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
-        self._causal = causal
+        self._shape = 1 + replicates, len(DIRECTIONS), 2, checkpoint.n_layers, checkpoint.n_heads
+        self._causal = checkpoint.architecture.causal
         self.words = RelatedWords.of([])  # of the current batch or text
         self._weights = self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None
@@ -158,7 +158,7 @@ class RelationTally(SumTally):
 
     def begin(self, batch: "Batch", weights: Tensor) -> None:
         """Count the instances of a batch."""
-        self.begin_words(RelatedWords.of_batch(batch), weights)
+        self.begin_words(RelatedWords.of_items(batch.items), weights)
         self._spans = SpansOfTexts(self.words.members, batch.valid.shape[1], batch.valid.device)
 
     def begin_words(self, words: RelatedWords, weights: Tensor | None = None) -> None:
@@ -196,7 +196,7 @@ class RelationTally(SumTally):
                 self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
             self._sum((name, "guesses"), sums)
 
-    def add(self, layer: int, pattern: Tensor, batch: "Batch") -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         if self._guesses is not None:
             assert self._spans is not None

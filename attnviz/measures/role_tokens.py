@@ -96,7 +96,7 @@ def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], roles: S
         positions = [position for model_input in of_text for position in model_input.positions]
         counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(roles), dtype=torch.float64)
         counts[positions, 0] = 1
-        words = RelatedWords.of([(item.members, item.source.arcs, [i for i, sink in enumerate(item.sink) if sink])])
+        words = RelatedWords.of_items([item])
         for number, role in enumerate(roles):
             pairs = _queries_with_matches(item, positions, words, role, checkpoint.architecture.causal)
             for side in (0, 1):

@@ -5,7 +5,7 @@ The baseline of a share is the same share under uniform attention over allowed c
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -311,16 +311,6 @@ class TextContext:
         of_types, numbers = np.unique(np.where(counted, numbers, -1), return_inverse=True)
         self._types[name] = numbers - int(of_types[0] == -1)
         return self._types[name]
-
-
-def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
-    """The statistics of every head of one verified layer, from all chunks of its rows; see :class:`HeadStatistics`."""
-    chunks = list(rows)
-    statistics = HeadStatistics(context, chunks[0].pattern.shape[1])
-    for chunk in chunks:
-        statistics.update(chunk)
-    copy_to_host([statistics])
-    return statistics.results()[chunks[0].layer]
 
 
 @dataclass(frozen=True)

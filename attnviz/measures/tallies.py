@@ -53,8 +53,8 @@ class Tally(Additive, OnDevice, Protocol):
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Begin a batch, with the :func:`attnviz.measures.bootstrap.text_weights` of its texts."""
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
+    def add(self, layer: int, pattern: Tensor) -> None:
+        """Count one layer's patterns of the batch, [batch, n_heads, n, n]; layers come in order."""
 
 
 _TEXTS_APART = 1 << 40  # between the numbers of texts of two corpora, so that each has its own bootstrap weights
@@ -76,22 +76,34 @@ def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterato
 
     def count(layer: int, pattern: Tensor) -> None:
         for tally in tallies:
-            tally.add(layer, pattern, batch)
+            tally.add(layer, pattern)
 
     yield count
     copy_to_host(tallies)
 
 
 class TextTally(SumTally):
-    """Sums over texts: the first as measured, the others of bootstrap replicates."""
+    """Sums over texts: the first as measured, the others of bootstrap replicates.
 
-    def __init__(self, replicates: int, **shapes: tuple[int, ...]) -> None:
-        super().__init__(counted=(2,), positions=(replicates + 1, 2), **shapes)
+    ``sums``: the shape of those of each head; with ``uniform`` the same of so many heads with uniform attention, for
+    each of the model's different windows.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, replicates: int, *sums: int, uniform: int = 0, **shapes: tuple[int, ...]
+    ) -> None:
+        self._causal = checkpoint.architecture.causal
+        self._windows, self._of_layer = different_windows(checkpoint.windows)
+        if uniform:
+            shapes["uniform"] = 1 + replicates, len(self._windows), uniform, *sums
+        shapes["sums"] = 1 + replicates, checkpoint.n_layers, checkpoint.n_heads, *sums
+        super().__init__(counted=(2,), positions=(1 + replicates, 2), **shapes)
         self._weights = torch.empty(0)
+        self._batch: Batch
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the texts and the positions of a batch, all and those that are not sinks."""
-        self._weights, self._kept = weights, {}
+        self._batch, self._weights, self._kept = batch, weights, {}
         self._keep("positions", torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1))
 
     def _count(self, name: str, values: Tensor) -> None:
@@ -128,38 +140,26 @@ class StatisticsTally(TextTally):
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
     bootstrap samples of its texts is the standard error. Masks that depend on the text are made for each text.
-    ``roles`` are the names of the patterns. With ``learned_sinks`` also what goes nowhere.
+    ``roles`` are the names of the patterns. With learned sinks also what goes nowhere.
     """
 
-    def __init__(
-        self,
-        n_layers: int,
-        n_heads: int,
-        causal: bool,
-        replicates: int = REPLICATES,
-        windows: Sequence[int | None] = (),
-        learned_sinks: bool = False,
-    ) -> None:
-        self.causal, self._learned = causal, learned_sinks
-        self._windows, self._of_layer = different_windows(windows or [None] * n_layers)
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        self._learned = checkpoint.architecture.learned_sinks
         self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
         self.roles = [spec.name for spec in self._patterns]
-        masks = masks_of(MaskInput(("",), (0,), causal), self._patterns)
+        masks = masks_of(MaskInput(("",), (0,), checkpoint.architecture.causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in masks.items()}
         chosen = [spec.statistic for spec in self._patterns if spec.chosen]
         plain = [spec.statistic for spec in self._patterns if not spec.chosen]
         self._sums_of = ["entropy", "distance", "sink", "total", *plain, "confidence"]
         for name in chosen:
             self._sums_of += [name, SHUFFLED[name]]
-        if learned_sinks:
+        if self._learned:
             self._sums_of.append(NOWHERE)
-        super().__init__(
-            replicates,
-            sums=(replicates + 1, n_layers, n_heads, len(self._sums_of)),
-            # two heads: uniform over all visible keys, and over those that are not sinks
-            uniform=(replicates + 1, len(self._windows), 2, len(self._sums_of)),
-            queries=(len(self._windows), len(self._patterns)),  # content with a key under the mask
-        )
+        # two heads: uniform over all visible keys, and over those that are not sinks
+        super().__init__(checkpoint, replicates, len(self._sums_of), uniform=2)
+        # content with a key under the mask
+        self._counts["queries"] = torch.zeros(len(self._windows), len(self._patterns)).double()
         self._under, self._columns = torch.empty(0), dict[object, _Columns]()
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -170,18 +170,19 @@ class StatisticsTally(TextTally):
         keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
         self._under = torch.cat([pairs[:, None], pairs[:, None] & self.masks_of(batch)], 1)
         for i, window in enumerate(self._windows):
-            allowed = allowed_units(pairs.shape[-1], self.causal, window).to(pairs.device)
+            allowed = allowed_units(pairs.shape[-1], self._causal, window).to(pairs.device)
             uniform = uniform_pattern(keys & allowed, self._learned)
-            self._keep("uniform", self._sums(uniform, self._columns_of(batch, i, uniform)))
+            self._keep("uniform", self._sums(uniform, self._columns_of(i, uniform)))
             self._keep("queries", (self._under[:, 1:] & allowed).any(-1).sum((0, 2)))
 
-    def _columns_of(self, batch: Batch, window: int, like: Tensor) -> _Columns:
+    def _columns_of(self, window: int, like: Tensor) -> _Columns:
+        batch = self._batch
         valid, non_sink, n = batch.valid.to(like), batch.non_sink.to(like), batch.valid.shape[1]
         far = (distances(like, 0) * valid[..., None])[:, None]
         on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
         plain = [0, *(number for number, spec in enumerate(self._patterns, 1) if not spec.chosen)]
         chosen = [number for number, spec in enumerate(self._patterns, 1) if spec.chosen]
-        allowed = allowed_units(n, self.causal, self._windows[window]).to(batch.valid.device)
+        allowed = allowed_units(n, self._causal, self._windows[window]).to(batch.valid.device)
         n_visible = (batch.valid[:, None] & allowed).sum(-1, dtype=like.dtype).to(like.device)
         content, *of_chosen = ((self._under[:, number] & allowed).to(like.device) for number in (0, *chosen))
         choices = (choosing(n_visible, content, mask).factors(like.dtype) for mask in of_chosen)
@@ -193,12 +194,12 @@ class StatisticsTally(TextTally):
             chosen=[(factors.transpose(1, 2), columns.flatten(1, 2)) for factors, columns in choices],
         )
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+    def add(self, layer: int, pattern: Tensor) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         window = self._of_layer[layer]
         kind = window, pattern.dtype, pattern.device
         if kind not in self._columns:
-            self._columns[kind] = self._columns_of(batch, window, pattern)
+            self._columns[kind] = self._columns_of(window, pattern)
         self._keep("sums", self._sums(pattern, self._columns[kind]))
 
     def _sums(self, pattern: Tensor, columns: _Columns) -> Tensor:
@@ -216,10 +217,10 @@ class StatisticsTally(TextTally):
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
         n, device = batch.valid.shape[1], batch.valid.device
-        texts = [MaskInput(("",) * n, range(n), self.causal, device=device)]
+        texts = [MaskInput(("",) * n, range(n), self._causal, device=device)]
         if any(spec.reads_text for spec in self._patterns):
             texts = [
-                MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self.causal, device=device)
+                MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self._causal, device=device)
                 for item in batch.items
             ]
         none = torch.zeros(n, n, dtype=torch.bool, device=device)
@@ -327,13 +328,8 @@ class MeaningTally(TextTally):
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
-        self._causal = checkpoint.architecture.causal
-        self._windows, self._of_layer = different_windows(checkpoint.windows)
-        super().__init__(
-            replicates,
-            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
-            uniform=(replicates + 1, len(self._windows), 1, 2),  # the same of uniform attention to the pairs
-        )
+        # attention times cosine, and attention; the same of uniform attention to the pairs
+        super().__init__(checkpoint, replicates, 2, uniform=1)
         self._masks = torch.empty(0)
 
     def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -353,7 +349,7 @@ class MeaningTally(TextTally):
             pairs = all_pairs & allowed_units(all_pairs.shape[1], self._causal, window).to(all_pairs.device)
             self._keep("uniform", self._sums(uniform_pattern(pairs)[:, None]))
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of the current batch."""
         self._keep("sums", self._sums(pattern))
 

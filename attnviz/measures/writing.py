@@ -7,7 +7,7 @@ from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
 from attnviz.measures.sums import as_of
-from attnviz.measures.tallies import TextTally, different_windows
+from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
@@ -39,17 +39,12 @@ class WritingTally(TextTally):
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         self._checkpoint = checkpoint
-        self._causal = checkpoint.architecture.causal
         self.why_no_copying = why_not_linear(checkpoint)
         if not self.why_no_copying:
             self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()
             self._mean = self._unembedding.mean(0, dtype=torch.float64)
-        self._windows, self._of_layer = different_windows(checkpoint.windows)
-        super().__init__(
-            replicates,
-            # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
-            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 1 if self.why_no_copying else 6),
-        )
+        # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
+        super().__init__(checkpoint, replicates, 1 if self.why_no_copying else 6)
         self._grams: dict[int, Tensor] = {}  # by layer, W_O W_O^T, [n_heads, d_head, d_head]
         self._keys, self._pattern, self._tokens = list[Tensor](), torch.empty(0), torch.empty(0)
 
@@ -64,13 +59,13 @@ class WritingTally(TextTally):
         allowed = allowed_units(batch.non_sink.shape[1], self._causal, window).fill_diagonal_(False)
         return batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed.to(batch.non_sink.device)
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Keep a layer's patterns, [batch, n_heads, n, n], until its heads have written."""
         self._pattern = pattern
 
-    def add_written(self, layer: int, weighted: Tensor, batch: Batch) -> None:
+    def add_written(self, layer: int, weighted: Tensor) -> None:
         """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head]."""
-        sums = (self._quiet(layer, weighted) & batch.non_sink[:, None]).sum(-1, keepdim=True)
+        sums = (self._quiet(layer, weighted) & self._batch.non_sink[:, None]).sum(-1, keepdim=True)
         if not self.why_no_copying:
             keys = as_of(self._keys[self._of_layer[layer]], self._pattern)
             weight, attended = (self._pattern * keys).max(-1)

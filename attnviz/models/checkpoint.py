@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import as_found, is_whole
-from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
+from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
-from attnviz.models.encoding import TextReader, check_separated, load_tokenizer, unknown_id, without_sampling
-from attnviz.models.estimate import refuse_beyond_memory
+from attnviz.models.encoding import TextReader, load_tokenizer, unknown_id, without_sampling
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
@@ -28,7 +27,7 @@ from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import FULL_NAMES, Source, weight_files
-from attnviz.models.tokenized import Reading, documents_of
+from attnviz.models.tokenized import documents_of
 from attnviz.models.tokens import Tokens, unknown_note
 from attnviz.models.weights import (
     check_loaded,
@@ -39,6 +38,7 @@ from attnviz.models.weights import (
     hash_of_files,
     own_dtype,
     read_weights,
+    refuse_beyond_memory,
     refuse_rounded,
 )
 from attnviz.models.words import Encoding
@@ -305,6 +305,7 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
             has_words=self.architecture.has_words,
             limit=self.limit,
+            image_token=self.image_token,
         )
 
     def tokenize(
@@ -314,9 +315,7 @@ class Checkpoint:
         reader = self.reader
         if target and getattr(self.config, "decoder_vocab_size", None):
             reader = replace(reader, vocabulary_size=int(self.config.decoder_vocab_size))
-        tokens = reader.tokenize(text, pair, truncate, target, rendered)
-        self._refuse_images(tokens.ids)
-        return tokens
+        return reader.tokenize(text, pair, truncate, target, rendered)
 
     def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
         """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
@@ -324,23 +323,14 @@ class Checkpoint:
         UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
         """
         padding, *ends = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
-        reading = Reading(
+        documents = documents_of(
+            inputs,
             first_position=first_position(self.architecture, self.config),
             decodes=bool(self.stacks),
             padding=padding,
             least_padding=2 if padding in ends else 1,
         )
-        read: list[tuple[str, str | None, Tokens]] = []
-        for document in documents_of(inputs, reading):
-            if len(document.ids) > self.positions:
-                raise TextError(
-                    f"the input_ids have {len(document.ids)} tokens, but the model has {self.positions} "
-                    f"positions{self.limit}; let the tokenizer cut them: truncation=True."
-                )
-            text, pair, tokens = self.reader.as_given(document, self.tokenize)
-            self._refuse_images(tokens.ids)
-            read.append((text, pair, tokens))
-        return read
+        return [self.reader.as_given(*document) for document in documents]
 
     def encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False, rendered: bool = False
@@ -349,24 +339,12 @@ class Checkpoint:
 
         ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
         """
-        encoded = self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
-        for encoding in encoded:
-            self._refuse_images(encoding.ids)
-            if pairs is not None and not self.architecture.segments:
-                check_separated(encoding)
-        return encoded
+        return self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
 
     def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
         """A sentence on unknown tokens among those of several texts, or ''."""
         label = self.tokenizer.convert_ids_to_tokens(unknown_id(self.tokenizer)) if n_unknown else None
         return unknown_note(n_unknown, n_tokens, label, where)
-
-    def _refuse_images(self, ids: Sequence[int]) -> None:
-        if self.image_token in ids:
-            raise TextError(
-                f"the text has the token {self.tokenizer.convert_ids_to_tokens(self.image_token)!r}, in place of which "
-                f"{self.architecture.name!r} reads an image; attnviz measures it on text alone."
-            )
 
 
 def short_name(names: Sequence[str], encoder_only: bool) -> str:
@@ -413,30 +391,12 @@ def load_checkpoint(
     learned = ((name, weight) for name, weight in each_weight(files) if not name.endswith(architecture.old_buffers))
     check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
     weights = read_weights(files) if device_map is None else {}  # mapped into memory
-    whole, model, head, classifier = _model_and_heads(
-        source, architecture, config, weights, dtype, device_map, attention
-    )
-    notes += architecture.notes(bare.config)
-    loaded = Checkpoint(
-        name=source.title,
-        revision=source.revision,
-        architecture=architecture,
-        model=model,
-        tokenizer=tokenizer,
-        language_head=head,
-        weights_hash=hashed,
-        class_head=classifier,
-        weight_devices=weight_devices_of(whole),
-        adapter=source.adapter,
-        image_token=getattr(config, "image_token_id", None),
-        notes=notes,
-        whole=None if head is None and classifier is None else whole,
-        quantised=formats_of(whole),
-    )
-    for module in (model, loaded.prediction_head):
+    whole = _whole_model(source, architecture, config, weights, dtype, device_map, attention)
+    loaded = _wrapped(whole, architecture, tokenizer, source.title, hashed, notes)
+    for module in (loaded.model, loaded.prediction_head):
         if module is not None:
             (module if device_map else module.to(device)).eval()
-    return loaded
+    return replace(loaded, revision=source.revision, adapter=source.adapter)
 
 
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
@@ -473,28 +433,40 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     hashed = check_loaded(model)
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    head = architecture.language_head(model)
-    classifier = classifier_of(architecture, model)
     tokenizer, of_tokenizer = without_sampling(tokenizer)
-    notes += (*of_tokenizer, *architecture.notes(base.config))
+    return _wrapped(model, architecture, tokenizer, str(name), hashed, (*notes, *of_tokenizer))
+
+
+def _wrapped(
+    whole: Any,
+    architecture: Architecture,
+    tokenizer: Any,
+    name: str,
+    weights_hash: Callable[[], str],
+    notes: tuple[str, ...],
+) -> Checkpoint:
+    """The checkpoint of a model with its head, if it has one that is measured."""
+    model = architecture.base_model(whole)
+    classifier = classifier_of(architecture, whole)
+    head = architecture.language_head(whole) if classifier is None else None
     return Checkpoint(
-        name=str(name),
+        name=name,
         revision=None,
         architecture=architecture,
-        model=base,
+        model=model,
         tokenizer=tokenizer,
         language_head=head,
-        weights_hash=hashed,
+        weights_hash=weights_hash,
         class_head=classifier,
-        weight_devices=weight_devices_of(model),
-        image_token=getattr(model.config, "image_token_id", None),
-        notes=notes,
-        whole=None if head is None and classifier is None else model,
-        quantised=formats_of(model),
+        weight_devices=weight_devices_of(whole),
+        image_token=getattr(whole.config, "image_token_id", None),
+        notes=(*notes, *architecture.notes(model.config)),
+        whole=None if head is None and classifier is None else whole,
+        quantised=formats_of(whole),
     )
 
 
-def _model_and_heads(
+def _whole_model(
     source: Source,
     architecture: Architecture,
     config: Any,
@@ -502,8 +474,8 @@ def _model_and_heads(
     dtype: torch.dtype,
     device_map: str | dict[str, str] | None,
     attention: str | None,
-) -> tuple[Any, Any, nn.Module | None, Classifier | None]:
-    """A model with the adapter merged, its bare model and its head, if the checkpoint or the adapter has all of it."""
+) -> Any:
+    """A model with the adapter merged, and with its head if the checkpoint or the adapter has all of it."""
     import transformers
 
     def build(class_name: str) -> tuple[Any, dict[str, Any]]:
@@ -546,12 +518,11 @@ def _model_and_heads(
     if any(key.startswith(pooler) or not key.startswith(inside) for key in report["missing_keys"]):
         model, report = build(f"{architecture.class_prefix}Model")
         check_report(source.folder, architecture, report)
-        return model, architecture.base_model(model), None, None
+        return model
     for kind in ("missing_keys", "unexpected_keys"):
         report[kind] = [key.removeprefix(inside) for key in report[kind]]
     # the pooler is no part of the model with this head, and may be in its checkpoint
     optional = architecture.optional_weights
     report["unexpected_keys"] = [key for key in report["unexpected_keys"] if not key.startswith(optional)]
     check_report(source.folder, architecture, report)
-    head = None if task else architecture.language_head(whole)
-    return whole, architecture.base_model(whole), head, classifier_of(architecture, whole)
+    return whole

@@ -1,7 +1,7 @@
 """Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,6 @@ from attnviz.errors import CheckpointError, TextError, UsageError
 from attnviz.models.files import read_json, refuse_pointer
 from attnviz.models.libraries import calling_tokenizer, calling_transformers
 from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer
-from attnviz.models.tokenized import Document
 from attnviz.models.tokens import Tokens
 from attnviz.models.words import (
     SPACE,
@@ -110,6 +109,7 @@ class TextReader:
     token_types: int | None = None  # rows of their table, with segments
     has_words: bool = True
     limit: str = ""  # said after the positions in messages
+    image_token: int | None = None  # in place of which the whole model reads an image
 
     def tokenize(
         self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
@@ -127,8 +127,6 @@ class TextReader:
             _check_text(pair, "pair")
         encode = partial(self.encodings, target=target, rendered=rendered)
         [encoding] = encode([text], None if pair is None else [pair])
-        if pair is not None and not self.segments:
-            check_separated(encoding)
         n_tokens = len(encoding.ids)
         most = self.max_positions
         if n_tokens > most:
@@ -153,18 +151,21 @@ class TextReader:
         type_ids = tuple(encoding.type_ids) if self.segments else None
         return replace(tokens, type_ids=type_ids, truncated=n_tokens - len(encoding.ids))
 
-    def as_given(
-        self, document: Document, tokenize_again: Callable[[str, str | None], Tokens]
-    ) -> tuple[str, str | None, Tokens]:
+    def as_given(self, ids: tuple[int, ...], type_ids: tuple[int, ...] | None) -> tuple[str, str | None, Tokens]:
         """The text, its pair or None, and the tokens of given ids.
 
         Where the tokenizer gives these ids for their text again, the tokens have its words; else words begin at spaces.
-        UsageError for ids or token types that the model has not, or special tokens alone.
+        TextError for too many; UsageError for ids or token types that the model has not, or special tokens alone.
         """
         tokenizer = self.tokenizer
-        ids = document.ids
         special = _special_ids(tokenizer)
-        types = document.type_ids or (0,) * len(ids)
+        types = type_ids or (0,) * len(ids)
+        if len(ids) > self.max_positions:
+            raise TextError(
+                f"the input_ids have {len(ids)} tokens, but the model has {self.max_positions} positions{self.limit}; "
+                "let the tokenizer cut them: truncation=True."
+            )
+        self._refuse_images(ids)
         wrong = [token for token in ids if not 0 <= token < self.vocabulary_size]
         if wrong:
             raise UsageError(f"expected input_ids from 0 to {self.vocabulary_size - 1}, found {wrong[0]}.")
@@ -181,7 +182,7 @@ class TextReader:
         tokens: Tokens | None = None
         if len(runs) <= 2:
             with suppress(TextError, CheckpointError):  # such as a text of a space
-                tokens = tokenize_again(text, pair)
+                tokens = self.tokenize(text, pair)
         if (tokens is None or tokens.ids != ids) and getattr(tokenizer, "is_fast", False):
             # special tokens may stand in the text, as in a chat, where none are added
             text = tokenizer.decode(ids)
@@ -207,7 +208,8 @@ class TextReader:
         Texts of more than ``max_length`` tokens are cut; ``pairs`` are the second segments of all texts. ``target`` is
         for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it. ``rendered`` are
         chats, in which a template wrote all control tokens: they are special, and no others are added.
-        CheckpointError where the tokenizer fails or gives ids beyond the vocabulary, TextError for types it has not.
+        CheckpointError where the tokenizer fails or gives ids beyond the vocabulary; TextError for types it has not, a
+        token for an image, or a pair that nothing separates.
         """
         tokenizer = self.tokenizer
         two_models = hasattr(tokenizer, "spm_target")
@@ -248,6 +250,8 @@ class TextReader:
                 results = list(map(_of_fast, batch.encodings))
         for encoding in results:
             self._check_tables(encoding)
+            if pairs is not None and not self.segments:
+                _check_separated(encoding)
         if not rendered:
             return [_with_doubled(encoding) for encoding in results]
         # special tokens, and those that a vocabulary has for chats alone (``<|start_header_id|>``)
@@ -255,7 +259,16 @@ class TextReader:
         control = _special_ids(tokenizer) | {number for number, token in added if token.special}
         return [encoding.with_special([token in control for token in encoding.ids]) for encoding in results]
 
+    def _refuse_images(self, ids: Sequence[int]) -> None:
+        if self.image_token in ids:
+            token = self.tokenizer.convert_ids_to_tokens(self.image_token)
+            raise TextError(
+                f"the text has the token {token!r}, in place of which the model reads an image; attnviz measures it on "
+                "text alone."
+            )
+
     def _check_tables(self, encoding: Encoding) -> None:
+        self._refuse_images(encoding.ids)
         token = max(encoding.ids, default=0)
         kind = max(encoding.type_ids, default=0)
         if token >= self.vocabulary_size:
@@ -424,7 +437,7 @@ def _check_text(text: object, name: str) -> None:
         ) from error
 
 
-def check_separated(encoding: Encoding) -> None:
+def _check_separated(encoding: Encoding) -> None:
     """Raise TextError unless a special token stands between the two segments."""
     if (0, 1) in pairwise(segment for segment, _ in groupby(encoding.sequence_ids)):
         raise TextError(

@@ -5,7 +5,6 @@ query is refused: every document is verified with the mask of the model's own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -17,26 +16,13 @@ _READ = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
 _NOT_READ = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
 
-@dataclass(frozen=True)
-class Document:
-    """One text by its ids, and its token types where they were given."""
+def documents_of(
+    inputs: Mapping[str, Any], *, first_position: int, decodes: bool, padding: int | None, least_padding: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
+    """The ids of each document of what a tokenizer returned, row by row, and its token types where they were given.
 
-    ids: tuple[int, ...]
-    type_ids: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a model reads ids."""
-
-    first_position: int = 0
-    decodes: bool = False  # whether a decoder reads ``labels``
-    padding: int | None = None  # the id of the padding token
-    least_padding: int = 1  # how many of it at an end are no text: 2 where the same token begins or ends a text
-
-
-def documents_of(inputs: Mapping[str, Any], reading: Reading) -> list[Document]:
-    """The documents of what a tokenizer returned, row by row.
+    ``decodes``: whether a decoder reads ``labels``. ``padding``: the id of the padding token, ``least_padding`` how
+    many of it at an end are no text: 2 where the same token begins or ends a text.
 
     Read are ``input_ids``, ``attention_mask`` (0 and 1), ``position_ids`` and ``token_type_ids``, [n] or [batch, n].
     UsageError for another entry or shape, padding without a mask, or a mask or positions that no document of its own
@@ -46,9 +32,9 @@ def documents_of(inputs: Mapping[str, Any], reading: Reading) -> list[Document]:
         names = ", ".join(map(str, inputs)) or "nothing"
         raise UsageError(f"expected input_ids, as a tokenizer returns them, found {names}.")
     for name, value in inputs.items():
-        ignored = name in _NOT_READ and not (name == "labels" and reading.decodes)
+        ignored = name in _NOT_READ and not (name == "labels" and decodes)
         if name not in _READ and not ignored and value is not None:
-            hint = " Give what the decoder reads as text: target=..." if reading.decodes else ""
+            hint = " Give what the decoder reads as text: target=..." if decodes else ""
             raise UsageError(
                 f"expected {', '.join(_READ)}, found {name!r}, which attnviz does not read; leave it out.{hint}"
             )
@@ -59,16 +45,16 @@ def documents_of(inputs: Mapping[str, Any], reading: Reading) -> list[Document]:
         )
     rows = _rows("input_ids", inputs["input_ids"])
     masks, positions, types = (_of_rows(name, inputs, rows) for name in _READ[1:])
-    documents = list[Document]()
+    documents = list[tuple[tuple[int, ...], tuple[int, ...] | None]]()
     for number, ids in enumerate(rows):
-        kept = _kept(ids, masks[number], number, reading)
+        kept = _kept(ids, masks[number], number, padding, least_padding)
         starts = [0]
         if positions[number] is not None:
-            starts = _begun([positions[number][place] for place in kept], number, reading.first_position)
+            starts = _begun([positions[number][place] for place in kept], number, first_position)
         for first, last in zip(starts, [*starts[1:], len(kept)], strict=True):
             places = kept[first:last]
             of_document = None if types[number] is None else tuple(types[number][place] for place in places)
-            documents.append(Document(tuple(ids[place] for place in places), of_document))
+            documents.append((tuple(ids[place] for place in places), of_document))
     return documents
 
 
@@ -109,12 +95,14 @@ def _of_rows(name: str, inputs: Mapping[str, Any], rows: Sequence[Sequence[int]]
     return entry
 
 
-def _kept(ids: Sequence[int], mask: Sequence[int] | None, number: int, reading: Reading) -> list[int]:
+def _kept(
+    ids: Sequence[int], mask: Sequence[int] | None, number: int, padding: int | None, least_padding: int
+) -> list[int]:
     """The tokens that a mask [n] shows, which stand together; without one all, which may not be padding at an end."""
     if mask is None:
         runs = [(token, len(list(run))) for token, run in groupby(ids)]
         for token, length in (runs[0], runs[-1]):
-            if token == reading.padding and length >= reading.least_padding:
+            if token == padding and length >= least_padding:
                 expected = "beside input_ids with padding (all 1, if the model is to read it as text)"
                 raise _refused("attention_mask", number, expected, f"none, and the padding token {token} at an end")
         return list(range(len(ids)))

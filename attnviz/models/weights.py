@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.errors import ArchitectureError, CheckpointError, OutOfMemoryError
+from attnviz.memory import free_memory, memory_size
 from attnviz.models.families.base import Architecture
 from attnviz.models.families.fit import check_fit
 from attnviz.models.files import read_json
@@ -42,6 +43,26 @@ def each_weight(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
             for name in names:
                 with safe_open(path, "pt") as file:
                     yield name, file.get_tensor(name)
+
+
+def refuse_beyond_memory(name: str, empty: nn.Module, device: torch.device) -> None:
+    """Raise OutOfMemoryError for weights that take more memory than is free on a device; only of CPUs and GPUs known.
+
+    ``empty`` is the model without its weights, in its final number format; ``name`` is for the message.
+    """
+    if device.type not in ("cpu", "cuda"):
+        return
+    free, where = free_memory(), ""
+    if device.type == "cuda":  # with torch's unused cache
+        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        free -= torch.cuda.memory_allocated(device)
+        where = f" on {device}"
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in empty.parameters())
+    if weights > free:
+        raise OutOfMemoryError(
+            f"{name} needs {memory_size(weights)} of memory for its weights, and {memory_size(free)} are free{where}; "
+            "--dtype bfloat16 (dtype=...) or --device-map auto (device_map=...) needs less."
+        )
 
 
 def own_dtype(folder: Path) -> torch.dtype:
@@ -173,27 +194,21 @@ class WeightsHash:
     ``state`` gives what changes when the weights do, and ``where`` names them in a message.
     """
 
-    def __init__(
-        self, compute: Callable[[], str], state: Callable[[], object], where: str, at_opening: object = None
-    ) -> None:
+    def __init__(self, compute: Callable[[], str], state: Callable[[], object], where: str) -> None:
         self._compute = compute
         self._state = state
         self._where = where
-        self._at_opening = state() if at_opening is None else at_opening
+        self._at_opening = state()
         self._digest = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process knows the hash: the weights are other objects there."""
-        return WeightsHash, (partial(str, self()), _always, self._where)
-
-    def changed(self) -> bool:
-        """Whether the weights have changed since they were opened."""
-        return self._state() != self._at_opening
+        return partial, (str, self())
 
     def __call__(self) -> str:
         """The hash of the weights as they were opened. Raises CheckpointError: they have changed since."""
         if not self._digest:
-            if self.changed():
+            if self._state() != self._at_opening:
                 raise CheckpointError(
                     f"the weights of {self._where} have changed, or are gone, since they were opened; analyze again."
                 )
@@ -218,7 +233,7 @@ def hash_of_files(source: Source) -> WeightsHash:
 _finite: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
 
 
-def check_loaded(model: nn.Module) -> WeightsHash:
+def check_loaded(model: nn.Module) -> Callable[[], str]:
     """Refuse weights of a model in memory as :func:`check_weights` does; return their hash.
 
     They are checked once for an object, and again when a weight has changed.
@@ -235,15 +250,8 @@ def check_loaded(model: nn.Module) -> WeightsHash:
             compute=lambda: parameters_sha256(_saved(model).items()),
             state=lambda: _versions(_saved(model)),
             where="the loaded model",
-            at_opening=versions,
         )
-    digest = parameters_sha256(with_values(model, weights.items()))
-    return WeightsHash(partial(str, digest), _always, "the loaded model")
-
-
-def _always() -> object:
-    """The versions of weights that were hashed when they were opened."""
-    return None
+    return partial(str, parameters_sha256(with_values(model, weights.items())))
 
 
 def _saved(model: nn.Module) -> dict[str, Any]:

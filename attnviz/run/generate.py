@@ -89,20 +89,11 @@ def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
     if checkpoint.language_head is None or getattr(tokenizer, "language", "") is not None:
         return checkpoint
     written = tokenizer.prefix_tokens[:1]
-    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        _append(checkpoint, written, 1, _decoder_on(checkpoint, sound))
+    _append(checkpoint, written, 1, sound)
     language = tokenizer.convert_ids_to_tokens(written[1]).strip("<|>")
     if written[1] in tokenizer.all_special_ids and len(language) < 4:  # <|en|>, <|haw|>
         tokenizer.set_prefix_tokens(language=language, task="transcribe")
     return replace(checkpoint, tokenizer=tokenizer)
-
-
-def _decoder_on(checkpoint: Checkpoint, source: Tokens) -> Callable[..., Any]:
-    model: Any = checkpoint.model
-    inputs = source.model_inputs(checkpoint.device)
-    states = model.encoder(**inputs, return_dict=True).last_hidden_state
-    mask = {"encoder_attention_mask": inputs["attention_mask"]} if "attention_mask" in inputs else {}
-    return partial(model.decoder, encoder_hidden_states=states, use_cache=False, **mask)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
@@ -120,8 +111,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
     start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
-    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        _append(checkpoint, written, count, _decoder_on(checkpoint, tokens), config.pad_token_id)
+    _append(checkpoint, written, count, tokens, config.pad_token_id)
     text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")
@@ -139,13 +129,7 @@ def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tup
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
     written = list(tokens.ids)
-    model = checkpoint.model
-
-    def run(ids: torch.Tensor, **options: Any) -> Any:
-        return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **options)
-
-    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
-        hit_eos = _append(checkpoint, written, count, run)
+    hit_eos = _append(checkpoint, written, count)
     new = written[len(tokens) : len(written) - hit_eos]
     if not new:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
@@ -172,19 +156,31 @@ def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence
 
 
 def _append(
-    checkpoint: Checkpoint, written: list[int], count: int, run: Callable[..., Any], never: int | None = None
+    checkpoint: Checkpoint, written: list[int], count: int, source: Tokens | None = None, never: int | None = None
 ) -> bool:
-    """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token."""
+    """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token.
+
+    ``source``: what the encoder of an encoder-decoder reads.
+    """
+    model: Any = checkpoint.model
     head: Any = checkpoint.language_head
     ends = _end_tokens(checkpoint)
-    for _ in range(count):
-        states = run(torch.tensor([written], device=checkpoint.device), return_dict=True).last_hidden_state
-        logits = head(states[0, -1]).flatten()
-        if never is not None and never not in ends and 0 <= never < len(logits):
-            logits[never] = -torch.inf
-        written.append(int(logits.argmax()))
-        if written[-1] in ends:
-            return True
+    with running_plainly(checkpoint), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        if source is not None:
+            inputs = source.model_inputs(checkpoint.device)
+            states = model.encoder(**inputs, return_dict=True).last_hidden_state
+            mask = {"encoder_attention_mask": inputs["attention_mask"]} if "attention_mask" in inputs else {}
+            model = partial(model.decoder, encoder_hidden_states=states, **mask)
+        for _ in range(count):
+            ids = torch.tensor([written], device=checkpoint.device)
+            given = {"attention_mask": torch.ones_like(ids)} if source is None else {}
+            states = model(input_ids=ids, use_cache=False, return_dict=True, **given).last_hidden_state
+            logits = head(states[0, -1]).flatten()
+            if never is not None and never not in ends and 0 <= never < len(logits):
+                logits[never] = -torch.inf
+            written.append(int(logits.argmax()))
+            if written[-1] in ends:
+                return True
     return False
 
 

@@ -12,7 +12,7 @@ import attnviz
 from attnviz import analyze
 from attnviz.errors import ArchitectureError, TextError, UsageError
 from attnviz.judge.verdicts import judge, label_of
-from attnviz.measures.statistics import TextContext, measure
+from attnviz.measures.statistics import TextContext
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
 from attnviz.models.tokens import merge_subwords, shifted_right
@@ -21,7 +21,7 @@ from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, saved_marian, sharp, unigram_tokenizer
 from tests.support.models import bert_tokenizer, sharp_bert
 from tests.support.recorded import whole_pattern
-from tests.support.verified import context_of, verified
+from tests.support.verified import context_of, measure, verified
 
 STACKS = (Stack("E", "encoder", 0, 3, 4), Stack("D", "decoder", 3, 2, 2), Stack("X", "cross-attention", 5, 2, 2))
 

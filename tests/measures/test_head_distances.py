@@ -27,8 +27,13 @@ def random_patterns(n_layers, n_heads, lengths, seed=0):
     return raw / raw.sum(-1, keepdim=True)
 
 
+def tally_of(n_layers, n_heads):
+    architecture = SimpleNamespace(learned_sinks=False)
+    return HeadDistanceTally(SimpleNamespace(n_layers=n_layers, n_heads=n_heads, architecture=architecture))  # type: ignore[arg-type]
+
+
 def counted(patterns, lengths, tally=None):
-    tally = tally or HeadDistanceTally(len(patterns), patterns.shape[2])
+    tally = tally or tally_of(len(patterns), patterns.shape[2])
     batch = batch_of(*lengths)
     with counting([tally], batch, torch.ones(1, len(lengths))) as add:
         for layer, pattern in enumerate(patterns):
@@ -91,16 +96,16 @@ def test_states_of_two_tallies_add_up_to_that_of_one():
 
 def test_a_batch_that_broke_off_is_forgotten():
     patterns = random_patterns(2, 2, (5,))
-    tally = HeadDistanceTally(2, 2)
+    tally = tally_of(2, 2)
     tally.begin(batch_of(3))
-    tally.add(0, random_patterns(1, 2, (3,))[0], batch_of(3))
+    tally.add(0, random_patterns(1, 2, (3,))[0])
     counted(patterns, (5,), tally)
     assert tally.n_queries == 5
     assert torch.equal(tally.results(), counted(patterns, (5,)).results())
 
 
 def test_layers_come_in_order():
-    tally, batch = HeadDistanceTally(3, 2), batch_of(5)
-    tally.begin(batch)
+    tally = tally_of(3, 2)
+    tally.begin(batch_of(5))
     with pytest.raises(ValueError, match="layer 0"):
-        tally.add(1, random_patterns(1, 2, (5,))[0], batch)
+        tally.add(1, random_patterns(1, 2, (5,))[0])

@@ -14,10 +14,10 @@ from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.estimates import estimated
 from attnviz.measures.patterns import NAMES
 from attnviz.measures.relations import RelationCount
-from attnviz.measures.statistics import SCALARS, TextContext, measure
+from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId
 from tests.support.hand_made import uniform_pattern
-from tests.support.verified import context_of, random_patterns, verified
+from tests.support.verified import context_of, measure, random_patterns, verified
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0, sink 1/6
 CONTEXT = context_of([True] + [False] * 10 + [True])

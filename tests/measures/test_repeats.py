@@ -6,7 +6,6 @@ import torch
 from attnviz import analyze
 from attnviz.judge.verdicts import judge
 from attnviz.measures.repeats import SEQUENCES, Needles, RepeatTally
-from attnviz.measures.statistics import measure
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
@@ -22,7 +21,7 @@ from tests.support.models import (
     sharp_gpt2,
 )
 from tests.support.tolerances import SUMS_64
-from tests.support.verified import context_of, random_patterns, verified
+from tests.support.verified import context_of, measure, random_patterns, verified
 
 TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
 """Eight words, twice; every one of them is one token of the tests' tokenizers."""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES, SHUFFLED, TYPES, allowed_units
-from attnviz.measures.statistics import SCALARS, TextContext, measure
+from attnviz.measures.statistics import SCALARS, TextContext
 from tests.support import independent
 from tests.support.tolerances import HALF, SUMS_32, SUMS_64
-from tests.support.verified import context_of, random_patterns, verified
+from tests.support.verified import context_of, measure, random_patterns, verified
 
 SINK, TEXT = True, False
 # the first position is a sink

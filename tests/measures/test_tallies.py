@@ -31,7 +31,7 @@ TREES = [
 
 
 def statistics(checkpoint, texts, batch_size=1, replicates=3, **more):
-    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=replicates)
+    tally = StatisticsTally(checkpoint, replicates)
     return count(tally, checkpoint, texts, batch_size, replicates, **more)
 
 
@@ -196,7 +196,7 @@ def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_boots
     texts = [replace(text, number=number) for number, text in enumerate(TREES, start=1)]
     samples = text_weights(0, [text.number for text in texts], 3)
     assert len({tuple(row) for row in samples.tolist()}) == 4
-    relations = count(RelationTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, texts, batch_size).results()
+    relations = count(RelationTally(checkpoint, 3), checkpoint, texts, batch_size).results()
     of_texts, expected = [plain_counts(checkpoint, text) for text in texts], [Counter() for _ in samples]
     for sums, row in zip(expected, samples.tolist(), strict=True):
         for weight, counts in zip(row, of_texts, strict=True):
@@ -286,7 +286,7 @@ def test_names_and_their_guesses_are_those_of_plain_loops_in_every_bootstrap_sam
     texts = [replace(text, number=number) for number, text in enumerate(GAP_TEXTS, start=1)]
     samples = text_weights(0, [text.number for text in texts], 3).numpy()
     assert samples.sum(1).min() > 0
-    found = count(NameTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, texts, batch_size).results()
+    found = count(NameTally(checkpoint, 3), checkpoint, texts, batch_size).results()
     each = [plain_names(checkpoint, text) for text in texts]
     guesses = samples @ np.array([of for _, of in each]) / samples.sum(1, keepdims=True)
     ways = ("pronoun_to_name",) if checkpoint.architecture.causal else ("pronoun_to_name", "name_to_pronoun")
@@ -310,30 +310,30 @@ def test_names_and_their_guesses_are_those_of_plain_loops_in_every_bootstrap_sam
 
 def test_subjects_are_a_guess_only_where_all_examples_were_parsed(checkpoint):
     unparsed = [GAP_TEXTS[0], replace(GAP_TEXTS[1], subjects=None)]
-    found = count(NameTally(3, 4, checkpoint.architecture.causal, 3), checkpoint, unparsed, 2).results()
+    found = count(NameTally(checkpoint, 3), checkpoint, unparsed, 2).results()
     assert tuple(found.accuracy.baselines) == (*GUESSES[:2], "other words")
-    assert NameTally(3, 4, False).results() is None
+    assert NameTally(checkpoint).results() is None
 
 
 @pytest.mark.parametrize(
     ("make", "texts"),
     [
-        (lambda causal: StatisticsTally(3, 4, causal, replicates=3), TREES),
-        (lambda causal: RelationTally(3, 4, causal, 3), TREES),
-        (lambda causal: NameTally(3, 4, causal, 3), GAP_TEXTS),
+        (StatisticsTally, TREES),
+        (RelationTally, TREES),
+        (NameTally, GAP_TEXTS),
     ],
 )
 def test_two_tallies_one_of_them_saved_and_loaded_add_up_to_one_of_all_texts(checkpoint, make, texts, tmp_path):
     numbered = [replace(text, number=number) for number, text in enumerate(texts, start=1)]
     whole, first, second = (
-        count(make(checkpoint.architecture.causal), checkpoint, some) for some in (numbered, numbered[:1], numbered[1:])
+        count(make(checkpoint, 3), checkpoint, some) for some in (numbered, numbered[:1], numbered[1:])
     )
     torch.save(first.state(), tmp_path / "state")
-    resumed = make(checkpoint.architecture.causal)
+    resumed = make(checkpoint, 3)
     resumed.merge(torch.load(tmp_path / "state", weights_only=True))
     resumed.merge(second.state())
     torch.testing.assert_close(resumed.state(), whole.state())
-    going_on = make(checkpoint.architecture.causal)
+    going_on = make(checkpoint, 3)
     going_on.merge(torch.load(tmp_path / "state", weights_only=True))
     torch.testing.assert_close(count(going_on, checkpoint, numbered[1:]).state(), whole.state())
 

@@ -44,7 +44,7 @@ def uniform() -> Any:
 
 
 def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
-    tally: Any = count(StatisticsTally(2, 4, True, replicates=3, windows=uniform.windows), uniform, TEXTS, 2)
+    tally: Any = count(StatisticsTally(uniform, 3), uniform, TEXTS, 2)
     found = tally.estimates()
     for name in ("sink", "broad"):
         torch.testing.assert_close(found[name].scores, found[name].baseline, atol=SUMS_32, rtol=0)
@@ -121,7 +121,7 @@ def test_uniform_heads_score_their_baselines_in_chunks():
         for layer in model.model.layers:
             layer.self_attn.q_proj.weight.zero_()
     checkpoint = from_loaded(model, tokenizer)
-    tally: Any = count(StatisticsTally(2, 4, True, replicates=3, windows=checkpoint.windows), checkpoint, TEXTS, 2)
+    tally: Any = count(StatisticsTally(checkpoint, 3), checkpoint, TEXTS, 2)
     found = tally.estimates()
     for name in ("sink", "broad"):
         torch.testing.assert_close(found[name].scores, found[name].baseline, atol=SUMS_32, rtol=0)

@@ -1,6 +1,5 @@
 """What heads write: against plain loops in float64, and heads built to copy, to suppress, to raise all, to be quiet."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def counted(checkpoint: Checkpoint, batch_size: int) -> WritingTally:
     tally, attention = WritingTally(checkpoint, 2), SampledAttention(checkpoint)
     for batch in batches(checkpoint, [Text(text, number=i) for i, text in enumerate(TEXTS)], batch_size):
         with counting([tally], batch, torch.ones(3, len(batch.items), dtype=torch.float64)) as add:
-            attention.run(batch, add, partial(tally.add_written, batch=batch))
+            attention.run(batch, add, tally.add_written)
     return tally
 
 

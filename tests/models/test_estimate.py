@@ -11,7 +11,7 @@ import attnviz
 from attnviz import memory
 from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutOfMemoryError, UsageError
-from attnviz.models import estimate
+from attnviz.models import weights
 from attnviz.models.opening import open_checkpoint
 from attnviz.run import record
 from attnviz.run.record import block_memory
@@ -71,11 +71,11 @@ def test_what_is_free_is_what_the_machine_says_with_its_swap(monkeypatch, tmp_pa
 
 
 def test_too_large_a_model_is_refused_before_its_weights_are_read(monkeypatch, bert):
-    weights = bert / "model.safetensors"
-    weights.write_bytes(bytes(weights.stat().st_size))  # which nobody can read
+    file = bert / "model.safetensors"
+    file.write_bytes(bytes(file.stat().st_size))  # which nobody can read
     needed = 8 * sum(parameter.numel() for parameter in sharp_bert().parameters())
     for free, error in ((needed - 1, OutOfMemoryError), (needed, CheckpointError)):
-        monkeypatch.setattr(estimate, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(weights, "free_memory", lambda free=free: free)
         with pytest.raises(error):
             open_checkpoint(bert, dtype="float64")
 
@@ -85,6 +85,6 @@ def test_a_gpu_must_hold_all_weights_and_is_named(monkeypatch):
     for name in ("memory_reserved", "memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda _: 500)
     model: Any = sharp_bert()
-    estimate.refuse_beyond_memory("model", model, torch.device("mps"))
+    weights.refuse_beyond_memory("model", model, torch.device("mps"))
     with pytest.raises(OutOfMemoryError, match="cuda:1"):
-        estimate.refuse_beyond_memory("model", model, torch.device("cuda:1"))
+        weights.refuse_beyond_memory("model", model, torch.device("cuda:1"))

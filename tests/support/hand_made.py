@@ -13,7 +13,7 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.measures.patterns import MaskInput
-from attnviz.measures.statistics import TextContext, measure
+from attnviz.measures.statistics import TextContext
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
@@ -22,7 +22,7 @@ from attnviz.profiles.store import StoredProfile
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck, Verification
 from attnviz.run.verify import VerifiedRows
-from tests.support.verified import counted_relations
+from tests.support.verified import counted_relations, measure
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
 

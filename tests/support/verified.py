@@ -1,6 +1,7 @@
 """Verified layers and contexts made from numbers, for tests of what is computed from them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally
-from attnviz.measures.statistics import TextContext
+from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
 from attnviz.models.tokens import Positions
 from attnviz.reference.tolerances import Tolerance
@@ -66,9 +67,21 @@ def counted_relations(
     layers: Sequence[VerifiedRows], parse: Parse, sinks: Collection[int], causal: bool
 ) -> list[RelationCount]:
     """The relations of one text, from all blocks of rows of its layers."""
-    tally = RelationTally(1 + max(rows.layer for rows in layers), layers[0].pattern.shape[1], causal, replicates=0)
+    shape = {"n_layers": 1 + max(rows.layer for rows in layers), "n_heads": layers[0].pattern.shape[1]}
+    checkpoint: Any = SimpleNamespace(**shape, architecture=SimpleNamespace(causal=causal))
+    tally = RelationTally(checkpoint, replicates=0)
     tally.begin_words(RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)]))
     for rows in layers:
         tally.update(rows)
     copy_to_host([tally])
     return tally.results()
+
+
+def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
+    """The statistics of every head of one verified layer, from all chunks of its rows; see :class:`HeadStatistics`."""
+    chunks = list(rows)
+    statistics = HeadStatistics(context, chunks[0].pattern.shape[1])
+    for chunk in chunks:
+        statistics.update(chunk)
+    copy_to_host([statistics])
+    return statistics.results()[chunks[0].layer]

@@ -9,7 +9,6 @@ files stay small. The picture says what share of the attention either hides.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from unicodedata import bidirectional
 

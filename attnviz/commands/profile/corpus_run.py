@@ -31,16 +31,13 @@ class CorpusRun:
     ) -> None:
         self.loop, self._parse = loop, parse
         checkpoint = loop.checkpoint
-        shape = (checkpoint.n_layers, checkpoint.n_heads)
-        causal = checkpoint.architecture.causal
-        learned = checkpoint.architecture.learned_sinks
-        self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows, learned_sinks=learned)
-        self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
+        self.statistics = StatisticsTally(checkpoint)
+        self.relations, self.meanings = RelationTally(checkpoint), MeaningTally(checkpoint)
         self.writing = WritingTally(checkpoint)
         self.chats = ChatTally(checkpoint)
         counts = partial(token_counts, checkpoint, loop.corpora, loop.limit, listed)
         self.pointing = PointingTally(checkpoint, counts)
-        self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape, learned)
+        self.names, self.distances = NameTally(checkpoint), HeadDistanceTally(checkpoint)
         self.repeats, self._has_repeats = RepeatTally(checkpoint, loop.seed), repeats
         self.attention = loop.attention
 
@@ -91,7 +88,7 @@ class CorpusRun:
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
         tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
-        on_weighted_values: Callable[[int, Tensor], None] | None = partial(self.writing.add_written, batch=batch)
+        on_weighted_values: Callable[[int, Tensor], None] | None = self.writing.add_written
         kind = self.loop.corpora[number].kind
         if kind == "gap":
             tallies, on_weighted_values = [self.names], None

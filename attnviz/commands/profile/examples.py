@@ -149,7 +149,7 @@ class _Search:
 
     def look(self, corpus: int, batch: Batch) -> None:
         """Run a batch of a corpus, and keep its examples that are among the best."""
-        words = None if self._run.loop.corpora[corpus].kind == "gap" else RelatedWords.of_batch(batch)
+        words = None if self._run.loop.corpora[corpus].kind == "gap" else RelatedWords.of_items(batch.items)
         members: Spans = [item.members for item in batch.items] if words is None else words.members
         merged = SpansOfTexts(members, batch.valid.shape[1], torch.device("cpu"))
         instances = {role: _instances(self._run, batch, words, *role) for role in self._kept}

@@ -106,8 +106,14 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
             f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
             "norms divide by its root where all values are alike."
         )
+    setting = architecture.not_in_float64
+    if dtype == torch.float64 and setting and getattr(config, setting):
+        raise ArchitectureError(
+            f"this {family.name!r} has {setting}=True, with which transformers cannot compute in "
+            "float64; expected float32, float16 or bfloat16."
+        )
     try:
-        architecture.refuse(config, dtype)
+        architecture.refuse(config)
     except AttributeError as error:
         if error.obj is config:  # not a bug, but another family's setting
             architecture.declared("name", config, error.name)

@@ -1,7 +1,8 @@
 """The interface of an architecture."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +26,7 @@ DRAWN = (
 )
 
 _NO_LIMIT = 1_000_000  # positions
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 NormKind = Literal["layer", "layer, 1 + w", "rms", "rms, 1 + w", "rms, rounded once"]
 
@@ -190,11 +192,14 @@ class Architecture:
     # paths in the whole model of the steps of its heads, or modules; "base." begins one in the bare model
     language_steps: tuple[str | nn.Module, ...] = ("lm_head",)
     class_steps: tuple[str | nn.Module, ...] = ("score",)
+    class_pooling: str = ""  # the one ``classifier_pooling`` of a config that reads a single token; empty without such
     token_steps: tuple[str | nn.Module, ...] = ("score",)  # of the head for classes of tokens
     span_steps: tuple[str | nn.Module, ...] = ("qa_outputs",)  # of the head for question answering
     next_steps: tuple[str | nn.Module, ...] = ()  # of the head for next sentence prediction
     # names of a layer's modules, see :meth:`layer_modules`
     attention_at: str = "self_attn"
+    pattern_at: str = ""  # path in the attention of the module that returns the pattern; empty where it is that itself
+    output_alone: bool = False  # whether W_O stands outside of it, or the attention returns more than its output
     mixer_at: str = ""  # what mixes tokens in the layers that do not attend; empty where all layers do
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     head_norm_names: tuple[str, ...] = ("q_norm", "k_norm")
@@ -202,6 +207,7 @@ class Architecture:
     # before the attention, after it, before the network, after it
     norm_names: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
     network_at: str = "mlp"  # empty where its maps are the layer's own
+    experts_at: str = ""  # of a network whose output is added to that of the other one; empty for none
     # of the first linear map, the gate, the gate's activation and the second map
     network_names: tuple[str | None, ...] = ("up_proj", "gate_proj", "act_fn", "down_proj")
     parallel: bool = False  # whether attention and network read the same input; a layer may say so itself (GPT-NeoX)
@@ -215,6 +221,8 @@ class Architecture:
     # settings that a config may have, and the one value that is reproduced; the last of several of a setting counts
     only: tuple[tuple[str, object], ...] = ()
     needed: tuple[str, ...] = ()  # settings that may not be None
+    partial_rotary: bool = False  # whether a part of a head may be without rotary positions
+    not_in_float64: str = ""  # a setting with which transformers cannot compute in float64
     has_words: bool = True  # whether its tokens are of words (of ESM they are residues of a protein)
     segments: bool = False  # whether the segments of a pair have token types
     positions_after_padding: bool = False  # whether positions count from ``pad_token_id`` + 1 (RoBERTa)
@@ -282,11 +290,17 @@ class Architecture:
         """The declaration for a config: this, or a copy that differs as the config says (OPT-350m)."""
         return self
 
+    def but(self, **declared: Any) -> "Architecture":
+        """A copy that declares something else."""
+        variant = copy(self)
+        vars(variant).update(declared)
+        return variant
+
     @property
     def language_class(self) -> str:
         return self.class_prefix + self.language_task
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - for those that refuse one
+    def refuse(self, config: Any) -> None:
         """Raise ArchitectureError for settings that the reference does not reproduce."""
         for setting, value in dict(self.only).items():
             stated = getattr(config, setting, None)
@@ -295,6 +309,12 @@ class Architecture:
         for setting in self.needed:
             if getattr(config, setting, None) is None:
                 raise not_reproduced(self.name, setting, None, "a number")
+        for rope in rope_by_layer_type(config).values():
+            kind, share = rope.get("rope_type"), rope.get("partial_rotary_factor", 1.0)
+            if kind not in _ROPE_TYPES:
+                raise not_reproduced(self.name, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
+            if share != 1 and not self.partial_rotary and kind != "proportional":
+                raise not_reproduced(self.name, "partial_rotary_factor", share, "1 in this architecture")
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
         """The stacks of an encoder-decoder; empty for other models."""
@@ -342,11 +362,26 @@ class Architecture:
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes logits [.., vocabulary] of the last hidden state; None without one."""
         steps = self.head_of(model, self.language_steps)
-        return steps[0] if steps is not None and len(steps) == 1 else steps
+        if steps is None or len(steps) > 1:
+            return steps
+        bias = getattr(model, "final_logits_bias", None)
+        scale, divisor = self.states_scale(model.config), self.logits_divisor(model.config)
+        plain = bias is None and scale == divisor == 1
+        return steps[0] if plain else LogitsHead(steps[0], bias, scale, divisor)
+
+    def states_scale(self, config: Any) -> float:  # noqa: ARG002 - of T5
+        """What final states are multiplied by before the language-modelling head."""
+        return 1.0
+
+    def logits_divisor(self, config: Any) -> float:
+        """What logits are divided by (Granite)."""
+        return float(getattr(config, "logits_scaling", 1.0))
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The head that makes class logits of a final state, in a model for sequence classification; or None."""
-        return self.head_of(model, self.class_steps)
+        config: Any = model.config
+        averaged = self.class_pooling and config.classifier_pooling != self.class_pooling
+        return None if averaged else self.head_of(model, self.class_steps)
 
     def head_of(self, model: nn.Module, steps: Sequence[str | nn.Module]) -> nn.Sequential | None:
         """Steps that the model calls one by one, as one module in eval mode; None where it lacks one of them."""
@@ -397,9 +432,9 @@ class Architecture:
         return LayerModules(
             block=layer,
             projections=tuple(projections),
-            attention=attention,
+            attention=self.declared("pattern_at", attention),
             o_proj=o_proj,
-            output=attention,
+            output=o_proj if self.output_alone else attention,
             attention_norm=None if isinstance(norms[0], nn.Identity) else norms[0],
             attention_output_norm=norms[1],
             up_proj=up_proj,
@@ -411,6 +446,7 @@ class Architecture:
             gate=gate,
             activation=activation,
             routed=routed,
+            experts=self.declared("experts_at", layer) if self.experts_at else None,
             parallel=self.parallel or getattr(layer, "use_parallel_residual", False),
             attends=mixer is None,
         )
@@ -582,6 +618,13 @@ def not_reproduced(kind: str, setting: str, value: object, expected: str) -> Arc
         f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}. "
         f"{DRAWN}."
     )
+
+
+def rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
+    """Settings of rotary positions by type of layer; under '' those of all layers, which are left out beside others."""
+    settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
+    by_type: dict[str, Mapping[str, Any]] = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    return by_type if by_type or not settings else {"": settings}
 
 
 def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:

@@ -5,10 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
-from attnviz.errors import ArchitectureError
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, PositionBias, like, not_reproduced
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
@@ -24,6 +22,8 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     segments_at = "embeddings.token_type_embeddings"
     embedding_norm_at = "embeddings.LayerNorm"
     attention_at = "attention"
+    pattern_at = "self"
+    output_alone = True
     projection_names: tuple[str, ...] = ("self.query", "self.key", "self.value", "output.dense")
     norm_names = ("attention.output.LayerNorm", None, "output.LayerNorm", None)
     network_at = ""
@@ -44,17 +44,12 @@ class Bert(Architecture, name="bert", prefix="Bert"):
     epsilon_setting: str | float = "layer_norm_eps"
     language_task = "ForMaskedLM"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also heads that do not divide the model."""
         n_heads, width = config.num_attention_heads, config.hidden_size
         if width % n_heads:
             raise not_reproduced(self.name, "num_attention_heads", n_heads, f"a divisor of its width {width}")
-        super().refuse(config, dtype)
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
-        modules = super().layer_modules(layer)
-        return replace(modules, attention=layer.attention.self, output=modules.o_proj)
+        super().refuse(config)
 
 
 class Electra(Bert, name="electra", prefix="Electra"):
@@ -74,6 +69,7 @@ class Albert(Bert, name="albert", prefix="Albert"):
     """Lan et al. 2020: BERT whose layers share modules in groups; embeddings may be narrower and are projected."""
 
     project_at = "encoder.embedding_hidden_mapping_in"
+    pattern_at = ""
     projection_names = ("query", "key", "value", "dense")
     norm_names = ("attention.LayerNorm", None, "full_layer_layer_norm", None)
     network_names = ("ffn", None, None, "ffn_output")
@@ -82,9 +78,9 @@ class Albert(Bert, name="albert", prefix="Albert"):
     resumable = False
     head_weights = ("predictions", "sop_classifier", "classifier", "qa_outputs")
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also a model without modules."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         for setting in ("num_hidden_groups", "inner_group_num"):
             if getattr(config, setting) < 1:
                 raise not_reproduced(self.name, setting, getattr(config, setting), "at least one")
@@ -108,21 +104,18 @@ class Albert(Bert, name="albert", prefix="Albert"):
         """The modules of one layer, and which of their runs it is."""
         return self.modules(base_model)[layer]
 
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """``AlbertAttention`` has W_O and the norm after the residual inside."""
-        return replace(Architecture.layer_modules(self, layer), output=layer.attention.dense)
-
 
 class DistilBert(Bert, name="distilbert", prefix="DistilBert"):
     """BERT without segments and pooler; W_O is inside the attention module; the epsilon of its norms is fixed."""
 
     layers_at = "transformer.layer"
     segments_at = ""
+    pattern_at = ""
+    output_alone = False
     projection_names = ("q_lin", "k_lin", "v_lin", "out_lin")
     norm_names = ("sa_layer_norm", None, "output_layer_norm", None)
     network_at = "ffn"
     network_names = ("lin1", None, None, "lin2")
-    layer_modules = Architecture.layer_modules
     language_steps = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
     class_steps = ("pre_classifier", nn.ReLU(), "classifier")
     head_weights = (
@@ -144,9 +137,9 @@ class Roberta(Bert, name="roberta", prefix="Roberta"):
     segments = False
     positions_after_padding = True
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also a ``pad_token_id`` that leaves no position for a token."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         padding, positions = config.pad_token_id, config.max_position_embeddings
         if not isinstance(padding, int) or not 0 <= padding < positions - 1:
             raise not_reproduced(self.name, "pad_token_id", padding, f"a number from 0 to {positions - 2}")
@@ -183,9 +176,10 @@ class MPNet(Roberta, name="mpnet", prefix="MPNet"):
 
     segments_at = ""
     attention_at = "attention.attn"
+    pattern_at = ""
+    output_alone = False
     projection_names = ("q", "k", "v", "o")
     norm_names = ("attention.LayerNorm", None, "output.LayerNorm", None)
-    layer_modules = Architecture.layer_modules
     # as in transformers' class, whatever the config says
     only = (*Roberta.only, ("pad_token_id", 1), ("relative_attention_num_buckets", 32))
     bypassing = "forward"
@@ -220,16 +214,8 @@ class GPT2(GPT, name="gpt2", prefix="GPT2"):
     head_weights = (*Architecture.head_weights, "multiple_choice_head")
     old_buffers = (".attn.bias", ".attn.masked_bias")
     only = (("add_cross_attention", False),)
+    not_in_float64 = "reorder_and_upcast_attn"
     language_class = "GPT2LMHeadModel"
-
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also float64 where scores are upcast to float32; other flags are reproduced."""
-        super().refuse(config, dtype)
-        if config.reorder_and_upcast_attn and dtype == torch.float64:
-            raise ArchitectureError(
-                "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
-                "expected float32, float16 or bfloat16."
-            )
 
     def weight(self, linear: Any) -> Any:
         """The transposed weight of a Conv1D, which is [in, out]; what bitsandbytes puts in its place is not."""
@@ -300,11 +286,7 @@ class Bloom(GPT, name="bloom", prefix="Bloom"):
     attention_adds_residual = True
     fixed_activation = "gelu_new"
     resumable = False  # what it adds to scores has a row a text and head
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """The output is that of W_O alone."""
-        modules = super().layer_modules(layer)
-        return replace(modules, output=modules.o_proj)
+    output_alone = True
 
     def position_bias(self, base_model: Any, layer: int) -> PositionBias:
         """By slopes that the number of heads gives."""

@@ -1,6 +1,5 @@
 """DeepSeek V2 and V3 (DeepSeek-AI 2024) and their like: keys and values are made of one narrower vector (MLA)."""
 
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +28,15 @@ class DeepseekV3(Llama, name="deepseek_v3", prefix="DeepseekV3"):
 
     def variant(self, config: Any) -> Architecture:
         """Queries may have no latent, and pairs may be halves."""
-        variant = copy(self)
-        variant.rotary_interleaved = getattr(config, "rope_interleave", self.rotary_interleaved)
-        if config.q_lora_rank is None:
-            variant.projection_names = ("q_proj", *self.projection_names[1:])
-        return variant
+        query = "q_proj" if config.q_lora_rank is None else self.projection_names[0]
+        return self.but(
+            rotary_interleaved=getattr(config, "rope_interleave", self.rotary_interleaved),
+            projection_names=(query, *self.projection_names[1:]),
+        )
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also keys that heads share."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         n_heads, n_shared = self.head_counts(config, 0)
         if n_shared != n_heads:
             raise not_reproduced(self.name, "num_key_value_heads", n_shared, f"{n_heads}, one for each head")

@@ -10,11 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.families.base import Architecture, LayerModules, LogitsHead, NormKind, PositionBias
+from attnviz.models.families.base import Architecture, LayerModules, NormKind, PositionBias
 from attnviz.models.head_ids import Stack
 from attnviz.models.offloading import parameter_of, running_device
 from attnviz.reference.attention import Scoring
@@ -38,9 +37,9 @@ class EncoderDecoder(Architecture, ABC):
     # the config's settings of layers and heads, of the encoder and of the decoder
     size_settings: tuple[tuple[str, str], tuple[str, str]]
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also stacks without layers or heads."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         for stack in self.stacks(config):
             if stack.n_layers < 1 or stack.n_heads < 1:
                 raise ArchitectureError(
@@ -110,11 +109,6 @@ class Bart(EncoderDecoder, name="bart", prefix="Bart"):
     positions_at = "decoder.embed_positions"
     embedding_norm_at = "decoder.layernorm_embedding"
     first_row = 2
-
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head`` with ``final_logits_bias``; of Whisper ``proj_out``."""
-        linear = getattr(model, str(self.language_steps[0]), None)
-        return None if linear is None else LogitsHead(linear, getattr(model, "final_logits_bias", None))
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """``BartAttention`` gives (output after W_O, pattern), and its norm stands after the residual."""
@@ -208,9 +202,9 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
     activation_setting = "dense_act_fn"
     scaled_if = "scale_decoder_outputs"  # the setting with which final states are scaled
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also invalid settings of position buckets."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or farthest <= buckets // 2:
             raise ArchitectureError(
@@ -219,12 +213,9 @@ class T5(EncoderDecoder, name="t5", prefix="T5"):
                 "distance above half of it."
             )
 
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``; the first T5 and UMT5 scale hidden states before it, other ones do not."""
-        linear: Any = getattr(model, "lm_head", None)
-        config: Any = model.config
-        scale = config.d_model**-0.5 if getattr(config, self.scaled_if, False) else 1.0
-        return None if linear is None else LogitsHead(linear, scale=scale)
+    def states_scale(self, config: Any) -> float:
+        """The first T5 and UMT5 scale them, other ones do not."""
+        return float(config.d_model**-0.5) if getattr(config, self.scaled_if, False) else 1.0
 
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """``T5Attention`` gives (output after W_O, bias, pattern); the next sublayer's norm gets the sum."""

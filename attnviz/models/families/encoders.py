@@ -1,6 +1,5 @@
 """BERT's and GPT-2's successors, most with norms before attention and feed-forward network: ModernBERT, OPT, ESM."""
 
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from attnviz.errors import DeviceError
 from attnviz.models.families.base import Architecture, Embeddings, like, norm_of, not_reproduced, projection_of
 from attnviz.models.families.bert_gpt2 import Bert, Roberta
-from attnviz.models.families.llama import refuse_rope, rotary_of, with_images
+from attnviz.models.families.llama import rotary_of, with_images
 from attnviz.models.offloading import is_spread, parameter_of
 from attnviz.reference.attention import Scoring, project
 from attnviz.reference.positions import RelativePositions, Rotary
@@ -29,6 +28,7 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     network_names = ("Wi", "Wi", "act", "Wo")
     language_steps = ("head", "decoder")
     class_steps = token_steps = span_steps = ("head.dense", "head.act", "head.norm", "classifier")
+    class_pooling = "cls"
     head_weights = ("head", "decoder", "classifier")
     linear_biases = False
     pre_norm = True
@@ -36,15 +36,6 @@ class ModernBert(Architecture, name="modernbert", prefix="ModernBert"):
     softmax_in_float32 = True
     epsilon_setting = "norm_eps"
     activation_setting = "hidden_activation"
-
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse kinds of rotary positions that are not reproduced."""
-        refuse_rope(config, partial=False)
-
-    def class_head(self, model: nn.Module) -> nn.Module | None:
-        """Of the final state of [CLS]; None where states are averaged."""
-        config: Any = model.config
-        return super().class_head(model) if config.classifier_pooling == "cls" else None
 
     def window(self, config: Any, layer: int) -> int | None:
         """Half of ``local_attention`` on each side, and the query, in layers of that type."""
@@ -79,7 +70,7 @@ class OPT(Architecture, name="opt", prefix="OPT"):
     epsilon_setting = 1e-5
     activation_setting = "activation_function"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
+    def refuse(self, config: Any) -> None:
         """Refuse narrower embeddings with norms before attention, and no norm after the last layer."""
         if config.do_layer_norm_before and config.word_embed_proj_dim != config.hidden_size:
             raise not_reproduced(self.name, "word_embed_proj_dim", config.word_embed_proj_dim, f"{config.hidden_size}")
@@ -88,11 +79,7 @@ class OPT(Architecture, name="opt", prefix="OPT"):
 
     def variant(self, config: Any) -> Architecture:
         """Of OPT-350m norms stand after the residuals, and none after the last layer."""
-        if config.do_layer_norm_before:
-            return self
-        post_norm = copy(self)
-        post_norm.pre_norm, post_norm.final_norm_at = False, ""
-        return post_norm
+        return self if config.do_layer_norm_before else self.but(pre_norm=False, final_norm_at="")
 
 
 class Esm(Bert, name="esm", prefix="Esm"):
@@ -114,9 +101,9 @@ class Esm(Bert, name="esm", prefix="Esm"):
     float32_steps = True
     scales_queries = True
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also a config without the mask that its embeddings look for."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         if config.token_dropout and config.mask_token_id is None:
             raise not_reproduced(self.name, "mask_token_id", None, "a number")
 
@@ -138,20 +125,16 @@ class NomicBert(Bert, name="nomic_bert", prefix="NomicBert"):
     layers_at = "layers"
     positions_at = ""
     attention_at = "self_attn"
+    pattern_at = ""
+    output_alone = False
     projection_names = Architecture.projection_names
     norm_names = ("post_attention_layernorm", None, "post_mlp_layernorm", None)
     network_at = "mlp"
     network_names = Architecture.network_names
-    layer_modules = Architecture.layer_modules
     old_buffers = (*Bert.old_buffers, "embeddings.token_type_ids")
     states_d_head = True
     linear_biases = False
     float32_steps = True
-
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse kinds of rotary positions that are not reproduced."""
-        super().refuse(config, dtype)
-        refuse_rope(config, partial=False)
 
     def rotary(self, base_model: Any, layer: int, d_head: int) -> Rotary:  # noqa: ARG002 - all are alike
         """As the config says."""
@@ -175,9 +158,9 @@ class DebertaV2(Bert, name="deberta-v2", prefix="DebertaV2"):
     bypassing = "forward"
     head_setting = ', for published weights of v3 with "legacy": false in config.json,'
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """Refuse also embeddings that are narrower than the layers."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         if (width := getattr(config, "embedding_size", config.hidden_size)) != config.hidden_size:
             raise not_reproduced(self.name, "embedding_size", width, f"{config.hidden_size}, its hidden_size")
 

@@ -25,12 +25,12 @@ class Gemma4(Gemma2, name="gemma4_text", prefix="Gemma4Text"):
     stream_alone = False
     explained = False
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """CheckpointError where no layer has keys of its own."""
         n_shared, n_layers = config.num_kv_shared_layers, config.num_hidden_layers
         if not 0 <= n_shared < n_layers:
             raise not_reproduced(self.name, "num_kv_shared_layers", n_shared, f"0 to {n_layers - 1}")
-        super().refuse(config, dtype)
+        super().refuse(config)
 
     def notes(self, config: Any) -> tuple[str, ...]:
         """How wide heads are without a window, and how many layers attend to keys of earlier ones."""

@@ -1,10 +1,9 @@
 """Hybrids: decoders of the Llama kind in which only some layers attend; the others mix tokens in another way."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from attnviz.models.families.base import LayerModules, NormKind
+from attnviz.models.families.base import NormKind
 from attnviz.models.families.llama import Granite, Llama, with_images
 from attnviz.reference.positions import Rotary
 
@@ -50,11 +49,8 @@ class GraniteHybrid(Granite, Hybrid, name="granitemoehybrid", prefix="GraniteMoe
 
     mixer_at = "mamba"
     network_at = "shared_mlp"
+    experts_at = "block_sparse_moe"
     network_names = ("input_linear", "input_linear", "activation", "output_linear")
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """With the experts."""
-        return replace(super().layer_modules(layer), experts=layer.block_sparse_moe)
 
 
 class Qwen3Next(Hybrid, name="qwen3_next", prefix="Qwen3Next"):

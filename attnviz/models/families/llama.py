@@ -5,8 +5,6 @@ They differ in windows, biases, and norms of queries and keys.
 
 import json
 import math
-from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.families.base import Architecture, Family, LogitsHead, NormKind, like, not_reproduced
+from attnviz.models.families.base import Architecture, Family, NormKind, like, not_reproduced, rope_by_layer_type
 from attnviz.reference.attention import Chunk, HeadParameters, RMSNorm, softcap
 from attnviz.reference.positions import (
     Rotary,
@@ -26,7 +24,6 @@ from attnviz.reference.positions import (
 )
 
 _TEMPERATURE = ("llama_4_scaling_beta", "original_max_position_embeddings")  # of queries, in the settings of RoPE
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
 class Llama(Architecture, name="llama", prefix="Llama"):
@@ -42,7 +39,6 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     float32_steps = True
     epsilon_setting: str | float = "rms_norm_eps"
     words_at = "embed_tokens"
-    partial_rotary = False  # whether a part of a head may be without rotary positions
     rotary_in_float32 = False  # whether queries and keys are turned in float32
     rotary_interleaved = False  # whether neighbours are pairs, not halves of what is rotated
     query_temperature = False  # whether queries have a temperature by position
@@ -50,10 +46,9 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     layer_types: tuple[str, ...] = ("full_attention", "sliding_attention")
     only: tuple[tuple[str, object], ...] = (("use_bidirectional_attention", False),)
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also rotary positions, types of layers and groups of heads that are not reproduced."""
-        super().refuse(config, dtype)
-        refuse_rope(config, self.partial_rotary)
+    def refuse(self, config: Any) -> None:
+        """Refuse also types of layers and groups of heads that are not reproduced."""
+        super().refuse(config)
         for setting in _TEMPERATURE if self.query_temperature else ():
             if not config.rope_parameters.get(setting):
                 raise not_reproduced(self.name, setting, config.rope_parameters.get(setting), "a number above 0")
@@ -71,16 +66,6 @@ class Llama(Architecture, name="llama", prefix="Llama"):
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """``num_attention_heads`` and ``num_key_value_heads``, if there are such."""
         return config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
-
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head``; with what divides its logits, if anything."""
-        head = super().language_head(model)
-        divisor = self.logits_divisor(model.config)
-        return head if head is None or divisor == 1 else LogitsHead(head, divisor=divisor)
-
-    def logits_divisor(self, config: Any) -> float:
-        """What logits are divided by (Granite)."""
-        return float(getattr(config, "logits_scaling", 1.0))
 
     def window(self, config: Any, layer: int) -> int | None:
         """The config's ``sliding_window`` in layers of that type; else None."""
@@ -161,9 +146,9 @@ class PhiMoE(Mixtral, name="phimoe", prefix="Phimoe"):
 
     norm_kind: NormKind = "layer"
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    def refuse(self, config: Any) -> None:
         """As in Mixtral; and another factor of cos and sin in longer texts."""
-        super().refuse(config, dtype)
+        super().refuse(config)
         short, long = (config.rope_parameters.get(name) for name in ("short_mscale", "long_mscale"))
         if short != long:
             raise not_reproduced(self.name, "long_mscale", long, f"{short}, as short_mscale")
@@ -256,11 +241,7 @@ class Gemma3(Gemma2, name="gemma3_text", prefix="Gemma3Text"):
         """EmbeddingGemma (Vera et al. 2025) attends both ways, also in windows, and predicts no words."""
         if not config.use_bidirectional_attention:
             return self
-        both_ways = copy(self)
-        both_ways.causal = False
-        both_ways.language_steps = ()
-        both_ways.class_steps = ()
-        return both_ways
+        return self.but(causal=False, language_steps=(), class_steps=())
 
 
 def with_images(
@@ -339,26 +320,9 @@ class CappedHead(nn.Module):
         return softcap(self.head(hidden), self.cap)
 
 
-def refuse_rope(config: Any, partial: bool) -> None:
-    """Refuse kinds of rotary positions that are not reproduced; ``partial`` allows a part of a head without."""
-    for settings in _rope_by_layer_type(config).values():
-        kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
-        if kind not in _ROPE_TYPES:
-            raise not_reproduced(config.model_type, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
-        if share != 1 and not partial and kind != "proportional":
-            raise not_reproduced(config.model_type, "partial_rotary_factor", share, "1 in this architecture")
-
-
-def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
-    """Settings by type of layer; under '' those of all layers, which transformers leaves out where there are others."""
-    settings: dict[str, Any] = getattr(config, "rope_parameters", {})  # Jamba has no positions
-    by_type: dict[str, Mapping[str, Any]] = {name: value for name, value in settings.items() if isinstance(value, dict)}
-    return by_type if by_type or not settings else {"": settings}
-
-
 def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     """The rotary positions of a layer, from a checked config, of which some have others for each type of layer."""
-    by_type = _rope_by_layer_type(config)
+    by_type = rope_by_layer_type(config)
     return _rotary_by(
         json.dumps(by_type.get(layer_type) or by_type[""]),
         d_head,

@@ -4,9 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from torch import nn
-
-from attnviz.models.families.base import Architecture, LayerModules, like
+from attnviz.models.families.base import Architecture, like
 from attnviz.models.families.llama import Exaone4, Gemma2, GraniteMoE, Llama, Mistral, Qwen2, rotary_of, with_images
 from attnviz.models.families.olmo import Olmo2
 from attnviz.reference.attention import HeadParameters
@@ -69,6 +67,7 @@ class GraniteMoEShared(GraniteMoE, name="granitemoeshared", prefix="GraniteMoeSh
     """Granite Team 2025: experts beside a network for all tokens."""
 
     network_at = "shared_mlp"
+    experts_at = "block_sparse_moe"
     network_names = ("input_linear", "input_linear", "activation", "output_linear")
     explained = False
 
@@ -76,21 +75,13 @@ class GraniteMoEShared(GraniteMoE, name="granitemoeshared", prefix="GraniteMoeSh
         """Without that network it is a ``granitemoe``."""
         return self if config.shared_intermediate_size else like(GraniteMoE, self.name, self.class_prefix)()
 
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """With the experts."""
-        return replace(super().layer_modules(layer), experts=layer.block_sparse_moe)
-
 
 class EuroBert(Llama, name="eurobert", prefix="EuroBert"):
     """Boizard et al. 2025: a Llama that reads both ways."""
 
     language_task = "ForMaskedLM"
     class_steps = ("dense", "activation", "classifier")
+    class_pooling = "bos"
     token_steps = ("classifier",)
     head_weights = (*Llama.head_weights, "dense")
     causal = False
-
-    def class_head(self, model: nn.Module) -> nn.Module | None:
-        """Of the final state of the first token; None where states or logits are averaged."""
-        config: Any = model.config
-        return super().class_head(model) if config.classifier_pooling == "bos" else None

@@ -1,6 +1,5 @@
 """GPT-NeoX (Black et al. 2022) and its kin: layer norms with rotary positions, and halves of a layer in parallel."""
 
-from copy import copy
 from typing import Any
 
 from attnviz.models.families.base import Architecture, NormKind
@@ -97,9 +96,7 @@ class Falcon(Llama, name="falcon", prefix="Falcon"):
         """With two norms in newer ones."""
         if not config.new_decoder_architecture or config.num_ln_in_parallel_attn == 1:
             return self
-        newer = copy(self)
-        newer.norm_names = ("ln_attn", None, "ln_mlp", None)
-        return newer
+        return self.but(norm_names=("ln_attn", None, "ln_mlp", None))
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """``num_kv_heads`` in newer ones; else one for all, or one each."""

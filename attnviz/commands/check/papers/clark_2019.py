@@ -29,11 +29,9 @@ class SurfaceTally(TextTally):
         tokenizer: Any = checkpoint.tokenizer
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
-        self._causal = checkpoint.architecture.causal
         n_sums = len(_OFFSETS) + len(_MARKS) + 2  # … [SEP] from [SEP], entropy
-        sums = (1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads, n_sums)
         seen = (1 + REPLICATES, 1, len(_MARKS) + 1)  # tokens of each kind of key, and the entropy of uniform attention
-        super().__init__(REPLICATES, sums=sums, seen=seen)
+        super().__init__(checkpoint, REPLICATES, n_sums, seen=seen)
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -55,9 +53,9 @@ class SurfaceTally(TextTally):
         entropy = -(weighted_logs(uniform).sum(-1) * valid).sum(1)
         self._keep("seen", torch.stack([*(keys.sum(1).double() for keys in marked), entropy.double()], 1))
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        entropy = -(weighted_logs(pattern).sum(-1) * batch.valid[:, None]).sum(-1)
+        entropy = -(weighted_logs(pattern).sum(-1) * self._batch.valid[:, None]).sum(-1)
         self._keep("sums", torch.cat([pattern.flatten(2) @ self._masks.to(pattern), entropy[..., None]], -1))
 
     def means(self) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.batches import Batch
 from attnviz.texts.reading import Text, rendered
 
 LENGTH = 64  # tokens of a text (the paper)
@@ -20,9 +19,9 @@ class FirstTokenTally(TextTally):
     """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(REPLICATES, sums=(1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads))
+        super().__init__(checkpoint, REPLICATES)
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""
         self._keep("sums", pattern[..., 0].mean(-1) > EPSILON)
 

@@ -23,7 +23,7 @@ class _HeadRoles:
 
     def __init__(self, run: PaperRun, checkpoint: Checkpoint) -> None:
         self.pointing = PointingTally(checkpoint, run.token_counts)
-        relations = RelationTally(checkpoint.n_layers, checkpoint.n_heads, checkpoint.architecture.causal)
+        relations = RelationTally(checkpoint)
         self.texts = run.over_texts(checkpoint, self.pointing, relations)
         self.positional = self.pointing.at_neighbours().amax(0) >= POSITIONAL
         above = [

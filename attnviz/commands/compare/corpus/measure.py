@@ -241,12 +241,7 @@ class _Run:
         self.loop, self.parse, self.like = loop, parse, like
         self.models = (loop.checkpoint, b)
         self.attention = [loop.attention, SampledAttention(b, loop.seed)]
-        self.roles = list[tuple[StatisticsTally, RelationTally]]()
-        for model in self.models:
-            shape = model.n_layers, model.n_heads, model.architecture.causal
-            learned = model.architecture.learned_sinks
-            statistics = StatisticsTally(*shape, windows=model.windows, learned_sinks=learned)
-            self.roles.append((statistics, RelationTally(*shape)))
+        self.roles = [(StatisticsTally(model), RelationTally(model)) for model in self.models]
         self.decisions = None if why_not_compared(*self.models) else DecisionTally()
         # of texts of which two classifiers have different classes, and of all others
         self.flipped, self.others = (DifferenceTally(loop.checkpoint, loop.seed) for _ in range(2))
