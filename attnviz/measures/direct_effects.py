@@ -179,6 +179,7 @@ def direct_effects(
         one = next(ranked) if answer is None else answer
         other = next(ranked) if foil is None and not of_span else foil
         difference, gradient, of_biases = _linearised(head, final, one, other)
+        bent = difference - float(gradient @ final) - of_biases
         terms = list(written.final_terms())
         names, of_position = parts_at(terms, torch.tensor([position]))
         parts = of_position[:, 0]
@@ -208,7 +209,7 @@ def direct_effects(
     if any(name.endswith("bias") for name, _ in head.named_parameters()):
         others.append(PartEffect(f"{what} bias", None, of_biases))
     if not linear:
-        others.append(PartEffect(f"{what}{NOT_LINEAR}", None, difference - float(gradient @ final) - of_biases))
+        others.append(PartEffect(f"{what}{NOT_LINEAR}", None, bent))
     total = sum([*heads.values(), *(part.direct_effect for part in others)])
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale

@@ -49,7 +49,9 @@ class ViewOptions:
     def from_keywords(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
         """Check options from Python, those of the style given as ``style`` or one by one."""
         kinds = ViewOptionNames.__annotations__
-        options_by_name = {option.name: option for command in COMMANDS.values() for option in command.options}
+        options_by_name = {
+            option.name: option for command in COMMANDS.values() for option in (*command.pictures, *command.output)
+        }
         options: dict[str, Any] = {name: value for name, value in choices.items() if name in kinds}
         for name, value in options.items():
             check_kind(name, value, kinds[name])

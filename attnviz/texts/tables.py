@@ -211,8 +211,9 @@ def _table(rows: Rows, names: Sequence[str], columns: Mapping[str, str | None], 
 def _text_in(place: Place, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str) or not value.strip():
-        found = "none" if value is None or isinstance(value, str) else as_found(value)
-        raise broken(place, f"a text in column {column!r}", found)
+        found = "none" if value is None else "an empty or blank one" if isinstance(value, str) else as_found(value)
+        of_list = place.path is None and not place.is_row
+        raise broken(place, "a text" if of_list else f"a text in column {column!r}", found)
     return _whole(place, column, value)
 
 

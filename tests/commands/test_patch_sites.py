@@ -336,13 +336,11 @@ def test_a_function_that_gives_no_number_a_row_is_refused_with_its_own_words(met
         attnviz.patch("the cat ran", model, tokenizer=tokenizer, corrupt="the dog ran", metric=metric)
 
 
-@pytest.mark.parametrize("family", first_of(("jamba", "albert", "gpt_neox", "gemma2", "opt"), "jamba"))
+@pytest.mark.parametrize("family", first_of(("jamba", "gpt_neox", "gemma2"), "jamba"))
 def test_the_whole_stream_carries_the_whole_difference(family: str) -> None:
-    """Before the first layer and after the last; also where layers do not attend, share modules or run side by side."""
+    """Before the first layer and after the last; also where layers do not attend, or run side by side."""
     model, tokenizer = model_of(family, headed=True)
     prompts: dict[str, Any] = {"clean": "the cat ran", "corrupt": "the dog ran", "answer": 5, "foil": 16}
-    if family == "albert":
-        prompts |= {"clean": "the cat [MASK]", "corrupt": "the dog [MASK]"}
     for site, at in (("resid_pre", 0), ("resid_post", -1)):
         result = attnviz.patch(model=model, tokenizer=tokenizer, site=site, **prompts)
         layers = sorted(result.effects, key=lambda effect: result.checkpoint.every_layer.index(effect.layer))

@@ -165,7 +165,8 @@ def test_a_family_of_a_file_is_verified_and_told(jais2_folder):
     assert result.verification.level == 4
     assert result.document()["plugins"][0] == {"kind": "architecture", "name": "jais2", "origin": "attnviz.register"}
     explained = attnviz.explain("one two three", jais2_folder, layer=1)
-    assert (explained.activation, explained.document()["plugins"][0]["name"]) == ("relu2", "jais2")
+    assert explained.stages.parameters.activation.name == "relu2"
+    assert explained.document()["plugins"][0]["name"] == "jais2"
     families = json.loads(run("models", "--families", "--json").stdout)["families"]
     (entry,) = [family for family in families if "plugin" in family]
     assert (entry["architecture"], entry["level"], entry["plugin"]) == ("jais2", None, "attnviz.register")

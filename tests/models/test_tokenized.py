@@ -141,9 +141,9 @@ def test_options_of_one_text_are_refused_with_several():
         (lambda: attnviz.analyze(TEXTS, **given, pair="a dog"), UsageError),
         (lambda: attnviz.analyze(tokenizer(TEXTS[0]), **given, generate=3), UsageError),
         (lambda: attnviz.analyze(tokenizer(TEXTS[0])), UsageError),
-        (lambda: attnviz.analyze(IDS, **given), TextError),
         (lambda: attnviz.analyze({}.keys(), **given), UsageError),
         (lambda: attnviz.analyze(["a dog", " "], **given), TextError),
     ):
         with pytest.raises(error):
             refused()
+    assert [each.tokens.ids for each in attnviz.analyze(IDS, **given)] == [tuple(IDS[0].tolist())]

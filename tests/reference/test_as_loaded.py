@@ -20,7 +20,7 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
-from attnviz.run import record
+from attnviz.run import record, transformers_compat
 from attnviz.run.verify import VerifiedRows
 from tests.support.families import FAMILIES, TEXT, checkpoint_of, padded, verified
 from tests.support.llamas import convert, llama_config
@@ -144,7 +144,7 @@ def test_one_pass_of_the_model_and_one_probe_a_layer(registered):
     ],
 )
 def test_another_run_beside_it_is_left_alone(monkeypatch, implementation, in_thread, itself):
-    monkeypatch.setattr(record, "MOST_MASKS", 0)  # masks of eager attention are lazy
+    monkeypatch.setattr(transformers_compat, "MOST_MASKS", 0)  # masks of eager attention are lazy
     checkpoint, ids = llama(implementation), torch.tensor([[5, 6, 7]])
     other, found = checkpoint if itself else llama(implementation), list[Tensor]()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.measures import statistics
-from attnviz.run import record, verify
+from attnviz.run import record, transformers_compat, verify
 
 
 def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -20,7 +20,8 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
     for module in (record, verify, statistics):
         monkeypatch.setattr(module, "row_blocks", blocks)
-    monkeypatch.setattr(record, "MOST_MASKS", 0)  # masks come in blocks, too
+    for module in (record, transformers_compat):
+        monkeypatch.setattr(module, "MOST_MASKS", 0)  # masks come in blocks, too
 
 
 def hidden_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:

@@ -220,8 +220,10 @@ def _further(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[str, by
         yield "attention.safetensors", save(*_tensors(analysis))
     if choices.save_npz:
         tensors, metadata = _tensors(analysis)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays |= {name: np.array(json.loads(text) if "labels" in name else text) for name, text in metadata.items()}
         content = BytesIO()
-        np.savez(content, **{name: tensor.numpy() for name, tensor in tensors.items()} | metadata)  # type: ignore[arg-type]
+        np.savez(content, **arrays)  # type: ignore[arg-type]
         yield "attention.npz", content.getvalue()
 
 

@@ -51,6 +51,8 @@ from attnviz.wording import amount, counted, visible
 
 DENOISE, NOISE = PATCH_DIRECTIONS
 
+# arguments that stand in the document as they are given
+_OPTIONS = "direction site by answer foil limit seed receiver networks self_repair".split()
 # Least difference of the metric of both prompts, in its unit and as a share of it: effects are shares of that.
 _LEAST = 1e-3
 
@@ -229,25 +231,15 @@ def patch(
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
             not reproduce the model on either prompt.
     """
+    given = locals()
     tell: Progress = progress or (lambda *_: None)
     tokens = [at] if isinstance(at, str | int) else list(at)
-    options: dict[str, Any] = {
-        "direction": direction,
-        "site": site,
-        "by": by,
+    options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "at": tokens,
         "spans": [spans] if isinstance(spans, str) else list(spans),
-        "metric": metric,
         "select": selection_texts(select),
-        "answer": answer,
-        "foil": foil,
-        "label": None if label is None else str(label),
-        "limit": limit,
-        "seed": seed,
-        "receiver": receiver,
         "sender": selection_texts(sender),
-        "networks": networks,
-        "self_repair": self_repair,
+        "label": None if label is None else str(label),
     }
     if label is not None and labels is not None:
         raise UsageError("expected label=... for all pairs or labels=[...], one for each, found both.")
@@ -286,8 +278,8 @@ def patch(
     if difference < least:
         name = options["metric"].replace("_", " ")
         unit = UNITS.get(options["metric"], "")
-        given = "--answer and --foil" if file is None else "columns answer and foil"
-        other = f", or another metric: {given} measure a difference of logits"
+        named = "--answer and --foil" if file is None else "columns answer and foil"
+        other = f", or another metric: {named} measure a difference of logits"
         raise UsageError(
             f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)}{unit} on the clean and "
             f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)}{unit}, and "
@@ -357,14 +349,16 @@ def _ranked(
 
 def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
     """Raise UsageError for what spans, paths and self-repair cannot be given with, and for a path without its end."""
-    given = {
-        "a table of pairs": file is not None,
-        "--at (at=...)": options["at"],
-        "--to (receiver=...)": options["receiver"],
-        "--self-repair (self_repair=True)": options["self_repair"],
-    }
-    of_heads = [name for name, is_given in given.items() if is_given and ("--to" in name or "--self-repair" in name)]
-    beside = [name for name, is_given in given.items() if is_given]
+    of_heads = [
+        name
+        for name, is_given in {
+            "--to (receiver=...)": options["receiver"],
+            "--self-repair (self_repair=True)": options["self_repair"],
+        }.items()
+        if is_given
+    ]
+    of_others = {"a table of pairs": file is not None, "--at (at=...)": options["at"]}
+    beside = [name for name, is_given in of_others.items() if is_given] + of_heads
     if options["spans"] and beside:
         raise UsageError(
             "--span (spans=...) is of two prompts, patched for all that reads them; expected it without "

@@ -83,8 +83,10 @@ def read_pairs(
         if answer is not None and label is not None:
             raise UsageError("--answer and --label (answer=..., label=...) were given; expected one of them.")
         for name, prompt in (("clean", clean), ("corrupt", corrupt)):
-            if not isinstance(prompt, str) or not prompt.strip():
-                raise TextError(f"expected the {name} prompt as a text, found {as_found(prompt)}; give one.")
+            if not isinstance(prompt, str):
+                raise TextError(f"expected the {name} prompt as a text, found {as_found(prompt)}.")
+            if not prompt.strip():
+                raise TextError(f"the {name} prompt is empty or blank; expected a text.")
         wanted = label if answer is None else answer
         return [PromptPair(clean, corrupt, wanted, foil, label is not None)], None
     rows = rows or Rows(Path(clean))

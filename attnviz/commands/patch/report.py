@@ -243,7 +243,7 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     if result.receiver:
         title = f"Paths from heads to {end_text(result)}"
     order = "the effect furthest from 0 first"
-    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", order=order)
+    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", _noun(result), order)
     told = f"{capital(direction_text(result))}.", interval_text(result), rest_text(result), unrelated_text(result)
     yield notes(*told, *of_file)
 

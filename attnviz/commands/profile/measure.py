@@ -98,7 +98,7 @@ class Profile(Result):
         elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
-            kinds = {"conllu"} if self.gold else kinds - {"chats"}
+            kinds = {"conllu"} if self.gold else kinds - {"chats", "conllu"}
         read = [
             f"{visible(count.corpus.path.name)} ({counted(count.texts, 'text')}, {counted(count.tokens, 'token')})"
             for count in self.corpora
