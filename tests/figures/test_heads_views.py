@@ -153,7 +153,7 @@ def test_every_statistic_is_a_map_with_the_value_of_each_head_and_a_column_with_
     ],
 )
 def test_uniform_attention_is_marked_on_the_colour_bar(found: Analysis, name: str, expected: float):
-    assert map_of(found, name).reference.value == pytest.approx(expected)
+    assert map_of(found, name).reference[0] == pytest.approx(expected)
     if name in ("entropy", "distance"):
         assert map_of(found, name).values[0, 1] == pytest.approx(expected)  # L0H1 is uniform
 

@@ -110,8 +110,8 @@ def test_a_map_marks_what_uniform_attention_of_its_layers_gives(uniform, statist
     found = analyze(TEXT, uniform, syntax=False)
     (plan,) = MAP.plans(found, found._choices(Style(), {"maps": [statistic]}))
     (drawn,) = plan.maps
-    assert drawn.reference.value == pytest.approx(drawn.values.mean(), abs=SUMS_32)
-    assert drawn.norm.vmax >= drawn.values.max() - 1e-6 > drawn.reference.value + 0.01
+    assert drawn.reference[0] == pytest.approx(drawn.values.mean(), abs=SUMS_32)
+    assert drawn.norm.vmax >= drawn.values.max() - 1e-6 > drawn.reference[0] + 0.01
 
 
 def test_uniform_heads_score_their_baselines_in_chunks():
