@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,10 +13,7 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-from attnviz.arguments import as_found, did_you_mean
-from attnviz.errors import UsageError
-from attnviz.figures.style import DEFAULT_FAMILY, DPI, base_families
-from attnviz.models.libraries import first_line
+from attnviz.figures.style import DPI, base_families
 from attnviz.printable import ISOLATES
 from attnviz.wording import isolated, right_to_left, shortened, shortened_token
 
@@ -39,30 +35,6 @@ def font_families(texts: Iterable[str]) -> list[str]:
 def _characters_of(families: tuple[str, ...]) -> frozenset[str]:
     paths = (str(fontManager.findfont(FontProperties(family=family))) for family in families)
     return ISOLATES.union(*map(_characters, paths))
-
-
-@cache
-def installed(font: object) -> str:
-    """The family of this name, or of this font file; UsageError if there is none."""
-    if not isinstance(font, str) or not font.strip():
-        raise UsageError(f"expected a font as the name of a family, or a file, found {as_found(font)}.")
-    if Path(font).suffix.lower() in (".ttf", ".otf", ".ttc"):
-        try:
-            family = FT2Font(font).family_name
-        except (OSError, RuntimeError) as error:
-            raise UsageError(
-                f"expected a font file, found {font!r}, which cannot be read: {first_line(error)}."
-            ) from error
-        fontManager.addfont(font)
-        return str(family)
-    families = {entry.name for entry in fontManager.ttflist}
-    found = next((name for name in families if name.lower() == font.strip().lower()), None)
-    if found is None:
-        meant = did_you_mean(font, sorted(families))
-        raise UsageError(
-            f"no font {font!r} is installed: expected a family, such as {DEFAULT_FAMILY}, or a file.{meant}"
-        )
-    return found
 
 
 _missing: set[str] = set()

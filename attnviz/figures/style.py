@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from attnviz.arguments import as_found, check_kind
+from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
+from attnviz.models.libraries import first_line
 
 if TYPE_CHECKING:  # a run without figures knows the style and does not import matplotlib
     from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
@@ -107,8 +110,6 @@ class Style(Greys):
             )
         vars(self).update(THEMES[self.theme], inches=inches)
         if self.font is not None:
-            from attnviz.figures.fonts import installed
-
             vars(self).update(font=installed(self.font))
 
     @property
@@ -188,6 +189,33 @@ class Style(Greys):
         if self.scale == "log":
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
+
+
+@cache
+def installed(font: object) -> str:
+    """The family of this name, or of this font file; UsageError if there is none."""
+    from matplotlib.font_manager import fontManager
+    from matplotlib.ft2font import FT2Font
+
+    if not isinstance(font, str) or not font.strip():
+        raise UsageError(f"expected a font as the name of a family, or a file, found {as_found(font)}.")
+    if Path(font).suffix.lower() in (".ttf", ".otf", ".ttc"):
+        try:
+            family = FT2Font(font).family_name
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"expected a font file, found {font!r}, which cannot be read: {first_line(error)}."
+            ) from error
+        fontManager.addfont(font)
+        return str(family)
+    families = {entry.name for entry in fontManager.ttflist}
+    found = next((name for name in families if name.lower() == font.strip().lower()), None)
+    if found is None:
+        meant = did_you_mean(font, sorted(families))
+        raise UsageError(
+            f"no font {font!r} is installed: expected a family, such as {DEFAULT_FAMILY}, or a file.{meant}"
+        )
+    return found
 
 
 def base_families() -> list[str]:

@@ -9,7 +9,8 @@ from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
 from attnviz.figures import fonts
-from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted_token, font_families, text_width, wrapped
+from attnviz.figures.fonts import drawable, fitted_token, font_families, text_width, wrapped
+from attnviz.figures.style import DEFAULT_FAMILY
 from attnviz.present.figure_context import FigureContext
 from attnviz.wording import isolated
 

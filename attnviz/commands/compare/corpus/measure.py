@@ -195,12 +195,12 @@ def compare_corpus(
     ]
     options: ModelOptions = {"device": device, "device_map": device_map, "dtype": dtype, "attention": attention}
     # a tokenizer is for models of transformers, if there are any; other options are for those by name
-    of_transformers = [model for model in models if isinstance(model, nn.Module)] or models
-    by_name = [model for model in models if not isinstance(model, nn.Module | Checkpoint)] or models
+    of_transformers = [isinstance(model, nn.Module) for model in models]
+    by_name = [not isinstance(model, nn.Module | Checkpoint) for model in models]
     opened = []
-    for model in models:
-        opening = options.copy() if model in by_name else ModelOptions()
-        if model in of_transformers:
+    for model, is_of_transformers, is_by_name in zip(models, of_transformers, by_name, strict=True):
+        opening = options.copy() if is_by_name or not any(by_name) else ModelOptions()
+        if is_of_transformers or not any(of_transformers):
             opening["tokenizer"] = tokenizer
         checkpoint = open_for(process, model, opening)
         refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])
