@@ -111,6 +111,7 @@ class VerifiedAttention:
     verification: Verification
     memory: float | None  # bytes that a chunk of rows may take
     _kept: "dict[int, _KeptLayer]"
+    _final: Tensor  # hidden states, [1, n, d_model]
     target: Tokens | None = None  # of an encoder-decoder, what its decoder reads
     queries: tuple[int, ...] | None = None  # those that were verified, in order; None for all
     _mask_cache: MaskCache = field(default_factory=dict)
@@ -169,10 +170,9 @@ class VerifiedAttention:
             place_of(checkpoint, layer, name)
         heads, parameters, value = self.recomputed(layer)
         if name not in (*COMPUTED, *OF_HEADS):
-            seen = list[Tensor]()
-            with at_named(checkpoint, [(layer, name)], lambda _, tensor: seen.append(tensor)):
-                verify_attention(checkpoint, self.tokens, target=self.target, memory=self.memory, keep_outputs=False)
-            return seen[-1][0].cpu()
+            return self._read_again([(layer, name)])[-1][0].cpu()
+        if name == "head_out":  # W_O makes no pattern
+            self._read_again([])
         x, source = self.inputs_of(layer)
         queries = slice(None) if self.queries is None else list(self.queries)
         with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
@@ -188,6 +188,20 @@ class VerifiedAttention:
             z = attention.gated(torch.matmul(pattern, value.to(pattern)), x, parameters)[:, :, queries]
             written = z if name == "z" else torch.matmul(z, parameters.output_weight.to(z))
             return written[0].transpose(0, 1).cpu()
+
+    def _read_again(self, sites: Sequence[tuple[int, str]]) -> list[Tensor]:
+        """The tensors of sites in another verified pass; VerificationError where it is not the pass of before."""
+        seen = list[Tensor]()
+        with at_named(self.checkpoint, sites, lambda _, tensor: seen.append(tensor)):
+            again = verify_attention(
+                self.checkpoint, self.tokens, target=self.target, memory=self.memory, keep_outputs=False
+            )
+        passes = [(self._final, again._final)]
+        passes += [(kept.inputs[0], again._kept[layer].inputs[0]) for layer, kept in self._kept.items()]
+        for before, now in passes:
+            if not float(largest(now - before)) <= self.verification.tolerance.output * float(largest(before)):
+                raise VerificationError("the model's weights changed since it was verified; analyze again.")
+        return seen
 
     @alone
     def recomputed(self, layer: int) -> tuple[LayerQK, HeadParameters, Tensor]:
@@ -269,6 +283,7 @@ def verify_attention(
         verification=verifier.verification(),
         memory=memory,
         _kept=verifier.kept,
+        _final=verifier.final,
         target=target,
         queries=queries,
         _mask_cache=verifier.mask_cache,
@@ -408,11 +423,13 @@ class Verifier(Observer):
     located: list[tuple[float, str]] | None = None  # in a second pass, of layers that differ
     _comparisons: dict[int, LayerComparison] = field(default_factory=dict)
     _layer: _Layer = field(init=False)  # that attends
+    final: Tensor = field(init=False)  # hidden states, [batch, n, d_model]
 
     def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
         """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
         try:
-            wrong = self._wrong(record_attention(self.checkpoint, inputs, self, memory, check_finite=False))
+            self.final = record_attention(self.checkpoint, inputs, self, memory, check_finite=False)
+            wrong = self._wrong(self.final)
         except VerificationError:  # perhaps what follows from a layer that differs
             wrong = self._wrong(None)
             if not wrong:

@@ -104,6 +104,9 @@ def columns_of(given: Any) -> Rows | None:
         return None
     if "input_ids" in names:
         raise UsageError("expected texts, found what a tokenizer returned; give its input_ids, lists without padding.")
+    for name in names:
+        if isinstance(given[name], str):
+            raise UsageError(f"expected the column {str(name)!r} as a list of texts, found {as_found(given[name])}.")
     columns = {str(name): list(values_of(given[name])) for name in names}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:

@@ -162,6 +162,7 @@ def raising(logits: torch.Tensor, row: Any) -> torch.Tensor:
         ("gpt2", lambda logits, _: logits, {}, "400|shape"),
         ("gpt2", lambda *_: 0.5, {}, "0.5"),
         ("gpt2", lambda logits, _: logits[:, 0] * float("nan"), {}, "nan"),
+        ("gpt2", lambda logits, _: logits[:, 0] * 1j, {}, "complex"),
         ("gpt2", raising, {}, "raising.*KeyError.*subject"),
         ("gpt2", lambda logits, _: (logits.argmax(-1) == 3).float(), {"gradient": True}, "gradient"),
         ("gpt2", lambda logits, _: logits[:, 0], {"role": "obj"}, "--role"),
@@ -176,13 +177,15 @@ def test_a_function_that_gives_no_numbers_is_refused_by_name(kind, metric, optio
     assert "\n" not in str(raised.value)
 
 
-def test_a_function_without_a_gradient_measures_a_classifier():
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
+def test_a_function_without_a_gradient_measures_a_classifier(dtype):
     model, tokenizer = MODELS["classifier"]()
 
     def is_right(logits: torch.Tensor, row: Any) -> torch.Tensor:
-        return (logits.argmax(-1) == model.config.label2id[row["label"]]).float()
+        return (logits.argmax(-1) == model.config.label2id[row["label"]]).to(dtype)
 
     options = {"tokenizer": tokenizer, "label": "good", "gradient": False, "curve": False}
     result = attnviz.ablate(TEXTS["classifier"][0], model, metric=is_right, **options)
     decision = attnviz.ablate(TEXTS["classifier"][0], model, **options).decisions[0]
     assert result.clean["metric"] == float(decision.right)
+    assert all(abs(head.damage["metric"].value) <= 1 for head in result.heads)

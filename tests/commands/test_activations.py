@@ -131,3 +131,18 @@ def test_what_is_no_site_or_lacks_one_is_refused_and_weights_that_changed_are_no
     for name in ("z", "q", "mlp_out"):
         with pytest.raises(VerificationError):
             analysis.activation(name, 0)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [("mlp.c_proj", "mlp_out"), ("attn.c_proj", "head_out"), ("mlp.c_fc", "resid_post")]
+)
+def test_weights_that_make_no_pattern_and_changed_are_noticed(part, name):
+    model, tokenizer = model_of("gpt2")
+    analysis = attnviz.analyze(TEXT, model, tokenizer=tokenizer, syntax=False)
+    last = model.config.n_layer - 1
+    before = analysis.activation(name, last)
+    assert torch.equal(before, analysis.activation(name, last))
+    with torch.no_grad():
+        getattr(model, "transformer", model).get_submodule(f"h.{last}.{part}").weight.mul_(1.1)
+    with pytest.raises(VerificationError):
+        analysis.activation(name, last)

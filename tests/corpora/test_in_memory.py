@@ -88,6 +88,7 @@ def test_files_and_texts_may_stand_in_one_list(csv: Path):
     [
         (TEXTS, {"labels": LABELS[:2]}, UsageError),
         ({"text": TEXTS, "label": LABELS[:2]}, {}, UsageError),
+        ({"text": "the cat"}, {}, UsageError),
         (Frame(text=TEXTS, label=LABELS), {"labels": LABELS}, UsageError),
         (Frame(text=TEXTS), {"columns": Columns(text="said")}, CorpusError),
         (Frame(text=TEXTS), {"columns": Columns(label="said")}, CorpusError),

@@ -383,6 +383,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             ArchitectureError: a site that this family lacks.
             VerificationError: the model's weights changed since.
         """
+        check_kind("site", site, str)
         return self.verified.activation(site, layer)
 
     @property
