@@ -102,7 +102,7 @@ def test_other_models_on_disk_are_the_same_to_the_bit(tmp_path, bert_folder, fam
 @pytest.mark.thorough
 def test_a_profile_is_measured_from_disk(tmp_path):
     (tmp_path / "corpus.txt").write_text("the cat ran away\ni saw the dog\nthe dog ran\n")
-    options = {"paths": [tmp_path / "corpus.txt"], "syntax": False, "limit": 3}
+    options = {"texts": [tmp_path / "corpus.txt"], "syntax": False, "limit": 3}
     plain, model = attnviz.profile_heads("tiny-gpt2", control=False, **options), spread_over("tiny-gpt2", TINY_GPT2)
     spread = attnviz.profile_heads(model, control=False, **options)
     assert document_without_place(spread) == document_without_place(plain)
