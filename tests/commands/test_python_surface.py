@@ -98,7 +98,7 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "head_outputs": lambda: _of_text("gpt2"),
     "model_configurations": lambda: {"names": ["minilm"]},
     "patch": lambda: {"clean": "the cat", "corrupt": "the dog", "select": "L0H0", **_models()["gpt2"]},
-    "profile_heads": lambda: {"paths": [_corpus()], "syntax": False, "control": False, **_models()["bert"]},
+    "profile_heads": lambda: {"texts": [_corpus()], "syntax": False, "control": False, **_models()["bert"]},
     "register": lambda: {"extension": "mine", "name": lambda text: text.distances == -2},
     "rollout": _of_text,
     "unregister": lambda: {"name": "nothing"},

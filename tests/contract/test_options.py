@@ -70,7 +70,6 @@ def test_figures_look_from_python_as_by_default_on_the_command_line():
 @pytest.mark.parametrize(("function", "option"), [each[1:] for each in RANGES], ids=[each[0] for each in RANGES])
 def test_numbers_out_of_range_are_refused_before_anything_is_read(function: Any, option: Option):
     required = {name: "x" for name, each in parameters_of(function).items() if each.default is REQUIRED}
-    required |= {name: ["x"] for name in required if name == "paths"}
     for value in (option.least - 1, *([] if option.most is None else [option.most + 1])):
         with pytest.raises(UsageError, match=rf"{option.name} .*{value}"):
             function(**required, **{option.name: value})

@@ -47,11 +47,10 @@ def test_a_tokenizer_of_special_tokens_alone_has_no_random_text():
 
 
 WRONG: list[tuple[Any, dict[str, Any]]] = [
-    (attnviz.profile_heads, {"paths": "corpus.txt"}),
-    (attnviz.profile_heads, {"paths": [], "batch_size": 0}),
-    (attnviz.profile_heads, {"paths": [], "seed": 2**63}),
-    (attnviz.profile_heads, {"paths": [], "unfinished": "file"}),
-    (attnviz.profile_heads, {"paths": [], "model": torch.nn.ReLU(), "tokenizer": "minilm", "repeats": True}),
+    (attnviz.profile_heads, {"texts": [], "batch_size": 0}),
+    (attnviz.profile_heads, {"texts": [], "seed": 2**63}),
+    (attnviz.profile_heads, {"texts": [], "unfinished": "file"}),
+    (attnviz.profile_heads, {"texts": [], "model": torch.nn.ReLU(), "tokenizer": "minilm", "repeats": True}),
     (attnviz.analyze, {"text": SENTENCE, "words": "yes"}),
     (attnviz.analyze, {"text": SENTENCE, "progress": 3}),
     (attnviz.head_outputs, {"text": SENTENCE, "dtype": 32}),
