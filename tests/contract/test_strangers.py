@@ -13,6 +13,7 @@ from attnviz.models.checkpoint import from_loaded
 from attnviz.options import checked
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.support.signatures import parameters_of
 
 
 @pytest.mark.parametrize("call", [attnviz.analyze, attnviz.rollout, attnviz.head_outputs, attnviz.explain])
@@ -59,6 +60,7 @@ WRONG: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("call", "wrong"), WRONG)
 def test_arguments_of_other_kinds_are_refused_by_every_function(call: Any, wrong: dict[str, Any]):
+    assert set(wrong) <= set(parameters_of(call))  # else it is refused for that
     with pytest.raises(UsageError):
         call(**{"model": "tiny-gpt2", **wrong})
 
