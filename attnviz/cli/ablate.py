@@ -33,7 +33,7 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
         attnviz ablate reviews.csv -m ./my-classifier
             What each head does for the classes of a classifier.
     """
-    from attnviz.texts.tables import is_table_folder
+    from attnviz.inputs.tables import is_table_folder
 
     def is_source(name: str) -> bool:
         return is_there(name, Path.is_file) or is_there(name, is_table_folder)

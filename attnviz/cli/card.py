@@ -29,7 +29,7 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         attnviz card --all
             A card of every head with a role but broad, and an index.
     """
-    from attnviz.texts.reading import source_kind
+    from attnviz.inputs.reading import source_kind
 
     if all_heads and (source is not None or re.fullmatch(r"[A-Za-z]?\d+[Hh.]\d+", head or "")):
         found = " and ".join(filter(None, [head, source]))

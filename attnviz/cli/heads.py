@@ -39,7 +39,7 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         found = "both" if any(given) else "neither"
         raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
     if each_line:
-        from attnviz.texts.reading import open_corpus
+        from attnviz.inputs.reading import open_corpus
 
         reading = {name: value for name, value in options.items() if name not in run.spec.of_one}
         if chat is not None and open_corpus(chat).kind != "chats":
@@ -54,8 +54,8 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
     sentence = None if text is None else read_text(text)
     messages: list[str] = []
     if chat is not None:
-        from attnviz.models.chats import message_texts
-        from attnviz.texts.reading import chat_of
+        from attnviz.inputs.chats import message_texts
+        from attnviz.inputs.reading import chat_of
 
         messages = [text for message in chat_of(chat).messages for text in message_texts(message)]
     source = run.find_model()
@@ -85,9 +85,9 @@ def _implied_figures(run: Run) -> list[str]:
 
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     from attnviz.commands.heads.texts.report import text_row
+    from attnviz.inputs.lines import Place
+    from attnviz.inputs.reading import Text
     from attnviz.present.report import checked_views
-    from attnviz.texts.lines import Place
-    from attnviz.texts.reading import Text
 
     run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
     lines: Path | list[Text] = Path(file)

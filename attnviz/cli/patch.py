@@ -33,7 +33,7 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
         attnviz patch pairs.csv -m tiny-gpt2 --site mlp_out
             Which layers' networks carry it.
     """
-    from attnviz.texts.reading import source_kind
+    from attnviz.inputs.reading import source_kind
 
     clean = read_text(clean) if clean == "-" else decoded("CLEAN", clean)
     is_text = source_kind(clean) == "text"

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attnviz.language.parsers import UNIVERSAL, Vocabulary, parsed_words
-from attnviz.models.tokens import Tokens, overlapping
+
+if TYPE_CHECKING:
+    from attnviz.inputs.tokens import Tokens
 
 # Who attends to whom: the dependent to its head, or the head to its dependent.
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
@@ -41,7 +45,7 @@ class Parse:
     own_arcs: tuple[Arc, ...] = ()  # before the parser's labels were mapped; else empty
 
 
-def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
+def parse_texts(parser: Any, texts: Sequence[str], tokens: "Tokens") -> Parse:
     """Parse a text, perhaps with its pair, and map the words to the tokens of the model by character overlap.
 
     A token that overlaps two words of the parser (a spaCy pipeline), such as "cannot", belongs to both. Words without
@@ -75,3 +79,9 @@ def _arcs(words: Iterable[tuple[int, str]], index: dict[int, int]) -> Iterator[A
     for i, (head, relation) in enumerate(words):
         if i in index and head in index and is_scored(relation):
             yield Arc(index[i], index[head], relation)
+
+
+def overlapping(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """For each span of characters, the tokens whose offsets overlap it; (0, 0) overlaps none."""
+    first, last = np.array(offsets).reshape(-1, 2).T
+    return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

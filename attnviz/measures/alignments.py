@@ -12,12 +12,14 @@ from torch.nn.functional import one_hot, pad
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.lines import broken, lines
+from attnviz.inputs.reading import Text
+from attnviz.inputs.tokens import Tokens
+from attnviz.language.syntax import overlapping
 from attnviz.measures.guesses import fast_argmax
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens, overlapping
 from attnviz.run.verify import VerifiedAttention
-from attnviz.texts.lines import broken, lines
-from attnviz.texts.reading import Text
 from attnviz.wording import quoted
 
 # Rows that stand for a target word: those that predict it, or that read it (AWO and AWI in Kobayashi et al. 2020).
@@ -66,7 +68,7 @@ def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> di
     """
     model, target = verified.checkpoint, str(pair.pair)
     keys = _pieces(verified.tokens, pair.text)
-    read = _pieces(model.tokenize(target, target=True), target)
+    read = _pieces(tokenize(model, target, target=True), target)
     queries = torch.stack([read, pad(read[:, :-1], (1, 0))])[:, None]
     middles = (torch.arange(len(read)) + 0.5) * len(keys) / len(read)
     diagonal = one_hot(middles.long(), len(keys))

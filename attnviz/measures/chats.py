@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.spans import Span
+from attnviz.language.syntax import overlapping
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import allowed_units
@@ -16,10 +19,7 @@ from attnviz.measures.spans import SpanLayout, SpanTally
 from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import different_windows
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.spans import Span
-from attnviz.models.tokens import overlapping
 from attnviz.reference.attention import uniform_pattern
-from attnviz.texts.batches import Batch
 
 Measure = tuple[str, str, str]  # what is measured (SHARE, LAST or LOOKBACK), and the roles from which and to which
 

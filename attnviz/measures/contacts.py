@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.errors import UsageError
-from attnviz.models.arrays import real_numbers
+from attnviz.inputs.arrays import real_numbers
 from attnviz.models.libraries import first_line
 from attnviz.wording import visible
 

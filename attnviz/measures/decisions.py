@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import CorpusError
+from attnviz.inputs.batches import EncodedText, collate
+from attnviz.inputs.lines import naming_row
+from attnviz.inputs.reading import Text
+from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
-from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import answering, run_model, running
 from attnviz.run.stream import check_logits
-from attnviz.texts.batches import EncodedText, collate
-from attnviz.texts.lines import naming_row
-from attnviz.texts.reading import Text
 from attnviz.wording import quoted, rounded
 
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from attnviz.errors import UsageError, VerificationError
+from attnviz.inputs.encoding import token_id
+from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
-from attnviz.models.encoding import token_id
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
-from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import check_total, without_gradients
 from attnviz.run.finite import refuse_not_finite

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.inputs.batches import Batch
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import entropy, nowhere
-from attnviz.texts.batches import Batch
 
 SMOOTHING = 0.001  # weight of uniform attention mixed into every pattern (Clark et al. 2019, their code).
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.inputs.batches import Batch
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.relations import SpansOfTexts
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.batches import Batch
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")  # who attends to whom
 

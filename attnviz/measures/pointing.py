@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.inputs.batches import Batch
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.batches import Batch
 
 # Of a text whose rarest token is among so many most frequent ones nothing is counted (paper: Voita et al. 2019).
 COMMON = 500

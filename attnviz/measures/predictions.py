@@ -11,18 +11,18 @@ from torch.nn.functional import log_softmax, normalize
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.inputs.batches import EncodedText, encode
+from attnviz.inputs.encoding import mask_token
+from attnviz.inputs.lines import naming_row
+from attnviz.inputs.reading import Text
 from attnviz.measures.decisions import class_number
 from attnviz.measures.direct_effects import named_ids
 from attnviz.memory import is_out_of_memory
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.encoding import mask_token
 from attnviz.models.libraries import first_line
 from attnviz.reference.attention import upcast
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.passes import InputBatch, ModelInput
-from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.lines import naming_row
-from attnviz.texts.reading import Text
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"

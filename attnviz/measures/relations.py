@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from attnviz.inputs.tokens import UnitRows
 from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
@@ -22,11 +23,10 @@ from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_el
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import UnitRows
 from attnviz.run.verify import VerifiedRows
 
 if TYPE_CHECKING:
-    from attnviz.texts.batches import Batch, EncodedText
+    from attnviz.inputs.batches import Batch, EncodedText
 
 Spans = Sequence[Sequence[Sequence[int]]]
 

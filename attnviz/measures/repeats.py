@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import CheckpointError
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.reading import Text
 from attnviz.measures.patterns import RETRIEVAL, allowed_units
 from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern
 from attnviz.run.corpus import CorpusLoop
-from attnviz.texts.batches import Batch
-from attnviz.texts.reading import Text
 from attnviz.wording import counted
 
 # Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022.

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, did_you_mean, relation_named
 from attnviz.errors import TextError, UsageError
+from attnviz.inputs.batches import EncodedText
+from attnviz.inputs.reading import Parser, Text, ready
 from attnviz.language.parsers import load_parser
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -22,8 +24,6 @@ from attnviz.measures.relations import RelatedWords
 from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run.passes import ModelInput
-from attnviz.texts.batches import EncodedText
-from attnviz.texts.reading import Parser, Text, ready
 
 REPEATED = "repeated tokens"  # the name of what is measured on random tokens: their second copy, beside the first
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions
 from attnviz.run.verify import VerifiedRows, verify_attention
 

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.inputs.spans import Span
+from attnviz.inputs.tokens import Tokens, merge_subwords
 from attnviz.measures.statistics import CHUNK_BYTES, TextContext
 from attnviz.measures.sums import copy_to_host
 from attnviz.memory import row_blocks
 from attnviz.models.head_ids import HeadId
-from attnviz.models.spans import Span
-from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.reference.attention import uniform_pattern
 from attnviz.run.verify import VerifiedRows
 

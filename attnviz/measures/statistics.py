@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
+from attnviz.inputs.tokens import Positions, UnitRows
 from attnviz.measures.contacts import CONTACTS, ContactMap
 from attnviz.measures.guesses import fast_argmax
 from attnviz.measures.patterns import (
@@ -39,7 +40,6 @@ from attnviz.measures.patterns import (
 )
 from attnviz.measures.sums import copy_to_host
 from attnviz.memory import MOST_MASKS, row_blocks
-from attnviz.models.tokens import Positions, UnitRows
 from attnviz.plugins import live
 from attnviz.reference.attention import nowhere, reached, uniform_pattern, weighted_logs
 from attnviz.run.verify import VerifiedRows

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.tokens import told_apart
 from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (
@@ -26,10 +28,8 @@ from attnviz.measures.statistics import NOWHERE, distances
 from attnviz.measures.sums import OnDevice, SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
-from attnviz.models.tokens import told_apart
 from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
 from attnviz.run.corpus import Additive
-from attnviz.texts.batches import Batch
 
 
 def _at(offset: int) -> PatternSpec:

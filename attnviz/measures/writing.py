@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from attnviz.inputs.batches import Batch
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
@@ -13,7 +14,6 @@ from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import why_not_linear
 from attnviz.run.stream import of_stream
-from attnviz.texts.batches import Batch
 
 # A head is quiet at a token where its output is shorter than this share of the mean over its layer's heads (our own
 # choice; Sandoval-Segura et al. 2025 try several; of 270 heads of SmolLM2 five are quiet at over 0.9 of the tokens).

@@ -17,7 +17,6 @@ from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
-from attnviz.models.encoding import TextReader, load_tokenizer, unknown_id, without_sampling
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
@@ -27,8 +26,7 @@ from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import FULL_NAMES, Source, weight_files
-from attnviz.models.tokenized import documents_of
-from attnviz.models.tokens import Tokens, unknown_note
+from attnviz.models.tokenizers import load_tokenizer, without_sampling
 from attnviz.models.weights import (
     check_loaded,
     check_parts,
@@ -41,7 +39,6 @@ from attnviz.models.weights import (
     refuse_beyond_memory,
     refuse_rounded,
 )
-from attnviz.models.words import Encoding
 from attnviz.reference.attention import Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 from attnviz.wording import counted, visible
@@ -293,58 +290,6 @@ class Checkpoint:
     def norm(self, module: nn.Module) -> Norm:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
-
-    @property
-    def reader(self) -> TextReader:
-        return TextReader(
-            tokenizer=self.tokenizer,
-            vocabulary_size=int(self.config.vocab_size),
-            max_positions=self.positions,
-            segments=self.architecture.segments,
-            sink_first=self.architecture.causal,
-            token_types=getattr(self.config, "type_vocab_size", None),
-            has_words=self.architecture.has_words,
-            limit=self.limit,
-            image_token=self.image_token,
-        )
-
-    def tokenize(
-        self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False, rendered: bool = False
-    ) -> Tokens:
-        """Tokenize a text, a pair, a target or a chat; see :meth:`attnviz.models.encoding.TextReader.tokenize`."""
-        reader = self.reader
-        if target and getattr(self.config, "decoder_vocab_size", None):
-            reader = replace(reader, vocabulary_size=int(self.config.decoder_vocab_size))
-        return reader.tokenize(text, pair, truncate, target, rendered)
-
-    def documents(self, inputs: Mapping[str, Any]) -> "list[tuple[str, str | None, Tokens]]":
-        """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
-
-        UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
-        """
-        padding, *ends = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
-        documents = documents_of(
-            inputs,
-            first_position=first_position(self.architecture, self.config),
-            decodes=bool(self.stacks),
-            padding=padding,
-            least_padding=2 if padding in ends else 1,
-        )
-        return [self.reader.as_given(*document) for document in documents]
-
-    def encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, truncate: bool = False, rendered: bool = False
-    ) -> Sequence[Encoding]:
-        """The tokenizer's own encodings, checked; see :meth:`attnviz.models.encoding.TextReader.encodings`.
-
-        ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
-        """
-        return self.reader.encodings(texts, pairs, self.positions if truncate else None, rendered=rendered)
-
-    def unknown_note(self, n_unknown: int, n_tokens: int, where: str = "") -> str:
-        """A sentence on unknown tokens among those of several texts, or ''."""
-        label = self.tokenizer.convert_ids_to_tokens(unknown_id(self.tokenizer)) if n_unknown else None
-        return unknown_note(n_unknown, n_tokens, label, where)
 
 
 def short_name(names: Sequence[str], encoder_only: bool) -> str:

@@ -13,8 +13,8 @@ from attnviz.models.head_ids import LayerId, number_of
 from attnviz.present.latex import latex
 
 if TYPE_CHECKING:
+    from attnviz.inputs.tokens import Tokens
     from attnviz.models.checkpoint import Checkpoint
-    from attnviz.models.tokens import Tokens
     from attnviz.run.checks import LayerCheck, Verification
     from attnviz.run.passes import SampleVerification
 

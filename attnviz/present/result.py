@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnviz.figures.style import Style
+    from attnviz.inputs.tokens import Tokens
     from attnviz.models.checkpoint import Checkpoint
-    from attnviz.models.tokens import Tokens
     from attnviz.present.fields import NamedTable
     from attnviz.present.view import File, ViewOptions
 
@@ -404,7 +404,7 @@ class TextResult(Result):
 
     @property
     def sinks(self) -> str:
-        from attnviz.models.tokens import sinks_in_words
+        from attnviz.inputs.tokens import sinks_in_words
 
         return sinks_in_words(self.tokens, "token")
 

@@ -20,8 +20,8 @@ from attnviz.printable import printable
 from attnviz.wording import counted, error, quoted, rounded, visible
 
 if TYPE_CHECKING:
+    from attnviz.inputs.tokens import Tokens
     from attnviz.models.checkpoint import Checkpoint
-    from attnviz.models.tokens import Tokens
     from attnviz.run.checks import Verification
     from attnviz.run.passes import SampleVerification
 

@@ -17,9 +17,12 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
+from attnviz.inputs.batches import MOST_WEIGHTS, Batch, EncodedText, batches, collate, split_batch
+from attnviz.inputs.encoding import unknown_note_of
+from attnviz.inputs.reading import Corpus, Text, read_texts, unread_columns
+from attnviz.inputs.sound import COLUMNS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
-from attnviz.models.sound import COLUMNS
 from attnviz.options import ModelOptions
 from attnviz.progress import Progress, report_once, tell
 from attnviz.run.checks import LayerCheck, Verification, worse_of
@@ -27,8 +30,6 @@ from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered, own_file
 from attnviz.run.record import record_attention
 from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
-from attnviz.texts.batches import MOST_WEIGHTS, Batch, EncodedText, batches, collate, split_batch
-from attnviz.texts.reading import Corpus, Text, read_texts, unread_columns
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
@@ -311,7 +312,7 @@ class CorpusLoop:
     def text_notes(self) -> list[str]:
         """Sentences on unknown tokens, and on columns that are not read."""
         notes = [
-            self.checkpoint.unknown_note(done.unknown, done.tokens, f" of {visible(done.corpus.path.name)}")
+            unknown_note_of(self.checkpoint, done.unknown, done.tokens, f" of {visible(done.corpus.path.name)}")
             for done in self.measured
         ]
         return [*filter(None, notes), *unread_columns(corpus.table for corpus in self.corpora)]

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from attnviz.errors import TextError, UsageError
+from attnviz.inputs.encoding import language_prefix, tokenize, tokens_of_ids
+from attnviz.inputs.reading import DecoderTarget, Text
+from attnviz.inputs.tokens import Tokens, shifted_right
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.encoding import language_prefix, tokens_of_ids
-from attnviz.models.tokens import Tokens, shifted_right
 from attnviz.run.transformers_compat import running_plainly
-from attnviz.texts.reading import DecoderTarget, Text
 from attnviz.wording import counted, visible
 
 MOST_NEW_TOKENS = 40  # the default limit of a generated target
@@ -33,13 +33,13 @@ def target_tokens(
 ) -> TargetTokens:
     """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
-    TextError: see :func:`attnviz.models.encoding.TextReader.tokenize`.
+    TextError: see :func:`attnviz.inputs.encoding.TextReader.tokenize`.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     if target is None:
         text, whole = generate_greedily(checkpoint, source, longest)
     else:
-        text, whole = target, checkpoint.tokenize(target, None, truncate, target=True)
+        text, whole = target, tokenize(checkpoint, target, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
     return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
@@ -70,7 +70,7 @@ def with_targets(
         )
     for number, text in enumerate(texts, 1):
         try:
-            tokens = checkpoint.tokenize(text.text, truncate=truncate)
+            tokens = tokenize(checkpoint, text.text, truncate=truncate)
             read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
         except TextError as error:
             if text.given_alone or checkpoint.language_head is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import VerificationError
+from attnviz.inputs.batches import Batch, EncodedText, collate
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
@@ -24,7 +25,6 @@ from attnviz.run.corpus import EVERY, SampledAttention
 from attnviz.run.sites import Site, recording
 from attnviz.run.stream import check_logits
 from attnviz.run.verify import VerifiedRows
-from attnviz.texts.batches import Batch, EncodedText, collate
 
 _TOKENS = 4096  # most tokens of a batch, padding included
 

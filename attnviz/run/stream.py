@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN, classification_class
 from attnviz.models.families.base import LayerModules, first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
-from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads, of_all_heads, upcast
 from attnviz.reference.positions import apply_rotary

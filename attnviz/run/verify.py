@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import UsageError, VerificationError
+from attnviz.inputs.tokens import Tokens
 from attnviz.locks import alone
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import LayerId
 from attnviz.models.offloading import running_device
-from attnviz.models.tokens import Tokens
 from attnviz.progress import Progress, tell
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring

@@ -163,8 +163,8 @@ def whole_treebank() -> Iterator[Row]:
     and an untrained copy on a quarter of the sentences, as of the whole treebank.
     """
     from attnviz.commands.profile import measure
-    from attnviz.texts.batches import batches
-    from attnviz.texts.reading import open_corpus, read_texts, ready
+    from attnviz.inputs.batches import batches
+    from attnviz.inputs.reading import open_corpus, read_texts, ready
 
     path, checkpoint = _treebank(), _minilm()
     model, tokenizer = checkpoint.model, checkpoint.tokenizer

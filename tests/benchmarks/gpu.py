@@ -21,6 +21,7 @@ import transformers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
 from tests.benchmarks.long_text import text_of
@@ -116,7 +117,7 @@ def of_a_text(names: list[str]) -> Iterator[bool]:
         model, tokenizer, text = opened(name)
         checkpoint, _ = open_checkpoint(model, tokenizer)
         again, _ = timed(lambda model=model, tokenizer=tokenizer: open_checkpoint(model, tokenizer), 1)
-        inputs = checkpoint.tokenize(text).model_inputs(checkpoint.device)
+        inputs = tokenize(checkpoint, text).model_inputs(checkpoint.device)
         sdpa, _ = timed(passes(model, inputs, "sdpa"))
         eager, eager_peak = timed(passes(model, inputs, "eager"))
         n = inputs["input_ids"].shape[1]
@@ -164,7 +165,7 @@ def of_ablation() -> Iterator[bool]:
     model, tokenizer, _ = opened("GPT-2 small")
     checkpoint, _ = open_checkpoint(model, tokenizer)
     text = text_of(126, tokenizer)
-    inputs = checkpoint.tokenize(text).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, text).model_inputs(checkpoint.device)
     one, _ = timed(passes(model, inputs, "eager"))
     ours, _ = timed(lambda: attnviz.ablate(text, checkpoint), 1)
     heads = checkpoint.n_layers * checkpoint.n_heads

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from attnviz.commands.ablate.effects import Curve, CurvePoint, SetEffect
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
+from attnviz.inputs.sources import read_sources
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, Estimate, of_ratios
 from attnviz.measures.predictions import CLASS, MASKED, NEXT, STATES, model_inputs
@@ -21,7 +22,6 @@ from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention
 from attnviz.run import edit
 from attnviz.run.passes import input_batches
-from attnviz.texts.sources import read_sources
 from tests.support import ablations
 from tests.support.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.support.classifiers import sharp_classifier

@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax
 
 import attnviz
 from attnviz.errors import CorpusError, UsageError, VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.measures import direct_effects as decisions
 from attnviz.measures.direct_effects import NOT_LINEAR
 from attnviz.measures.predictions import CLASS, LABELLED, STATES
@@ -46,7 +47,7 @@ def test_the_head_gives_the_models_own_logits(kind, tmp_path):
     for checkpoint in (stored, open_checkpoint(model, tokenizer)[0]):
         assert checkpoint.classifier.labels == tuple(LABELS.values())
         assert checkpoint.language_head is None
-        tokens = checkpoint.tokenize(TEXTS[0])
+        tokens = tokenize(checkpoint, TEXTS[0])
         with torch.no_grad():
             states = checkpoint.model(**tokens.model_inputs(checkpoint.device))[0][0]
             logits = checkpoint.classifier.head(states[checkpoint.classifier.position(tokens.ids)])

@@ -10,6 +10,7 @@ import torch
 from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.run import generate
 from attnviz.run.generate import TargetTokens, target_tokens
@@ -39,7 +40,7 @@ def eager(checkpoint: Any) -> Any:
 def test_a_rollout_is_that_of_the_encoder_alone(models, family):
     checkpoint = models[family]
     found = rollout(SHORT, checkpoint, residual=0.5)
-    ids = torch.tensor([checkpoint.tokenize(SHORT).ids])
+    ids = torch.tensor([tokenize(checkpoint, SHORT).ids])
     with torch.no_grad():
         patterns = eager(checkpoint).encoder(ids, output_attentions=True).attentions
     rolled = torch.eye(ids.shape[1])
@@ -208,11 +209,11 @@ def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, 
 @pytest.mark.parametrize("family", ["bart", pytest.param("t5", marks=pytest.mark.thorough)])
 def test_batches_with_padding_in_both_texts_change_nothing(models, family, monkeypatch):
     """Two texts and targets of other lengths read at once, and one at a time."""
-    targets = {tuple(models[family].tokenize(text).ids): target for text, target in ((SHORT, READ), (SOURCE, TARGET))}
+    targets = {tuple(tokenize(models[family], text).ids): target for text, target in ((SHORT, READ), (SOURCE, TARGET))}
 
     def given(checkpoint, tokens, *_):
         target = targets[tuple(tokens.ids)]
-        return TargetTokens(target, tokens, True, checkpoint.tokenize(target, target=True).ids)
+        return TargetTokens(target, tokens, True, tokenize(checkpoint, target, target=True).ids)
 
     monkeypatch.setattr(generate, "target_tokens", given)
     options: dict[str, Any] = {"method": "uniform", "select": ["E0", "D1", "X"]}
@@ -230,7 +231,7 @@ def test_the_loss_is_on_the_tokens_that_were_generated(models, tokenizer, family
     """Not on those of their text read again, which may be others, may be none, and end where the model did not."""
     whole = sharp(family, len(tokenizer))
     found = ablate(SOURCE, models[family], max_new_tokens=3, select=["X0"], curve=False)
-    read = target_tokens(models[family], models[family].tokenize(SOURCE), None, False, 3)
+    read = target_tokens(models[family], tokenize(models[family], SOURCE), None, False, 3)
     assert len(read.predicted) == 3
     assert tokenizer.eos_token_id not in read.predicted
     source, labels = torch.tensor([tokenizer(SOURCE).input_ids]), torch.tensor([read.predicted])

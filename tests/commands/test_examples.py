@@ -10,6 +10,7 @@ import attnviz
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import TopExamples, find_examples
 from attnviz.commands.profile.measure import profile_heads
+from attnviz.inputs.reading import open_corpus
 from attnviz.models.checkpoint import from_loaded
 from attnviz.profiles.examples import (
     GROUPS,
@@ -21,7 +22,6 @@ from attnviz.profiles.examples import (
     stored_examples,
 )
 from attnviz.run.processes import Process
-from attnviz.texts.reading import open_corpus
 from tests.support import corpora
 from tests.support.long_runs import gathered_here, interrupting, quiet_loop
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

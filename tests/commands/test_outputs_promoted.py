@@ -12,10 +12,10 @@ from transformers import GPT2LMHeadModel, LlamaForCausalLM
 import attnviz
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.errors import UsageError, VerificationError
+from attnviz.inputs.words import vocabulary_labels
 from attnviz.measures import direct_effects
 from attnviz.measures.direct_effects import MOST_TOKENS, PartEffect
 from attnviz.models.head_ids import HeadId
-from attnviz.models.words import vocabulary_labels
 from attnviz.reference.attention import LayerNorm
 from attnviz.reference.tolerances import TOLERANCES
 from attnviz.run import contributions

@@ -7,8 +7,9 @@ import torch
 
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError, VerificationError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import find_queries, merge_subwords
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.run.checks import LayerComparison
 from attnviz.run.verify import verify_attention
 from tests.conftest import SENTENCE
@@ -29,7 +30,7 @@ def checkpoint_of(kind):
      (5, [5]), ("90:95", None), ("5:5", None), ("dog", None), (9, None), (2.5, None), ("last:", None)],
 )  # fmt: skip
 def test_queries_are_named_as_stretches_or_as_tokens_of_the_text_or_refused(queries, expected):
-    units = merge_subwords(checkpoint_of("bert").tokenize(SENTENCE), False)
+    units = merge_subwords(tokenize(checkpoint_of("bert"), SENTENCE), False)
     if expected is None:
         with pytest.raises(UsageError, match=str(queries)):
             find_queries(units, queries)
@@ -78,7 +79,7 @@ def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compa
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep)
     with pytest.raises(VerificationError, match=r"L1H2\), query 5 .*, key 1 "):
-        verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), queries=(2, 4, 5))
+        verify_attention(checkpoint, tokenize(checkpoint, SENTENCE), queries=(2, 4, 5))
     assert seen[:2] == [(0, 2, 1), (0, 4, 2)]
 
 

@@ -14,6 +14,7 @@ from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
 from attnviz.commands.explain.stages import StageCheck, probes_of
 from attnviz.errors import ArchitectureError, VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.reference import attention
@@ -77,7 +78,7 @@ def test_a_family_has_its_steps_and_the_last_is_the_next_hidden_state_of_the_mod
     family: str, dtype: torch.dtype
 ) -> None:
     checkpoint = of(family, dtype)
-    inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
         hidden = checkpoint.model(**inputs, output_hidden_states=True).hidden_states
     every = steps_of(checkpoint, range(checkpoint.n_layers))
@@ -129,7 +130,7 @@ def test_settings_are_reproduced(family: str, name: str) -> None:
 def test_groups_of_heads(family: str, n_kv_heads: int) -> None:
     """As many tokens as heads, so that no axis can be told by its length."""
     checkpoint = of(family, num_key_value_heads=n_kv_heads)
-    assert len(checkpoint.tokenize("the cat ran")) == checkpoint.n_heads
+    assert len(tokenize(checkpoint, "the cat ran")) == checkpoint.n_heads
     (steps,) = steps_of(checkpoint, [0], "the cat ran")
     assert steps["key"].shape[1] == n_kv_heads * checkpoint.d_head
     _, key, value = steps["split"].tensor

@@ -11,11 +11,12 @@ import torch
 import attnviz
 from attnviz import analyze
 from attnviz.errors import ArchitectureError, TextError, UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import merge_subwords, shifted_right
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.statistics import TextContext
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, LayerId, Stack, head_named, select_heads
-from attnviz.models.tokens import merge_subwords, shifted_right
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import SOURCE, TARGET, saved_marian, sharp, unigram_tokenizer
@@ -58,7 +59,7 @@ def test_a_head_of_a_stack_has_the_place_of_its_layer_and_its_own_name():
 
 
 def test_the_decoder_reads_the_target_one_later(checkpoint):
-    whole = checkpoint.tokenize(TARGET, target=True)
+    whole = tokenize(checkpoint, TARGET, target=True)
     read = shifted_right(whole, 0, "<pad>")
     assert (read.labels[0], read.labels[1:]) == ("<pad>", whole.labels[:-1])
     assert (whole.labels[-1], len(read)) == ("</s>", len(whole))
@@ -136,7 +137,7 @@ def test_a_target_that_is_too_long_is_refused_or_cut_and_what_is_cut_of_it_is_to
     with pytest.raises(TextError, match="target"):
         analyze("the cat", short, target=TARGET, syntax=False)
     cut = analyze("the cat", short, target=TARGET, truncate=True, syntax=False)
-    assert len(short.tokenize("the cat")) <= 10
+    assert len(tokenize(short, "the cat")) <= 10
     assert cut.document()["target_tokens_cut_off"] == len(tokenizer(TARGET).input_ids) - 10
 
 

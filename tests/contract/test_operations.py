@@ -12,13 +12,14 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConf
 
 import attnviz
 from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.inputs.batches import batches
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.reading import open_corpus, read_texts
 from attnviz.measures import relations
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
 from attnviz.run import verify
 from attnviz.run.record import record_attention
-from attnviz.texts.batches import batches
-from attnviz.texts.reading import open_corpus, read_texts
 from tests.benchmarks.long_text import text_of
 from tests.support.corpora import treebank
 from tests.support.families import first_of
@@ -76,7 +77,7 @@ def counted(
     """Operations of the model's own eager pass, operations of ``analyze``, and the waits of its verified pass."""
     checkpoint, more = opened(kind, layers)
     text = text_of(tokens - 8, checkpoint.tokenizer)
-    inputs = checkpoint.tokenize(text).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, text).model_inputs(checkpoint.device)
     with torch.inference_mode(), Counted() as own:
         checkpoint.model(**inputs, **more)
     checkpoint.model.set_attn_implementation(implementation)

@@ -11,11 +11,11 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import CorpusError, OutputError
+from attnviz.inputs.batches import batches
+from attnviz.inputs.frequencies import read_frequencies, token_counts
+from attnviz.inputs.reading import open_corpus
 from attnviz.measures.pointing import PointingTally
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.texts.batches import batches
-from attnviz.texts.frequencies import read_frequencies, token_counts
-from attnviz.texts.reading import open_corpus
 from tests.support.corpora import count, sentence, sentences
 from tests.support.models import LOOKS_AT, bert_tokenizer, hand_built_bert, many_words_tokenizer, word_tokenizer
 from tests.support.recorded import own_patterns

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from attnviz.inputs.reading import open_corpus, read_texts
 from attnviz.models.sources import MINILM_SHA256, Source
 from attnviz.profiles.store import StoredCorpus, find_profile, profile_file_name, read_profile
-from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SHARED
 from tests.support.independent import MINILM_RELATIONS
 

@@ -6,6 +6,7 @@ from transformers import GPT2Model
 
 from attnviz import compare, head_outputs, rollout
 from attnviz.commands.heads.measure import analyze
+from attnviz.inputs.encoding import tokenize
 from attnviz.measures.sinks import SinkTally, with_found_sinks
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
@@ -19,14 +20,14 @@ from tests.support.tolerances import SUMS_32
 
 def found(checkpoint, text=SENTENCE):
     """Positions that are sinks, and those that are so by convention."""
-    tokens = checkpoint.tokenize(text)
+    tokens = tokenize(checkpoint, text)
     return [tuple(sorted(each.sinks)) for each in (with_found_sinks(checkpoint, tokens), tokens)]
 
 
 def sinks_in(patterns, checkpoint, chunk=5):
     """The sinks that the patterns of a text would show if they were those of this model, [n_heads, n, n] by layer."""
     n = patterns[0].shape[-1]
-    tally = SinkTally(checkpoint, checkpoint.tokenize(" ".join(["the"] + ["cat"] * (n - 1))))
+    tally = SinkTally(checkpoint, tokenize(checkpoint, " ".join(["the"] + ["cat"] * (n - 1))))
     for layer, pattern in enumerate(patterns):
         for first in range(0, n, chunk):
             rows = pattern[None, :, first : first + chunk, : first + chunk]

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from attnviz.inputs.batches import encode
+from attnviz.inputs.reading import Text
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
@@ -14,8 +16,6 @@ from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
-from attnviz.texts.batches import encode
-from attnviz.texts.reading import Text
 from tests.support import independent
 from tests.support.corpora import count, sentence
 from tests.support.models import bert_tokenizer, sharp_bert

@@ -14,12 +14,13 @@ from attnviz import analyze, rollout
 from attnviz.commands.heads.views import MAP
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.figures.style import Style
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.reading import Text
 from attnviz.measures.repeats import SEQUENCES, RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
 from attnviz.reference.attention import Chunk
 from attnviz.run.processes import Process
-from attnviz.texts.reading import Text
 from tests.support.corpora import count
 from tests.support.llamas import WINDOW, sentencepiece_tokenizer, sharp_llama
 from tests.support.long_runs import quiet_loop
@@ -58,7 +59,7 @@ def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
 
 def previous_share(checkpoint: Any, window: int) -> float:
     """By a plain loop: uniform attention to the previous token, among content in sight; the first token is a sink."""
-    lengths = [len(checkpoint.tokenize(text.text)) for text in TEXTS]
+    lengths = [len(tokenize(checkpoint, text.text)) for text in TEXTS]
     seen = [min(query, window) for n in lengths for query in range(1, n)]
     return sum(1 / n for n in seen if n > 1) / len(seen)
 
@@ -70,7 +71,7 @@ def test_cosines_within_a_window_have_its_baseline(uniform):
     for layer, window in enumerate((WINDOW, 1000)):
         means = []
         for text in TEXTS:
-            ids = uniform.tokenize(text.text).ids
+            ids = tokenize(uniform, text.text).ids
             for query in range(1, len(ids)):
                 keys = [k for k in range(1, query + 1) if k > query - window and ids[k] != ids[query]]
                 cosines = [float(torch.cosine_similarity(table[ids[query]], table[ids[k]], dim=0)) for k in keys]

@@ -9,13 +9,13 @@ import torch
 from transformers import AutoModelForMaskedLM, GPT2LMHeadModel
 
 from attnviz.commands.profile.measure import profile_heads, untrained_copy
+from attnviz.inputs.batches import batches
+from attnviz.inputs.reading import Text
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, WRITTEN
 from attnviz.measures.tallies import counting
 from attnviz.measures.writing import QUIET, WritingTally
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.run.corpus import SampledAttention
-from attnviz.texts.batches import batches
-from attnviz.texts.reading import Text
 from tests.support.corpora import WORDS, sentences
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
 from tests.support.families import model_of as model_of_family

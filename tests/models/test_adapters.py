@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError, VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models import sources
 from attnviz.models.sources import find_checkpoint, weights_sha256
 from tests.support.encoder_decoders import SOURCE, TARGET, saved
@@ -159,7 +160,7 @@ def test_logits_are_read_from_the_head_that_an_adapter_brings(bases, tmp_path, b
     beside = adapted(bases / base, model_class, tmp_path / "mine", target_modules=names, task_type=task)
     found = attnviz.head_outputs(TEXT, bases / base, adapter=tmp_path / "mine", device="cpu")
     checkpoint = found.checkpoint
-    inputs = checkpoint.tokenize(TEXT).model_inputs(torch.device("cpu"))
+    inputs = tokenize(checkpoint, TEXT).model_inputs(torch.device("cpu"))
     with torch.no_grad():
         own, states = beside(**inputs), checkpoint.model(**inputs)[0][0]
         if task == "SEQ_CLS":

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attnviz import ablate, analyze
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.configs import read_config
 from attnviz.models.families import ARCHITECTURES
@@ -159,7 +160,7 @@ def test_a_text_that_chunks_do_not_divide_runs(bert):
     expected = load(bert)
     config(chunk_size_feed_forward=4)(bert)
     chunked = load(bert)
-    inputs = expected.tokenize(SENTENCE).model_inputs(CPU)
+    inputs = tokenize(expected, SENTENCE).model_inputs(CPU)
     assert torch.equal(chunked.model(**inputs)[0], expected.model(**inputs)[0])
 
 

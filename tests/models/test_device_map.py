@@ -13,6 +13,7 @@ from transformers import AutoModel
 
 import attnviz
 from attnviz.errors import CheckpointError, DeviceError, UsageError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device_map
 from attnviz.models.sources import find_checkpoint
@@ -179,7 +180,7 @@ def test_auto_is_the_checkpoints_own_number_format(tmp_path: Path, saved_as, sta
         change_json(folder / "config.json", dtype=None)
     checkpoint, _ = open_checkpoint(folder, dtype="auto", device_map=None if stated else "auto")
     assert checkpoint.dtype == saved_as
-    assert verify_attention(checkpoint, checkpoint.tokenize("the cat")).verification.level == 4
+    assert verify_attention(checkpoint, tokenize(checkpoint, "the cat")).verification.level == 4
     change_json(folder / "config.json", dtype="float8_e4m3fn")
     with pytest.raises(CheckpointError, match="float8_e4m3fn"):
         open_checkpoint(folder, dtype="auto")

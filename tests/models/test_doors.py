@@ -17,14 +17,15 @@ from attnviz.commands.ablate.measure import ablate
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError, CorpusError, ParserError, TextError
+from attnviz.inputs.batches import collate, encode
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.reading import Text
 from attnviz.language.parsers import parsed_words
 from attnviz.models import configs
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.configs import empty_model
 from attnviz.models.libraries import calling_tokenizer, calling_transformers
 from attnviz.models.sources import find_checkpoint
-from attnviz.texts.batches import collate, encode
-from attnviz.texts.reading import Text
 from tests.conftest import SENTENCE
 from tests.support.families import model_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
@@ -131,7 +132,7 @@ def test_a_broken_tokenizer_is_named_by_every_way_in_and_leaves_nothing_on_stand
 ):
     change_tokenizer(bert, change)
     checkpoint = load(bert)
-    for read in (lambda: checkpoint.tokenize(text), lambda: encode(checkpoint, [Text(text)])):
+    for read in (lambda: tokenize(checkpoint, text), lambda: encode(checkpoint, [Text(text)])):
         with pytest.raises((CheckpointError, TextError), match=message or "."):
             read()
     assert capfd.readouterr().err == ""  # Rust writes to the file descriptor, before Python hears of it
@@ -158,7 +159,7 @@ def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
 
     change_tokenizer(bert, second_type)
     checkpoint = load(bert)
-    assert checkpoint.tokenize("the cat ran").type_ids == (1,) * 5
+    assert tokenize(checkpoint, "the cat ran").type_ids == (1,) * 5
     batch = collate(checkpoint, encode(checkpoint, [Text("the cat ran"), Text("the cat")]))
     assert batch.inputs["token_type_ids"].tolist() == [[1] * 5, [1] * 4 + [0]]
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 from attnviz import analyze
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, TextError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import shifted_right
 from attnviz.models.checkpoint import from_loaded
-from attnviz.models.tokens import shifted_right
 from attnviz.reference.positions import position_buckets
 from attnviz.run.verify import verify_attention
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
@@ -35,8 +36,8 @@ def models(tokenizer) -> dict[str, Any]:
 
 
 def verified(checkpoint: Any, target: str = TARGET) -> Any:
-    read = shifted_right(checkpoint.tokenize(target, target=True), 0, "<pad>")
-    return verify_attention(checkpoint, checkpoint.tokenize(SOURCE), target=read), read
+    read = shifted_right(tokenize(checkpoint, target, target=True), 0, "<pad>")
+    return verify_attention(checkpoint, tokenize(checkpoint, SOURCE), target=read), read
 
 
 @pytest.mark.parametrize("family", first_of(FAMILIES, "bart", "t5"))
@@ -46,7 +47,7 @@ def test_every_kind_of_attention_is_the_models_own(models, family):
     model.set_attn_implementation("eager")
     attention, read = verified(checkpoint)
     given = {
-        "input_ids": torch.tensor([checkpoint.tokenize(SOURCE).ids]),
+        "input_ids": torch.tensor([tokenize(checkpoint, SOURCE).ids]),
         "decoder_input_ids": torch.tensor([read.ids]),
     }
     with torch.no_grad():

@@ -15,14 +15,15 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 import attnviz
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
+from attnviz.inputs.batches import encode
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.reading import Text
+from attnviz.inputs.tokens import merge_subwords
+from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.bert_gpt2 import Albert
-from attnviz.models.tokens import merge_subwords
-from attnviz.models.words import vocabulary_labels
 from attnviz.reference.positions import RelativePositions
-from attnviz.texts.batches import encode
-from attnviz.texts.reading import Text
 from tests.conftest import needs_parser
 from tests.support.families import first_of
 from tests.support.models import save_checkpoint, sharp_bert
@@ -201,14 +202,14 @@ def test_old_files_of_esm_are_read_with_the_frequencies_that_they_hold(tmp_path)
 
 def test_residues_are_tokens_and_words_of_their_own():
     checkpoint = checkpoint_of("esm", max_position_embeddings=20)
-    tokens = checkpoint.tokenize(MASKED)
+    tokens = tokenize(checkpoint, MASKED)
     assert tokens.ids == tuple(checkpoint.tokenizer(MASKED)["input_ids"])
     assert " ".join(tokens.labels) == "<cls> M1 K2 <mask>3 A4 Y5 I6 <mask>7 K8 Q9 <unk>10 R11 <unk>12 <eos>"
     assert " ".join(tokens.word_labels) == "M K <mask> A Y I <mask> K Q <unk> R <unk>"
     assert tokens.words == (None, *range(12), None)
     assert [MASKED[first:last] for first, last in tokens.offsets][6:] == ["I", "<mask>", "K", "Q", "j", "R", "x", ""]
     assert [i for i, special in enumerate(tokens.special) if special] == [0, 13]
-    cut = checkpoint.tokenize(PROTEIN * 3, truncate=True)
+    cut = tokenize(checkpoint, PROTEIN * 3, truncate=True)
     assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A18", "<eos>"))
     (item,) = encode(checkpoint, [Text(PROTEIN * 3)], truncate=True)
     assert (item.ids, item.cut) == (cut.ids, True)
@@ -217,7 +218,7 @@ def test_residues_are_tokens_and_words_of_their_own():
 
 def test_a_slow_tokenizer_is_refused_where_there_are_words_and_a_pair_where_it_reads_one_text():
     with pytest.raises(CheckpointError, match="EsmTokenizer"):
-        from_loaded(sharp_bert(), RELATIVES["esm"].tokenizer).tokenize("the cat")
+        tokenize(from_loaded(sharp_bert(), RELATIVES["esm"].tokenizer), "the cat")
     with pytest.raises(TextError):
         attnviz.analyze(PROTEIN, checkpoint_of("esm"), pair="MKV")
 
@@ -261,7 +262,7 @@ def test_what_is_of_words_is_refused(run, tmp_path):
 @pytest.mark.parametrize("pair", [None, "a dog"])
 def test_the_input_of_the_first_layer_follows_from_the_tables(kind, changes, pair):
     checkpoint = checkpoint_of(kind, torch.float64, **changes)
-    tokens = checkpoint.tokenize(f"{TEXT}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
+    tokens = tokenize(checkpoint, f"{TEXT}{checkpoint.tokenizer.pad_token} the cat", pair)  # typed padding, too
     kept = list(verify_stages(checkpoint, tokens, [0, 2]))
     assert kept[0].checks["input"].error < SUMS_64
     assert kept[1].checks["output"].error < SHARP_64
@@ -287,7 +288,7 @@ def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(kind):
     ],
 )  # fmt: skip
 def test_labels_and_words_are_those_of_other_tokenizers(kind, labels):
-    tokens = checkpoint_of(kind).tokenize("the unbelievable cats ran away. <mask>")
+    tokens = tokenize(checkpoint_of(kind), "the unbelievable cats ran away. <mask>")
     assert tokens.labels == labels
     assert tokens.word_labels == ("the", "unbelievable", "cats", "ran", "away", ".", "<mask>")
     assert [i for i, special in enumerate(tokens.special) if special] == [0, len(labels) - 1]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import CheckpointError, TextError, VerificationError
+from attnviz.inputs.encoding import encodings, tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.opening import open_checkpoint
@@ -167,11 +168,11 @@ def test_rotary_settings_beside_those_by_type_of_layer_are_left_out_as_transform
 def test_a_text_may_have_as_many_tokens_as_the_model_has_usable_positions(family):
     checkpoint = checkpoint_of(family, positions=20)
     usable = 18 if checkpoint.architecture.positions_after_padding else 20
-    tokens = checkpoint.tokenize("the cat " * 20, truncate=True)
+    tokens = tokenize(checkpoint, "the cat " * 20, truncate=True)
     assert len(tokens) == checkpoint.positions == usable
     verified(checkpoint, "the cat")
     with pytest.raises(TextError, match=str(usable)):
-        checkpoint.tokenize("the cat " * 20)
+        tokenize(checkpoint, "the cat " * 20)
 
 
 @pytest.mark.draws
@@ -247,7 +248,7 @@ def test_another_head_is_left_out(family, head, tmp_path):
     model, tokenizer = sharp(family, auto_class=getattr(transformers, f"AutoModelFor{head}")), model_of(family)[1]
     checkpoint, _ = open_checkpoint(str(save_checkpoint(model, tokenizer, tmp_path / family)), device="cpu")
     assert checkpoint.language_head is None
-    inputs = checkpoint.tokenize(TEXT).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, TEXT).model_inputs(checkpoint.device)
     with torch.inference_mode():
         states = [of.model(**inputs).last_hidden_state for of in (checkpoint, from_loaded(model, tokenizer))]
     torch.testing.assert_close(*states)
@@ -278,7 +279,7 @@ def test_a_model_with_images_is_read_from_memory_with_its_head():
     result = attnviz.analyze(TEXT, model, tokenizer=tokenizer, syntax=False)
     assert (result.verification.level, result.checkpoint.architecture.name) == (4, "gemma3")
     with pytest.raises(TextError, match="image"):  # of several texts, too
-        from_loaded(model, tokenizer).encode([TEXT, "the \x02"])
+        encodings(from_loaded(model, tokenizer), [TEXT, "the \x02"])
     inputs = result.tokens.model_inputs(torch.device("cpu"))
     with torch.no_grad():
         logits = result.checkpoint.language_head(result.checkpoint.model(**inputs).last_hidden_state)

@@ -18,12 +18,13 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
 from attnviz.figures.style import Style
+from attnviz.inputs.batches import batch_of_ids
+from attnviz.inputs.encoding import encodings, tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES, REFUSED
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.run.corpus import SampledAttention
 from attnviz.run.verify import verify_attention
-from attnviz.texts.batches import batch_of_ids
 from tests.support.blocks import in_blocks
 from tests.support.drawn import drawing_of
 from tests.support.families import TEXT, checkpoint_of, model_of, padded, verified
@@ -143,7 +144,7 @@ def of_head(head: HeadId, instead: Callable[[int, Tensor], Tensor]) -> Callable[
 def test_ablation_is_that_of_plain_hooks(method):
     model = checkpoint()
     result = attnviz.ablate(TEXT, model, method=method, curve=False, gradient=False)
-    ids = torch.tensor([model.encode([TEXT])[0].ids])
+    ids = torch.tensor([encodings(model, [TEXT])[0].ids])
     own, n = passed(model, ids), ids.shape[1]
     weights = torch.ones(n, n, dtype=torch.float64).tril()
     weights /= weights.sum(-1, keepdim=True)
@@ -170,9 +171,9 @@ def test_patching_is_that_of_plain_hooks(monkeypatch):
     model = checkpoint()
     clean, corrupt = "the cat saw the dog", "the dog saw the cat"
     result = attnviz.patch(clean, model, corrupt=corrupt, answer=" ran", foil=" saw", direction="denoise")
-    runs = [torch.tensor([model.encode([text])[0].ids]) for text in (clean, corrupt)]
+    runs = [torch.tensor([encodings(model, [text])[0].ids]) for text in (clean, corrupt)]
     kept: dict[int, Tensor] = {}
-    answer, foil = (model.encode([word])[0].ids[0] for word in (" ran", " saw"))
+    answer, foil = (encodings(model, [word])[0].ids[0] for word in (" ran", " saw"))
 
     def difference(found: Tensor) -> float:
         return float(found[-1, answer] - found[-1, foil])
@@ -189,7 +190,7 @@ def test_patching_is_that_of_plain_hooks(monkeypatch):
 def test_what_a_profile_measures_of_heads_is_what_their_output_map_is_given(verifying, monkeypatch):
     monkeypatch.setattr("attnviz.run.corpus.SampledAttention.next_is_verified", verifying)
     model, found, given = checkpoint(), dict[int, Tensor](), dict[int, Tensor]()
-    ids = model.encode([TEXT])[0].ids
+    ids = encodings(model, [TEXT])[0].ids
     SampledAttention(model).run(batch_of_ids(model, [ids]), lambda *_: None, found.__setitem__)
     logits(model, torch.tensor([ids]), given.setdefault)
     for index, layer in enumerate(LAYERS):
@@ -201,7 +202,7 @@ def test_what_a_head_takes_from_each_key_has_the_gate_and_some_queries_verify():
     found = attnviz.why(TEXT, model, head="L1H1", query=4, answer=7, foil=11, depth=2)
     effects = attnviz.head_outputs(TEXT, model, token=4, answer=7, foil=11).effects
     assert sum(found.effects.keys) == pytest.approx(effects.heads[found.head], abs=SUMS_32 * effects.scale)
-    some = verify_attention(model, model.tokenize(TEXT), queries=(2, 4, 5))
+    some = verify_attention(model, tokenize(model, TEXT), queries=(2, 4, 5))
     assert some.verification.output_error < SUMS_32
 
 

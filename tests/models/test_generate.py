@@ -14,6 +14,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import from_loaded
 from tests.support.families import first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -48,7 +49,7 @@ def analysis() -> Analysis:
 def test_the_tokens_are_those_that_transformers_generates(family: str) -> None:
     model, tokenizer = gpt2() if family == "gpt2" else llama(family)
     result = continued(model, tokenizer)
-    given = torch.tensor([from_loaded(model, tokenizer).tokenize(TEXT).ids])
+    given = torch.tensor([tokenize(from_loaded(model, tokenizer), TEXT).ids])
     options: dict[str, Any] = {"max_new_tokens": N, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(given, attention_mask=torch.ones_like(given), **options)
     assert list(result.tokens.ids) == expected[0].tolist()
@@ -78,7 +79,7 @@ def test_the_document_tells_it(analysis: Analysis) -> None:
 
 def test_the_end_token_ends_it_and_is_left_out() -> None:
     model, tokenizer = llama()
-    start = len(from_loaded(model, tokenizer).tokenize(TEXT))
+    start = len(tokenize(from_loaded(model, tokenizer), TEXT))
     written = continued(model, tokenizer).tokens.ids[start:]
     place = next(place for place in range(1, N) if written[place] not in written[:place])
     model.config.eos_token_id = [written[place], 1]

@@ -10,6 +10,7 @@ from torch import nn
 
 from attnviz import analyze
 from attnviz.errors import DeviceError, UsageError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
 from attnviz.reference.tolerances import TOLERANCES
@@ -33,7 +34,7 @@ def saved(make: Any, model_class: Any, folder: Path) -> tuple[Any, Path]:
 def test_the_head_gives_the_models_own_logits(make: Any, model_class: Any, tmp_path: Path) -> None:
     model, folder = saved(make, model_class, tmp_path)
     checkpoint, _ = open_checkpoint(folder, device="cpu")
-    inputs = checkpoint.tokenize("the cat ran away").model_inputs(torch.device("cpu"))
+    inputs = tokenize(checkpoint, "the cat ran away").model_inputs(torch.device("cpu"))
     with torch.inference_mode():
         whole = model(**inputs)
         expected = whole.prediction_logits if model_class is transformers.BertForPreTraining else whole.logits

@@ -15,6 +15,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
 from attnviz.models.sources import find_checkpoint
@@ -186,7 +187,7 @@ def test_a_spoiled_folder_is_one_error_that_says_what_is_wrong(folders, tmp_path
     spoil(folder)
     capfd.readouterr()
     with pytest.raises((CheckpointError, ArchitectureError), match=message or re.escape(str(folder))) as raised:
-        load(folder).tokenize(SENTENCE)
+        tokenize(load(folder), SENTENCE)
     assert "\n" not in str(raised.value)
     assert (capfd.readouterr(), list(recwarn)) == (("", ""), [])  # what libraries log and warn is in the message alone
 
@@ -279,7 +280,7 @@ def test_a_model_in_memory_that_cannot_be_read_is_named(spoil: Any, message: str
 )
 def test_what_else_is_refused_of_a_model_in_memory(make: Any, tokenizer: Any, error: Any) -> None:
     with pytest.raises(error):
-        from_loaded(make(), tokenizer).tokenize(SENTENCE)
+        tokenize(from_loaded(make(), tokenizer), SENTENCE)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch
 import attnviz
 from attnviz.commands.explain.measure import explain
 from attnviz.errors import CheckpointError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models import smollm2
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import built_in_folder, find_checkpoint
@@ -54,7 +55,7 @@ def test_every_head_of_smollm2_verifies_on_repeated_random_tokens(loaded):
     assert previous.max() > 0.8
     first_induction = int((induction > 0.5).any(1).nonzero()[0])
     assert (previous[:first_induction] > 0.6).any()  # which induction heads are built on
-    labels = checkpoint.tokenize("The unbelievable cat's house").labels
+    labels = tokenize(checkpoint, "The unbelievable cat's house").labels
     assert labels == ("The", "unbelie", "~vable", "cat", "~'s", "house")
 
 

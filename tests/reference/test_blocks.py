@@ -21,6 +21,7 @@ from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint, from_loaded
@@ -72,7 +73,7 @@ def test_blocks_follow_from_the_memory_and_cover_every_row_once(n, row_bytes, me
 
 def test_the_memory_that_is_asked_for_makes_the_blocks():
     checkpoint = checkpoint_of("bert")
-    tokens = checkpoint.tokenize(SENTENCE)
+    tokens = tokenize(checkpoint, SENTENCE)
     row = 4 * len(tokens) * 4  # heads, keys, bytes
     for rows in (1, 2, 5):
         seen: list[VerifiedRows] = []
@@ -155,7 +156,7 @@ def assert_same_layers(found: VerifiedAttention, expected: VerifiedAttention, li
 def test_final_states_are_those_of_the_untouched_run(monkeypatch, kind):
     """Within rounding: experts run one by one while attnviz looks, where torch would multiply them in groups."""
     checkpoint = checkpoint_of(kind)
-    inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
     if checkpoint.stacks:
         inputs |= {"decoder_input_ids": torch.tensor([[0, 5, 6, 7, 8, 9]])}
     with torch.inference_mode():
@@ -211,7 +212,7 @@ def test_padding_that_attends_to_nothing_is_not_finite_in_float64(kind, left):
 def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     model = sharp_gpt2(reorder_and_upcast_attn=True, attn_implementation="eager").to(dtype)
     checkpoint = from_loaded(model, gpt2_tokenizer())
-    inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
         untouched = model(**inputs)[0]
     assert torch.equal(record.record_attention(checkpoint, inputs, PatternCallback(checkpoint), math.inf), untouched)
@@ -361,7 +362,7 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
 def test_nothing_of_a_run_stays_in_memory():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
     verifier = verify.Verifier(checkpoint, lambda _: (lambda _: [],) * 2, lambda _: None)
-    record.record_attention(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device), verifier)
+    record.record_attention(checkpoint, tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device), verifier)
     left = weakref.ref(verifier)
     del verifier
     gc.collect()

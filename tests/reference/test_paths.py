@@ -14,6 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from attnviz.commands.outputs.measure import head_outputs
 from attnviz.errors import VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.measures import paths, self_repair
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
@@ -251,7 +252,7 @@ def test_a_backup_head_repairs_and_without_one_nothing_does():
 def test_removed_heads_have_the_direct_effects_of_outputs_and_the_logits_of_hooks(family):
     """Against nothing (zeros) a head loses its whole direct effect; total: logits without it; the rest sums up."""
     checkpoint = from_loaded(*model_of(family, headed=True))
-    ids = torch.tensor([checkpoint.tokenize(TEXT).ids])
+    ids = torch.tensor([tokenize(checkpoint, TEXT).ids])
     effects = head_outputs(TEXT, checkpoint, token=ids.shape[1] - 1, answer=17, foil=13).effects
     assert effects is not None
     heads = all_heads(checkpoint.n_layers, checkpoint.n_heads)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnviz.inputs.encoding import tokenize
 from attnviz.run.sites import at_site, sites_of, taps
 from tests.support.families import checkpoint_of
 
@@ -44,7 +45,7 @@ def test_a_site_is_read_and_replaced_until_its_handle_is_removed(side, crosses, 
 @pytest.mark.parametrize("family", ["albert", "gpt_neox", "llama"])
 def test_taps_read_and_replace_in_the_run_of_each_layer_where_layers_share_modules_too(family):
     checkpoint = checkpoint_of(family)
-    inputs = checkpoint.tokenize("the cat saw the dog").model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, "the cat saw the dog").model_inputs(checkpoint.device)
     sites, read = sites_of(checkpoint, ("residual",)), {}
 
     def states(visit):

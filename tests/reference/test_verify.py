@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.errors import VerificationError
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention
@@ -42,7 +43,7 @@ def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32, **changes: Any)
 
 
 def run(checkpoint: Checkpoint, visit: Callable[[VerifiedRows], None] = lambda layer: None) -> VerifiedAttention:
-    return verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), visit)
+    return verify_attention(checkpoint, tokenize(checkpoint, SENTENCE), visit)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +145,7 @@ def disturb(
 
 def test_the_largest_difference_is_named_with_both_values(monkeypatch):
     checkpoint = checkpoint_of("bert")
-    inputs = checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device)
+    inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
     value = float(own_patterns(checkpoint, inputs)[1][0, 2, 5, 3])
 
     def change(pattern: Tensor) -> None:
@@ -347,13 +348,13 @@ def test_a_scale_one_per_cent_off_is_seen_in_half_precision(monkeypatch, name, d
     checkpoint, _ = open_checkpoint(name, dtype=dtype, attention="eager")
     place = MODELING[checkpoint.architecture.name]
     monkeypatch.setattr(place, scaled_eager(1))
-    found = verify_attention(checkpoint, checkpoint.tokenize(LONGER)).verification
+    found = verify_attention(checkpoint, tokenize(checkpoint, LONGER)).verification
     assert 0 < (found.scale_seen or 1) < 0.02
     assert all(check.scale_error <= check.scale_limit for check in found.layers)
     for factor in (1.01, 0.99):
         monkeypatch.setattr(place, scaled_eager(factor))
         with pytest.raises(VerificationError):
-            verify_attention(checkpoint, checkpoint.tokenize(LONGER))
+            verify_attention(checkpoint, tokenize(checkpoint, LONGER))
 
 
 FRESH = {
@@ -379,4 +380,4 @@ def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(mon
     disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 1, 5].mul_(torch.tensor([1.5] + [1] * 39).to(dtype)))
     checkpoint = from_loaded(FRESH["bert"]().to(dtype), TOKENIZERS["bert"])
     with pytest.raises(VerificationError, match=r"L1H1.*query 5"):
-        verify_attention(checkpoint, checkpoint.tokenize("the cat " * 50, truncate=True))
+        verify_attention(checkpoint, tokenize(checkpoint, "the cat " * 50, truncate=True))

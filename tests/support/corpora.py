@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from attnviz.inputs.batches import Batch, batches
+from attnviz.inputs.lines import Place
+from attnviz.inputs.reading import Text
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.tallies import counting
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.batches import Batch, batches
-from attnviz.texts.lines import Place
-from attnviz.texts.reading import Text
 from tests.support.recorded import own_patterns
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()

@@ -7,6 +7,7 @@ import torch
 
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
+from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -43,4 +44,4 @@ def gpt2(**changes: Any) -> Checkpoint:
 def steps_of(
     checkpoint: Checkpoint, layers: Sequence[int] = (0, 1, 2), text: str = SENTENCE, pair: str | None = None
 ) -> list[VerifiedStages]:
-    return list(verify_stages(checkpoint, checkpoint.tokenize(text, pair), layers))
+    return list(verify_stages(checkpoint, tokenize(checkpoint, text, pair), layers))

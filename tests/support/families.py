@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import shifted_right
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.tokens import shifted_right
 from attnviz.run.verify import VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import encoder_decoders, llamas, relatives, sounds
 from tests.support.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -88,10 +89,10 @@ def verified(
     target = None
     if checkpoint.stacks:
         start = checkpoint.config.decoder_start_token_id
-        target = shifted_right(checkpoint.tokenize("a dog ran away", target=True), start, "<pad>")
+        target = shifted_right(tokenize(checkpoint, "a dog ran away", target=True), start, "<pad>")
     if checkpoint.architecture.reads_sound:
         return verify_attention(checkpoint, sounds.noise(checkpoint), visit, target=target)
-    return verify_attention(checkpoint, checkpoint.tokenize(text), visit, target=target)
+    return verify_attention(checkpoint, tokenize(checkpoint, text), visit, target=target)
 
 
 def padded(checkpoint: Checkpoint, lengths: tuple[int, ...] = (12, 7), left: bool = False) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.inputs.tokens import Tokens, merge_subwords
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.measures.patterns import MaskInput
@@ -17,7 +18,6 @@ from attnviz.measures.statistics import TextContext
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.head_ids import HeadId
-from attnviz.models.tokens import Tokens, merge_subwords
 from attnviz.profiles.store import StoredProfile
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck, Verification

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from attnviz.inputs.reading import Corpus
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run import corpus
 from attnviz.run.corpus import CorpusLoop
 from attnviz.run.processes import Process
-from attnviz.texts.reading import Corpus
 from tests.support.tolerances import SUMS_32
 
 

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from attnviz.models.encoding import TextReader
-from attnviz.models.tokens import Tokens
+from attnviz.inputs.encoding import TextReader
+from attnviz.inputs.tokens import Tokens
 from tests.support.models import bert_tokenizer, gpt2_tokenizer
 
 

@@ -59,7 +59,7 @@ def sharp_whisper(tokenizer: Any, seed: int = 0, **changes: Any) -> Any:
 
 def noise(checkpoint: Any, seconds: float = 0.4) -> Any:
     """The frames of random features."""
-    from attnviz.models.sound import frames_of  # after coverage has begun
+    from attnviz.inputs.sound import frames_of  # after coverage has begun
 
     config = checkpoint.config
     features = torch.full((config.num_mel_bins, 2 * config.max_source_positions), -1.5, dtype=checkpoint.dtype)

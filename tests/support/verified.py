@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.inputs.tokens import Positions
 from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
-from attnviz.models.tokens import Positions
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck
 from attnviz.run.verify import VerifiedRows

@@ -12,6 +12,10 @@ import torch
 from attnviz.commands.ablate.effects import Curve, HeadEffect, Removals, SetEffect
 from attnviz.commands.ablate.gradients import GradientTally
 from attnviz.errors import UsageError
+from attnviz.inputs.encoding import unknown_note_of
+from attnviz.inputs.reading import Text, rendered, unread_columns
+from attnviz.inputs.sources import TextSources, contrast_named, read_sources
+from attnviz.inputs.tables import Columns
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import (
@@ -36,9 +40,6 @@ from attnviz.progress import Progress
 from attnviz.run.edit import Removal
 from attnviz.run.generate import with_targets
 from attnviz.run.passes import SampleVerification, mean_values
-from attnviz.texts.reading import Text, rendered, unread_columns
-from attnviz.texts.sources import TextSources, contrast_named, read_sources
-from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
 MANY = 2000  # inputs from which on a message gives their number
@@ -246,7 +247,7 @@ def ablate(
             order = [head.id for head in reversed(ranked)]
             removal = removals.curve(order, seed, partial(tell, "curve"))
     encoded = {text.text: text.item for text in inputs}.values()
-    unknown = checkpoint.unknown_note(sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
+    unknown = unknown_note_of(checkpoint, sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     effects = tuple(removals.of_sets(groups))
     return Ablation(
         checkpoint=checkpoint,

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
+from attnviz.inputs.reading import Text
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import ERROR_RATE, Estimate, texts_needed
@@ -31,7 +32,6 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.tables import RowTable, first_lines, first_rows, notes
 from attnviz.present.view import ViewOptions
-from attnviz.texts.reading import Text
 from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 # Replacement of a removed head in words, by method.

@@ -17,6 +17,8 @@ from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
+from attnviz.inputs.batches import encode
+from attnviz.inputs.reading import open_corpus, read_texts, source_kind
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.measures.predictions import CLASSES, prediction_kind
@@ -29,8 +31,6 @@ from attnviz.profiles.examples import RoleExamples
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
-from attnviz.texts.batches import encode
-from attnviz.texts.reading import open_corpus, read_texts, source_kind
 from attnviz.wording import counted
 
 SHOWN = 3  # hits, and failures, that a card shows

@@ -32,6 +32,11 @@ from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.exports import retrieval_scores
 from attnviz.commands.profile.measure import Profile
 from attnviz.errors import ProcessError, UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.frequencies import read_frequencies
+from attnviz.inputs.reading import open_corpus, read_texts, sources_of
+from attnviz.inputs.sources import read_sources
+from attnviz.inputs.tables import IN_MEMORY, Columns
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import RETRIEVED
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED
@@ -52,10 +57,6 @@ from attnviz.profiles.published import heads_of_paper
 from attnviz.profiles.store import StoredProfile
 from attnviz.progress import Progress
 from attnviz.run.processes import this_process
-from attnviz.texts.frequencies import read_frequencies
-from attnviz.texts.reading import open_corpus, read_texts, sources_of
-from attnviz.texts.sources import read_sources
-from attnviz.texts.tables import IN_MEMORY, Columns
 from attnviz.version import __version__
 from attnviz.wording import counted, rounded
 
@@ -343,7 +344,7 @@ def _check_measurable(
     columns = Columns(of_profile["text_column"], of_profile["pair_column"])
     label = of_ablation["label_column"]
     if claim.text:
-        checkpoint.tokenize(claim.text, None, of_ablation["truncate"])
+        tokenize(checkpoint, claim.text, None, of_ablation["truncate"])
     if claim.kind == "distance_to":
         check_shapes(checkpoint, named_source(claim.what, None))
     if claim.kind == "ablate":

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from attnviz.arguments import as_found
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
+from attnviz.inputs.tokens import Positions, Tokens, merge_subwords
 from attnviz.judge.verdicts import Label
 from attnviz.measures.decisions import Decision
 from attnviz.measures.differences import Difference, DifferenceTally
@@ -22,7 +23,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.models.reproduced import config_in
 from attnviz.models.sources import Source
-from attnviz.models.tokens import Positions, Tokens, merge_subwords
 from attnviz.options import checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.wording import counted, quoted, visible

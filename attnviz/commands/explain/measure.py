@@ -11,9 +11,10 @@ from torch import Tensor
 from attnviz.arguments import is_whole
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import ArchitectureError, UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import position_of
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import position_of
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress, tell
@@ -183,7 +184,7 @@ def explain(
     followed = head_named(head, checkpoint.kinds, "the number of a head, such as 3, or")
     if layer is not None and followed.layer != layer:
         raise UsageError(f"--head {followed} is not in the layer that --layer names, {layer}; leave one of them out.")
-    tokens = checkpoint.tokenize(text, pair, truncate)
+    tokens = tokenize(checkpoint, text, pair, truncate)
     position = position_of(tokens, token)
     (stages,) = verify_stages(checkpoint, tokens, [followed.layer])
     tell(progress, "verifying", 1, 1)

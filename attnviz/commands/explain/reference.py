@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnviz.errors import ArchitectureError
+from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
-from attnviz.models.tokens import Tokens
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
 from attnviz.run.stream import embeddings_of

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attnviz.commands.explain.reference import LayerParameters, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
+from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
-from attnviz.models.tokens import Tokens
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.run.contributions import without_gradients
 from attnviz.run.finite import refuse_not_finite

@@ -13,14 +13,14 @@ from torch import Tensor
 from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
+from attnviz.inputs.chats import Chat
+from attnviz.inputs.sound import Frames
+from attnviz.inputs.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.language.syntax import Parse
 from attnviz.measures.decisions import Decision
 from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import OPTIONAL, TextContext
-from attnviz.models.chats import Chat
 from attnviz.models.head_ids import HeadId, Stack, ids_and_names
-from attnviz.models.sound import Frames
-from attnviz.models.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import View
 from attnviz.present.result import OfHeads, TextResult
@@ -49,7 +49,7 @@ class Options:
     """Options that change numbers."""
 
     words: bool = False  # merge the pieces of words
-    queries: str | int | None = None  # the rows measured, see attnviz.models.tokens.find_queries; None for all
+    queries: str | int | None = None  # the rows measured, see attnviz.inputs.tokens.find_queries; None for all
     contacts: str | None = None  # a file, see attnviz.measures.contacts.ContactMap
 
 

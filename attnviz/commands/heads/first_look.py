@@ -14,13 +14,13 @@ from attnviz.commands.heads.findings import (
 )
 from attnviz.commands.heads.relations import relations_of
 from attnviz.figures.families import family_of_label
+from attnviz.inputs.tokens import sinks_in_words
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, NO_LABEL, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK, describes
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import ids_and_names
-from attnviz.models.tokens import sinks_in_words
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, entry
 from attnviz.present.figure_context import capital

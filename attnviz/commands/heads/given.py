@@ -16,13 +16,13 @@ from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import judged
 from attnviz.errors import UsageError
+from attnviz.inputs.tokens import merge_subwords, tokens_of_labels, told_apart
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.bert_gpt2 import Bert
 from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
-from attnviz.models.tokens import merge_subwords, tokens_of_labels, told_apart
 from attnviz.options import checked
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck, Verification

@@ -12,25 +12,11 @@ from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Tar
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
 from attnviz.errors import TextError, UsageError
-from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
-from attnviz.language.parsers import parser_for
-from attnviz.language.syntax import Parse, parse_texts
-from attnviz.measures.contacts import ContactMap
-from attnviz.measures.decisions import class_number, deciding
-from attnviz.measures.patterns import HOST, MaskInput
-from attnviz.measures.relations import RelationTally
-from attnviz.measures.sinks import SinkTally, with_found_sinks
-from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
-from attnviz.measures.statistics import HeadStatistics, TextContext
-from attnviz.measures.sums import copy_to_host
-from attnviz.models.chats import Chat, Message, RenderedChat, rendered_chat
-from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.encoding import tokens_of_ids
-from attnviz.models.head_ids import HeadId, is_of_source
-from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
-from attnviz.models.sound import Frames, read_sound
-from attnviz.models.sources import Source
-from attnviz.models.spans import (
+from attnviz.inputs.chats import Chat, Message, RenderedChat, rendered_chat
+from attnviz.inputs.encoding import documents, tokenize, tokens_of_ids
+from attnviz.inputs.reading import Text, chat_of, in_memory, read_texts
+from attnviz.inputs.sound import Frames, read_sound
+from attnviz.inputs.spans import (
     NEW,
     PROMPT,
     REST,
@@ -42,7 +28,22 @@ from attnviz.models.spans import (
     segment_spans,
     spans_by_name,
 )
-from attnviz.models.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
+from attnviz.inputs.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
+from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
+from attnviz.language.parsers import parser_for
+from attnviz.language.syntax import Parse, parse_texts
+from attnviz.measures.contacts import ContactMap
+from attnviz.measures.decisions import class_number, deciding
+from attnviz.measures.patterns import HOST, MaskInput
+from attnviz.measures.relations import RelationTally
+from attnviz.measures.sinks import SinkTally, with_found_sinks
+from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
+from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.sums import copy_to_host
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
+from attnviz.models.sources import Source
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
@@ -50,7 +51,6 @@ from attnviz.run.corpus import measure_each
 from attnviz.run.generate import continue_greedily, target_tokens, with_language
 from attnviz.run.record import block_memory
 from attnviz.run.verify import VerifiedRows, verify_attention
-from attnviz.texts.reading import Text, chat_of, in_memory, read_texts
 from attnviz.wording import visible
 
 # What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``.
@@ -200,14 +200,14 @@ def analyze(
             raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
     if len(inputs) < len(texts):
         return list(reader.read_each(list(read_texts(in_memory(texts))), progress))
-    documents = [document for item in inputs for document in checkpoint.documents(item)]
-    if target is not None and len(documents) > 1:
-        raise UsageError(f"expected target with one text, found it with {len(documents)} texts.")
+    of_inputs = [document for item in inputs for document in documents(checkpoint, item)]
+    if target is not None and len(of_inputs) > 1:
+        raise UsageError(f"expected target with one text, found it with {len(of_inputs)} texts.")
     analyses = []
-    for number, (words_read, second, tokens) in enumerate(documents):
-        tell(progress, "texts", number, len(documents))
+    for number, (words_read, second, tokens) in enumerate(of_inputs):
+        tell(progress, "texts", number, len(of_inputs))
         analyses.append(reader.read(words_read, second, target, None, tokens))
-    tell(progress, "texts", len(documents), len(documents))
+    tell(progress, "texts", len(of_inputs), len(of_inputs))
     return analyses[0] if text is inputs[0] and len(analyses) == 1 else analyses
 
 
@@ -260,10 +260,10 @@ class Reader:
         def check(text: Text) -> tuple[str, str | None, Tokens | None]:
             self._class_of(text)
             if text.ids:
-                return self.checkpoint.documents({"input_ids": text.ids})[0]
+                return documents(self.checkpoint, {"input_ids": text.ids})[0]
             is_chat = bool(text.messages)
             whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
-            self.checkpoint.tokenize(whole, None if targets else text.pair, self.truncate, rendered=is_chat)
+            tokenize(self.checkpoint, whole, None if targets else text.pair, self.truncate, rendered=is_chat)
             return text.text, text.pair, None
 
         def measure(text: Text, read: tuple[str, str | None, Tokens | None]) -> Analysis:
@@ -299,7 +299,7 @@ class Reader:
         self._refuse_together(chat, pair, target, isinstance(given, Frames))
         rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
         text = text if rendered is None else rendered.text
-        prompt = given or checkpoint.tokenize(text, pair, self.truncate, rendered=chat is not None)
+        prompt = given or tokenize(checkpoint, text, pair, self.truncate, rendered=chat is not None)
         continuation, tokens = None, prompt
         if self.generate is not None:
             continuation, tokens = self._continued(text, prompt, rendered)
@@ -415,7 +415,7 @@ class Reader:
         first, ids = len(tokens), (*tokens.ids, *new)
         whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
         written = whole[read.offsets[first][0] :]
-        again = checkpoint.tokenize(text + written, truncate=True, rendered=rendered is not None)
+        again = tokenize(checkpoint, text + written, truncate=True, rendered=rendered is not None)
         if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
             whole, read = text + written, again
         continuation = Continuation(

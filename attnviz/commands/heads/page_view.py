@@ -23,12 +23,12 @@ from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
+from attnviz.inputs.sound import Frames
+from attnviz.inputs.tokens import Positions, Tokens, merge_subwords, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
-from attnviz.models.sound import Frames
 from attnviz.models.sources import BUILT_IN
-from attnviz.models.tokens import Positions, Tokens, merge_subwords, sinks_in_words
 from attnviz.options import COMMANDS
 from attnviz.page.page import (
     ERROR,

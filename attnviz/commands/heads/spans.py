@@ -8,9 +8,9 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
+from attnviz.inputs.spans import Span
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
-from attnviz.models.spans import Span
 from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, NamedTable
 from attnviz.present.tables import RowTable, glued, left_out, listed_of

@@ -25,8 +25,8 @@ from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
-from attnviz.models.tokens import Positions, Tokens, find_positions, sinks_in_words, text_at
-from attnviz.models.words import OTHERS, WORDPIECE
+from attnviz.inputs.tokens import Positions, Tokens, find_positions, sinks_in_words, text_at
+from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.wording import counted, percent, shortened_token, visible
 

@@ -12,6 +12,9 @@ import transformers
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.models.measure import CONFIG, find_config
 from attnviz.errors import AttnvizError
+from attnviz.inputs.batches import EncodedText, encode
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.reading import Text
 from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.files import read_json
@@ -19,8 +22,6 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.run.corpus import verified_texts
-from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.reading import Text
 from attnviz.version import __version__
 
 _SHORT = "The cat that I saw ran away."
@@ -80,7 +81,7 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     reason = None
     try:
         for item in items if checkpoint.architecture.explained else ():
-            for stages in verify_stages(checkpoint, checkpoint.tokenize(item.source.text), range(checkpoint.n_layers)):
+            for stages in verify_stages(checkpoint, tokenize(checkpoint, item.source.text), range(checkpoint.n_layers)):
                 layer_error = max(layer_error or 0.0, *(check.error for check in stages.checks.values()))
     except AttnvizError as error:
         layer_error, reason = None, f"the heads are verified, not the rest of the layers: {error}"

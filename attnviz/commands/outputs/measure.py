@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.spans import named_span
+from attnviz.inputs.tokens import Tokens, find_positions, merge_subwords, position_of
 from attnviz.locks import alone
 from attnviz.measures.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
 from attnviz.measures.sinks import with_found_sinks
@@ -21,8 +24,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
-from attnviz.models.spans import named_span
-from attnviz.models.tokens import Tokens, find_positions, merge_subwords, position_of
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import OfHeads, TextResult
@@ -241,7 +242,7 @@ def head_outputs(
             f"one: {checkpoint.head_in_words}."
         )
     ids = answer_ids(checkpoint, answer, foil)
-    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
+    tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
     decoded = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     read = tokens if decoded is None else decoded.tokens
     position = _position(checkpoint, read, token)

@@ -8,6 +8,13 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
+from attnviz.inputs.batches import EncodedText, encode
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.lines import naming_row
+from attnviz.inputs.reading import Text, source_kind, unread_columns
+from attnviz.inputs.spans import named_span, spans_by_name
+from attnviz.inputs.tables import TABLES, PromptPair, Rows, columns_of, is_table_folder, open_pairs
+from attnviz.inputs.tokens import find_queries, merge_subwords
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import (
@@ -20,14 +27,8 @@ from attnviz.measures.predictions import (
     prediction_kind,
 )
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.spans import named_span, spans_by_name
-from attnviz.models.tokens import find_queries, merge_subwords
 from attnviz.options import PATCH_METRICS
 from attnviz.run.passes import ModelInput
-from attnviz.texts.batches import EncodedText, encode
-from attnviz.texts.lines import naming_row
-from attnviz.texts.reading import Text, source_kind, unread_columns
-from attnviz.texts.tables import TABLES, PromptPair, Rows, columns_of, is_table_folder, open_pairs
 from attnviz.wording import counted, quoted, visible
 
 DIFFERENCE, LOSS, KL = PATCH_METRICS
@@ -57,7 +58,7 @@ def read_pairs(
 ) -> tuple[list[PromptPair], PairFile | None]:
     """One pair, or the pairs of a table with the columns clean, corrupt, answer and foil, or label.
 
-    In memory a table is as for :func:`attnviz.texts.tables.columns_of`, or its columns are lists of one length; of
+    In memory a table is as for :func:`attnviz.inputs.tables.columns_of`, or its columns are lists of one length; of
     these answer, foil and label may be one for all pairs.
 
     UsageError where a prompt, or what is compared, is missing or given twice; TextError for a blank prompt; CorpusError
@@ -168,7 +169,7 @@ def paired_inputs(
             if spans:
                 inputs.positions.append(_spanned(checkpoint, pair, spans))
             if at:
-                tokens = merge_subwords(checkpoint.tokenize(pair.clean), words=False)
+                tokens = merge_subwords(tokenize(checkpoint, pair.clean), words=False)
                 positions = tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
                 inputs.positions.append((positions, positions))
             if each and not at and not spans:
@@ -199,7 +200,7 @@ def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> 
         sizes = []
         for side, stretch, positions in zip(_SIDES, (stretches[0], stretches[-1]), both, strict=True):
             prompt = getattr(pair, side)
-            tokens = checkpoint.tokenize(prompt)
+            tokens = tokenize(checkpoint, prompt)
             try:
                 span = named_span(name, stretch, [prompt], tokens, merge_subwords(tokens, words=False))
             except UsageError as error:
@@ -230,7 +231,7 @@ def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText,
         return
     words = []
     for prompt in (pair.clean, pair.corrupt):
-        tokens = checkpoint.tokenize(prompt)
+        tokens = tokenize(checkpoint, prompt)
         pieces = Counter(tokens.words)
         words.append([(label, pieces[word]) for word, label in enumerate(tokens.word_labels)])
     first = next(both for both in zip_longest(*words, fillvalue=("its end", 0)) if both[0][1] != both[1][1])

@@ -5,6 +5,9 @@ from functools import partial
 
 from torch import Tensor
 
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.frequencies import Frequencies, token_counts
+from attnviz.inputs.reading import Parser, Text, ready, rendered
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate
 from attnviz.measures.chats import ChatTally
@@ -16,9 +19,6 @@ from attnviz.measures.repeats import RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally, batch_weights, counting
 from attnviz.measures.writing import WritingTally
 from attnviz.run.corpus import Additive, CorpusLoop
-from attnviz.texts.batches import Batch
-from attnviz.texts.frequencies import Frequencies, token_counts
-from attnviz.texts.reading import Parser, Text, ready, rendered
 
 _PARTS = "statistics relations meanings names writing distances repeats attention chats pointing".split()
 

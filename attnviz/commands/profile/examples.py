@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.inputs.batches import Batch, EncodedText
 from attnviz.judge.roles import ENOUGH_INSTANCES, Role
 from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
@@ -31,7 +32,6 @@ from attnviz.profiles.examples import Example, RoleExamples, Unit
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.reference.attention import entropy
 from attnviz.run.corpus import SampledAttention
-from attnviz.texts.batches import Batch, EncodedText
 
 SAMPLED_TEXTS = 500  # most texts of each corpus searched for examples: as many as an untrained copy is measured on
 

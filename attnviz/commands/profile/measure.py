@@ -12,6 +12,9 @@ from torch import Tensor
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import TextWeights, find_examples, sampled_weights
 from attnviz.errors import UsageError
+from attnviz.inputs.frequencies import read_frequencies
+from attnviz.inputs.reading import find_parser, open_corpora
+from attnviz.inputs.tables import Columns
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Role
 from attnviz.measures.chats import ChatScores
@@ -31,9 +34,6 @@ from attnviz.run.checks import Verification
 from attnviz.run.contributions import why_not_linear
 from attnviz.run.corpus import CorpusLoop, Measured, open_for
 from attnviz.run.processes import joined_processes, this_process
-from attnviz.texts.frequencies import read_frequencies
-from attnviz.texts.reading import find_parser, open_corpora
-from attnviz.texts.tables import Columns
 from attnviz.wording import counted, visible
 
 PARTS = "", "untrained copy"  # parts of a profile's run: the model and its control
@@ -141,7 +141,7 @@ def profile_heads(
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
     Arguments are the options of ``attnviz profile --help``. ``texts`` are files or what is in memory, as of
-    :func:`attnviz.texts.reading.open_corpora`: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``,
+    :func:`attnviz.inputs.reading.open_corpora`: texts (``.txt``, a text a line; a table ``.csv``, ``.tsv``, ``.jsonl``,
     ``.json``, ``.parquet``; a folder of the library datasets), treebanks (``.conllu``, gold trees), GAP ``.tsv``
     (coreference), or chats (a table with ``messages``). Of encoder-decoders the encoder is measured. With ``control`` a
     freshly initialised copy of the model is measured, too, on at most :data:`CONTROL_TEXTS` texts of each corpus: a

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnviz.commands.profile.exports import exported, statistic_entries
 from attnviz.commands.profile.measure import Profile
 from attnviz.figures.families import family_of_label
+from attnviz.inputs.reading import LONGEST, SHORTEST
 from attnviz.judge.roles import ENOUGH_INSTANCES, MIN_TEXTS_SHARES, Role, role_key
 from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
@@ -34,7 +35,6 @@ from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import published_entries, published_heads
 from attnviz.profiles.store import StoredRelation
-from attnviz.texts.reading import LONGEST, SHORTEST
 from attnviz.wording import counted, rounded, span, visible
 
 _ENDS: dict[str, tuple[int]] = {"low": (0,), "high": (1,)}

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import ArchitectureError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
-from attnviz.models.tokens import Positions, find_positions, merge_pattern, merge_subwords
 from attnviz.options import ModelOptions, checked
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.result import TextResult
@@ -143,7 +144,7 @@ def rollout(
             what = f"heads of {family.name!r} have gates"
         raise ArchitectureError(f"rollout follows attention, but {what}; attnviz ablate measures its heads.")
     n_layers = checkpoint.n_layers if layer is None else checkpoint.layer_of(layer) + 1
-    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
+    tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
     units = merge_subwords(tokens, words)
     default = (len(units) - 1,) if family.causal else (0,)  # in a causal model the last position sees all
     positions = default if token is None else find_positions(units, token)

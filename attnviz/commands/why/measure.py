@@ -8,13 +8,14 @@ from typing import ClassVar, Unpack
 import torch
 
 from attnviz.errors import UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import position_of
 from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
 from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.models.tokens import position_of
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import TextResult
 from attnviz.progress import Progress
@@ -117,7 +118,7 @@ def why(
     checkpoint = opened.encoder
     ids = answer_ids(checkpoint, answer, foil)
     chosen = head_named(head, checkpoint.kinds)
-    tokens = with_found_sinks(checkpoint, checkpoint.tokenize(text, pair, truncate))
+    tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
     at_query = position_of(tokens, query)
     at_key = None if key is None else position_of(tokens, key)
     no_effects = why_no_effects(checkpoint)

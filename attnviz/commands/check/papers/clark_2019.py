@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence, too_few
+from attnviz.inputs.batches import Batch
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern, weighted_logs
-from attnviz.texts.batches import Batch
 
 DEPTHS = 5 / 12, 10 / 12  # where the paper's layers 6 to 10 of 12 begin and end, as shares of the depth
 

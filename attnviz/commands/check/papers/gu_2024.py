@@ -5,11 +5,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
+from attnviz.inputs.encoding import encodings
+from attnviz.inputs.reading import Text, rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.reading import Text, rendered
 
 LENGTH = 64  # tokens of a text (the paper)
 EPSILON = 0.3  # mean attention to the first token above which a head rests on it in a text (the paper)
@@ -34,7 +35,7 @@ class FirstTokenTally(TextTally):
 def _measure(run: PaperRun) -> Rows:
     def first_tokens(text: Text) -> Text | None:
         read = rendered(text, run.checkpoint)
-        ids = run.checkpoint.encode([read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
+        ids = encodings(run.checkpoint, [read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
         return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
 
     trained, untrained = (FirstTokenTally(checkpoint) for checkpoint in run.models)

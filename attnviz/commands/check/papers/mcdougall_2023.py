@@ -17,6 +17,9 @@ from attnviz.commands.check.papers.table import (
     too_few,
 )
 from attnviz.errors import CheckpointError, CorpusError
+from attnviz.inputs.batches import batch_of_ids
+from attnviz.inputs.encoding import encodings
+from attnviz.inputs.reading import read_texts
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import Simultaneous, TextSamples
 from attnviz.measures.patterns import COPY_SUPPRESSION
@@ -29,8 +32,6 @@ from attnviz.reference.attention import upcast
 from attnviz.run.contributions import why_not_linear, without_gradients
 from attnviz.run.corpus import SampledAttention
 from attnviz.run.sites import Site, recording, sites_of
-from attnviz.texts.batches import batch_of_ids
-from attnviz.texts.reading import read_texts
 
 PREDICTED = 0.05  # a source token is kept where it is among this share of those that the query predicts (the paper)
 MOST_TEXTS = 200  # that are read; the paper has millions of tokens
@@ -149,7 +150,7 @@ def _measure(run: PaperRun) -> Rows:
     corpora = run.opened("gap", "chats")
     read = islice(chain.from_iterable(read_texts(corpus, options["limit"]) for corpus in corpora), MOST_TEXTS)
     most = min(MOST_TOKENS, checkpoint.positions)
-    texts = [checkpoint.encode([text.text])[0].ids[:most] for text in read]
+    texts = [encodings(checkpoint, [text.text])[0].ids[:most] for text in read]
     texts = [ids for ids in texts if len(ids) > 1]
     if not texts:
         raise CorpusError("mcdougall-2023 found no text of two tokens.")

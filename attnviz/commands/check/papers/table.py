@@ -12,6 +12,10 @@ from torch import Tensor
 from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, profile_heads, untrained_copy
 from attnviz.errors import CorpusError
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.frequencies import read_frequencies, token_counts
+from attnviz.inputs.reading import Corpus, Text, open_corpora, ready, rendered
+from attnviz.inputs.tables import Columns
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import of_samples
@@ -20,10 +24,6 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.progress import with_suffix
 from attnviz.run.corpus import CorpusLoop
-from attnviz.texts.batches import Batch
-from attnviz.texts.frequencies import read_frequencies, token_counts
-from attnviz.texts.reading import Corpus, Text, open_corpora, ready, rendered
-from attnviz.texts.tables import Columns
 from attnviz.wording import counted
 
 PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "data" / "papers.toml").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Ro
 from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
 from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
+from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.intervals import Simultaneous, of_proportion
 from attnviz.measures.paths import RUN, Receiver, why_no_paths
@@ -25,7 +26,6 @@ from attnviz.reference.attention import upcast
 from attnviz.run.contributions import without_gradients
 from attnviz.run.passes import InputBatch, recorded_passes
 from attnviz.run.sites import sites_of
-from attnviz.texts.tables import PromptPair
 from attnviz.wording import counted
 
 PAPER = "wang-2022"

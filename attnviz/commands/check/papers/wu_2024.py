@@ -9,13 +9,14 @@ from torch import Tensor
 
 from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.errors import CheckpointError, CorpusError
+from attnviz.inputs.batches import batch_of_ids, running_tokens
+from attnviz.inputs.encoding import encodings
 from attnviz.judge.roles import ENOUGH_SEQUENCES
 from attnviz.measures.intervals import of_share
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.progress import tell
 from attnviz.run.corpus import SampledAttention
 from attnviz.run.generate import drafted_greedily
-from attnviz.texts.batches import batch_of_ids, running_tokens
 from attnviz.wording import counted
 
 NEEDLES: list[dict[str, str]] = PAPERS["wu-2024"]["needles"]
@@ -39,7 +40,7 @@ class Prompt:
 def prompts(checkpoint: Checkpoint, haystack: list[int]) -> list[Prompt]:
     """Every needle at every depth of texts of every length that model and haystack have; of each another stretch."""
     with_needle = list[Prompt]()
-    begin = checkpoint.encode(["a"])[0].ids[:1]
+    begin = encodings(checkpoint, ["a"])[0].ids[:1]
     if begin[0] != checkpoint.tokenizer.bos_token_id:
         begin = []
     start = 0  # of the next stretch

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from attnviz.commands.compare.measure import model_names, shape_of, why_not_compared
 from attnviz.errors import TextError, UsageError
+from attnviz.inputs.batches import Batch, EncodedText, encode
+from attnviz.inputs.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
+from attnviz.inputs.tables import Columns
 from attnviz.judge.roles import (
     BestHeads,
     Role,
@@ -36,9 +39,6 @@ from attnviz.progress import Progress
 from attnviz.run.checks import Verification
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
 from attnviz.run.processes import joined_processes, this_process
-from attnviz.texts.batches import Batch, EncodedText, encode
-from attnviz.texts.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
-from attnviz.texts.tables import Columns
 from attnviz.wording import counted, visible
 
 # Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32.
@@ -172,7 +172,7 @@ def compare_corpus(
     Models A and B of the same architecture, with as many layers and heads and the same tokenizer, are compared head by
     head, as before and after fine-tuning; any others role by role, with a :class:`RoleComparison` as the result. See
     :data:`attnviz.models.opening.Model`. ``corpus`` is a file, or texts in memory
-    (:func:`attnviz.texts.reading.open_corpora`), perhaps with their right classes, ``labels``. Of encoder-decoders the
+    (:func:`attnviz.inputs.reading.open_corpora`), perhaps with their right classes, ``labels``. Of encoder-decoders the
     encoders alone are compared. Of two classifiers the decisions are compared, too; ``label_column`` of a table has the
     right ones. ``tokenizer`` is for models in memory; or, of two models by name, the name of the one that both lack.
     ``device``, ``device_map``, ``dtype`` and ``attention`` are for models by name, as for :func:`attnviz.analyze`; all

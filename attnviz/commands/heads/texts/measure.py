@@ -15,6 +15,10 @@ from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, check_parser, profile_of
 from attnviz.errors import UsageError
+from attnviz.inputs.encoding import unknown_note_of
+from attnviz.inputs.lines import Place
+from attnviz.inputs.reading import Corpus, open_one, read_texts, unread_columns
+from attnviz.inputs.tables import Columns
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
@@ -32,9 +36,6 @@ from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
 from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.record import block_memory
-from attnviz.texts.lines import Place
-from attnviz.texts.reading import Corpus, open_one, read_texts, unread_columns
-from attnviz.texts.tables import Columns
 from attnviz.wording import counted, rounded, visible
 
 
@@ -240,7 +241,7 @@ def analyze_each(
     ... )
 
     Texts are in memory, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`; blank
-    lines are skipped. A ``Text`` of :mod:`attnviz.texts.reading` says where it stands. ``label_column`` of a table, or
+    lines are skipped. A ``Text`` of :mod:`attnviz.inputs.reading` says where it stands. ``label_column`` of a table, or
     ``labels``, has classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an
     encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE |||
     TARGET``, or have their targets in ``pair_column``. The others are as for :func:`analyze`, and
@@ -302,7 +303,7 @@ def analyze_each(
         n_unknown += tokens.n_unknown
         if visit is not None:
             visit(one, analysis)
-    unknown = checkpoint.unknown_note(n_unknown, sum(one.n_tokens for one in done))
+    unknown = unknown_note_of(checkpoint, n_unknown, sum(one.n_tokens for one in done))
     notes = filter(None, [unknown, *unread_columns([read.table])])
     return TextsAnalysis(
         checkpoint,

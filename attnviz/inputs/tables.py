@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, did_you_mean, is_whole, values_of
 from attnviz.errors import CorpusError, UsageError
+from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
-from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines
 
 # Suffixes of tables; a folder of the library datasets has none.
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -132,7 +132,7 @@ class Table:
         return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
     def texts(self) -> Iterator[dict[str, Any]]:
-        """What is read of every row, as arguments of :class:`attnviz.texts.reading.Text`.
+        """What is read of every row, as arguments of :class:`attnviz.inputs.reading.Text`.
 
         CorpusError for a row without a text, pair or wanted label names the column.
         """

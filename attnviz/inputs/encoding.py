@@ -1,21 +1,17 @@
-"""Loads tokenizers and tokenizes texts; errors of tokenizers become messages."""
+"""Tokenizes texts; errors of tokenizers become messages."""
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from itertools import groupby, pairwise
 from typing import Any
 
-from attnviz.arguments import as_found, did_you_mean, is_whole
+from attnviz.arguments import as_found, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
-from attnviz.models.files import read_json, refuse_pointer
-from attnviz.models.libraries import calling_tokenizer, calling_transformers
-from attnviz.models.sources import TOKENIZER_FILES, Source, check_tokenizer
-from attnviz.models.tokens import Tokens
-from attnviz.models.words import (
+from attnviz.inputs.tokenized import documents_of
+from attnviz.inputs.tokens import Tokens, unknown_note
+from attnviz.inputs.words import (
     SPACE,
     WORDPIECE,
     Encoding,
@@ -26,72 +22,13 @@ from attnviz.models.words import (
     vocabulary_labels,
     word_numbers,
 )
-from attnviz.wording import counted, quoted, shortened, visible
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.families.base import first_position
+from attnviz.models.libraries import calling_tokenizer
+from attnviz.models.tokenizers import unknown_id
+from attnviz.wording import counted, quoted, visible
 
 _SHOWN = 100  # characters of a text that a message may show
-
-# Settings of tokenizers (BPE, Unigram, SentencePiece) by which they divide a text at random.
-_SAMPLING = ("dropout", "nbest_size", "alpha", "_enable_sampling")
-
-
-def load_tokenizer(source: Source) -> Any:
-    """The tokenizer of a source, of its languages; CheckpointError where unreadable, UsageError for unknown ones."""
-    from transformers import AutoTokenizer
-
-    folder = (source.tokenizer or source).folder
-    languages = source.languages
-    check_tokenizer(folder)
-    for name in TOKENIZER_FILES:
-        refuse_pointer(folder / name)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            read_json(folder / name)
-    if (folder / "source.spm").is_file() and find_spec("sentencepiece") is None:
-        raise CheckpointError(
-            f"the tokenizer in {folder} is a pair of SentencePiece models, which need a library that is not installed: "
-            "pip install sentencepiece"
-        )
-    what = f"cannot read the tokenizer in {folder}; download or save it again"
-    with calling_tokenizer(what):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    for option, code in languages.items():
-        codes = tokenizer.extra_special_tokens if hasattr(tokenizer, "tgt_lang") else []
-        if code not in codes:
-            known = shortened(f"one of {', '.join(codes)}", 100) if codes else "none, as this tokenizer has none"
-            flag = f"--{option.replace('_', '-')}"
-            raise UsageError(f"unknown language {flag} {code}: expected {known}.{did_you_mean(code, codes)}")
-        setattr(tokenizer, {"source_language": "src_lang", "target_language": "tgt_lang"}[option], code)
-    return tokenizer
-
-
-def without_sampling(tokenizer: Any) -> tuple[Any, tuple[str, ...]]:
-    """A tokenizer that always divides a text alike, a copy if need be, and a note if one was."""
-    if not _sampling(tokenizer):
-        return tokenizer, ()
-    with calling_transformers("the tokenizer divides texts at random, and no copy without that can be made"):
-        steady = copy.deepcopy(tokenizer)
-    for part, name in _sampling(steady):
-        setattr(part, name, None)
-    return steady, (
-        "The tokenizer divides texts at random (dropout or sampling, for training); that was switched off.",
-    )
-
-
-def _sampling(tokenizer: Any) -> list[tuple[Any, str]]:
-    """Parts of a tokenizer, each with a setting by which it divides texts at random."""
-    parts = [getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)]
-    parts += [getattr(tokenizer, name, None) for name in ("spm_source", "spm_target")]
-    return [(part, name) for part in parts for name in _SAMPLING if getattr(part, name, None)]
-
-
-def unknown_id(tokenizer: Any) -> int | None:
-    """The id of what stands for all that the vocabulary lacks; None where no text has it."""
-    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-    token: int | None = tokenizer.unk_token_id
-    if token is None and getattr(model, "unk_token", None):
-        token = model.token_to_id(model.unk_token)
-    others = ("bos", "eos", "cls", "sep", "pad", "mask")  # GPT-2's <|endoftext|> is all of these, and never unknown
-    return None if token in [getattr(tokenizer, f"{name}_token_id", None) for name in others] else token
 
 
 @dataclass(frozen=True)
@@ -279,6 +216,74 @@ class TextReader:
                 f"this model has {has} only, but the text has tokens of type {kind}; expected one text without a pair, "
                 "or a BERT with two token types."
             )
+
+
+def reader_of(checkpoint: Checkpoint) -> TextReader:
+    """How a model reads texts."""
+    return TextReader(
+        tokenizer=checkpoint.tokenizer,
+        vocabulary_size=int(checkpoint.config.vocab_size),
+        max_positions=checkpoint.positions,
+        segments=checkpoint.architecture.segments,
+        sink_first=checkpoint.architecture.causal,
+        token_types=getattr(checkpoint.config, "type_vocab_size", None),
+        has_words=checkpoint.architecture.has_words,
+        limit=checkpoint.limit,
+        image_token=checkpoint.image_token,
+    )
+
+
+def tokenize(
+    checkpoint: Checkpoint,
+    text: str,
+    pair: str | None = None,
+    truncate: bool = False,
+    target: bool = False,
+    rendered: bool = False,
+) -> Tokens:
+    """Tokenize a text, a pair, a target or a chat; see :meth:`TextReader.tokenize`."""
+    reader = reader_of(checkpoint)
+    if target and getattr(checkpoint.config, "decoder_vocab_size", None):
+        reader = replace(reader, vocabulary_size=int(checkpoint.config.decoder_vocab_size))
+    return reader.tokenize(text, pair, truncate, target, rendered)
+
+
+def documents(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> list[tuple[str, str | None, Tokens]]:
+    """The documents of what a tokenizer returned: text, pair or None, and tokens of each.
+
+    UsageError for inputs that cannot be divided into documents; TextError for a document that is too long.
+    """
+    padding, *ends = (getattr(checkpoint.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
+    divided = documents_of(
+        inputs,
+        first_position=first_position(checkpoint.architecture, checkpoint.config),
+        decodes=bool(checkpoint.stacks),
+        padding=padding,
+        least_padding=2 if padding in ends else 1,
+    )
+    reader = reader_of(checkpoint)
+    return [reader.as_given(*document) for document in divided]
+
+
+def encodings(
+    checkpoint: Checkpoint,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    truncate: bool = False,
+    rendered: bool = False,
+) -> Sequence[Encoding]:
+    """The tokenizer's own encodings, checked; see :meth:`TextReader.encodings`.
+
+    ``truncate`` cuts texts that are longer than the model; ``rendered`` are chats.
+    """
+    return reader_of(checkpoint).encodings(texts, pairs, checkpoint.positions if truncate else None, rendered=rendered)
+
+
+def unknown_note_of(checkpoint: Checkpoint, n_unknown: int, n_tokens: int, where: str = "") -> str:
+    """A sentence on unknown tokens among those of several texts, or ''."""
+    tokenizer = checkpoint.tokenizer
+    label = tokenizer.convert_ids_to_tokens(unknown_id(tokenizer)) if n_unknown else None
+    return unknown_note(n_unknown, n_tokens, label, where)
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from attnviz.errors import OutputError, ProcessError
+from attnviz.inputs.batches import Batch, EncodedText
+from attnviz.inputs.reading import Corpus, Text
 from attnviz.run.corpus import Measured
 from attnviz.run.processes import (
     Process,
@@ -18,8 +20,6 @@ from attnviz.run.processes import (
     remove_kept,
     this_process,
 )
-from attnviz.texts.batches import Batch, EncodedText
-from attnviz.texts.reading import Corpus, Text
 
 CORPUS = Corpus(Path("corpus.txt"), "txt", "0", 5)
 

@@ -5,9 +5,9 @@ import runpy
 
 import pytest
 
+from attnviz.inputs.reading import open_corpus, read_texts
 from attnviz.language import parsers
 from attnviz.language.parsers import parser_for, unlike
-from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
 from tests.support.languages import ENGLISH, OTHER
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from attnviz.errors import TextError
-from attnviz.models import templates
-from attnviz.models.chats import rendered_chat
+from attnviz.inputs import templates
+from attnviz.inputs.chats import rendered_chat
 from tests.support.chats import CHATML, MESSAGES, chat_tokenizer
 
 GROWS = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}STEP{% endfor %}{{ ns.x }}"

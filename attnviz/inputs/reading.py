@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, as_list, is_there, is_whole, values_of
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
-from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
-from attnviz.models.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
-from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.lines import Place, broken, cannot_read, filled_lines, lines, naming_row
-from attnviz.texts.tables import (
+from attnviz.inputs.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
+from attnviz.inputs.encoding import documents
+from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines, naming_row
+from attnviz.inputs.tables import (
     IN_MEMORY,
     TABLES,
     Columns,
@@ -35,6 +33,9 @@ from attnviz.texts.tables import (
     open_table,
     table_files,
 )
+from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
+from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.wording import visible
 
 SHORTEST, LONGEST = 3, 60  # fewest and most words of a treebank's sentence that is measured (contract)
@@ -523,7 +524,7 @@ def rendered(text: Text, checkpoint: Checkpoint) -> Text:
     """A chat with the text that the tokenizer's template makes of it, else CorpusError; ids with what they spell."""
     if text.ids_given and len(text.ids) <= checkpoint.positions:
         with naming_row(text.place):
-            return replace(text, text=checkpoint.documents({"input_ids": text.ids})[0][0])
+            return replace(text, text=documents(checkpoint, {"input_ids": text.ids})[0][0])
     if not text.messages:
         return text
     try:

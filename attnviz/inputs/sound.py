@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import TextError
-from attnviz.models.arrays import real_numbers
-from attnviz.models.tokens import Positions, Tokens, tokens_of_labels
+from attnviz.inputs.arrays import real_numbers
+from attnviz.inputs.tokens import Positions, Tokens, tokens_of_labels
 
 # Samples a second, samples from one column of features to the next, and columns in a frame.
 _RATE, _HOP, COLUMNS = 16_000, 160, 2

@@ -15,15 +15,15 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import TextError, UsageError
-from attnviz.models.encoding import TextReader
-from attnviz.models.tokens import (
+from attnviz.inputs.encoding import TextReader
+from attnviz.inputs.tokens import (
     Positions,
     Tokens,
     UnitRows,
     find_positions,
     merge_subwords,
 )
-from attnviz.models.words import vocabulary_labels, word_spans
+from attnviz.inputs.words import vocabulary_labels, word_spans
 from attnviz.wording import visible
 from tests.support.llamas import sentencepiece_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby, islice, takewhile
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.models.words import OTHERS, WORDPIECE
+from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.wording import counted, shortened, visible
 
 _SHORT_ENOUGH_TO_LIST = 20
@@ -36,7 +35,7 @@ class Tokens:
     labels: tuple[str, ...]  # as figures and tables show them
     special: tuple[bool, ...]  # added by the tokenizer itself ([CLS], [SEP]), not part of the text
     sink: tuple[bool, ...]  # special tokens and, in a decoder, position 0 and others (:mod:`attnviz.measures.sinks`)
-    # the word (:func:`attnviz.models.words.word_spans`), counted over both segments; None if special
+    # the word (:func:`attnviz.inputs.words.word_spans`), counted over both segments; None if special
     words: tuple[int | None, ...]
     segments: tuple[int | None, ...]  # 0 or 1, the text or its pair; None for special tokens
     offsets: tuple[tuple[int, int], ...]  # first and past-the-last character in its segment's text
@@ -389,9 +388,3 @@ def _occurrences(units: Positions, text: str) -> list[tuple[int, ...]]:
     labels = [*((label, (position,)) for position, label in enumerate(units.labels)), *units.wholes]
     exact = [positions for label, positions in labels if label == text]
     return sorted(exact or [positions for label, positions in labels if label.casefold() == text.casefold()])
-
-
-def overlapping(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """For each span of characters, the tokens whose offsets overlap it; (0, 0) overlaps none."""
-    first, last = np.array(offsets).reshape(-1, 2).T
-    return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

@@ -12,7 +12,7 @@ from transformers import WhisperFeatureExtractor
 from typer.testing import CliRunner
 
 import attnviz
-import attnviz.models.sound
+import attnviz.inputs.sound
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, TextError, UsageError
 from attnviz.models.checkpoint import from_loaded
@@ -73,12 +73,12 @@ def test_a_wav_file_is_read_as_transformers_does(tmp_path):
         samples = np.frombuffer(file.readframes(-1), "<i2") / 2**15
     extract = WhisperFeatureExtractor(feature_size=8)
     own = extract(samples, sampling_rate=rate, max_length=160 * 2 * FRAMES, return_tensors="np")["input_features"]
-    frames = attnviz.models.sound.read_sound(path, config, torch.float32)
+    frames = attnviz.inputs.sound.read_sound(path, config, torch.float32)
     np.testing.assert_array_equal(frames.features, own[0])
-    both = attnviz.models.sound.read_sound(tone(tmp_path / "both.wav", 0.3, channels=2), config, torch.float32)
+    both = attnviz.inputs.sound.read_sound(tone(tmp_path / "both.wav", 0.3, channels=2), config, torch.float32)
     torch.testing.assert_close(both.features, frames.features)
     np.save(tmp_path / "features.npy", own[0][:, :32])
-    again = attnviz.models.sound.read_sound(tmp_path / "features.npy", config, torch.float32)
+    again = attnviz.inputs.sound.read_sound(tmp_path / "features.npy", config, torch.float32)
     assert again.n_heard == frames.n_heard == 16
     assert (again.features[:, 32:] == own[0][:, -1:]).all()
     assert frames.labels[:2] == ("0.00s", "0.02s")
@@ -86,7 +86,7 @@ def test_a_wav_file_is_read_as_transformers_does(tmp_path):
 
 
 def test_pictures_sum_the_attention_to_intervals_and_to_all_padding(monkeypatch):
-    monkeypatch.setattr("attnviz.models.sound._MOST_INTERVALS", 5)
+    monkeypatch.setattr("attnviz.inputs.sound._MOST_INTERVALS", 5)
     frames: Any = verified(checkpoint_of("whisper")).tokens
     assert [len(each) for each in frames.intervals.members] == [4, 4, 4, 4, 4, 10]
     assert frames.intervals.labels == ("0.00s", "0.08s", "0.16s", "0.24s", "0.32s", "<padding>")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnviz.inputs.reading import open_corpus, read_texts
 from attnviz.language.parsers import load_parser, parsed_words
 from attnviz.language.universal import (
     LABELS,
@@ -16,7 +17,6 @@ from attnviz.language.universal import (
     relation_words,
     to_universal,
 )
-from attnviz.texts.reading import open_corpus, read_texts
 from tests.conftest import SHARED, needs_parser
 
 POS = {

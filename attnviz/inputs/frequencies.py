@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError
+from attnviz.inputs.batches import encode
+from attnviz.inputs.lines import broken, filled_lines
+from attnviz.inputs.reading import Corpus, read_texts, rendered
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.texts.batches import encode
-from attnviz.texts.lines import broken, filled_lines
-from attnviz.texts.reading import Corpus, read_texts, rendered
 
 _STRETCH = 1000  # texts whose tokens are counted together
 _COUNT = re.compile(r"[0-9]{1,18}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnviz.errors import CorpusError, UsageError
+from attnviz.inputs.reading import Parser, Text, find_parser, open_corpus, read_texts, ready
 from attnviz.language.syntax import Arc
-from attnviz.texts.reading import Parser, Text, find_parser, open_corpus, read_texts, ready
 from tests.conftest import SHARED
 from tests.support.parsed import FakeParser
 
@@ -322,7 +322,7 @@ def test_sentences_without_trees_are_parsed_and_trees_of_another_size_left_out()
 
 def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkeypatch):
     asked = []
-    monkeypatch.setattr("attnviz.texts.reading.load_parser", lambda name: asked.append(name) or Pipeline({}))
+    monkeypatch.setattr("attnviz.inputs.reading.load_parser", lambda name: asked.append(name) or Pipeline({}))
     assert find_parser([corpus("t.conllu", CAT)], None) is None
     with pytest.raises(UsageError):
         find_parser([corpus("t.conllu", CAT)], "xx_fake")

@@ -10,11 +10,11 @@ from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import CorpusError, UsageError
+from attnviz.inputs.batches import encode
+from attnviz.inputs.reading import Text, open_corpus, read_texts, unread_columns
+from attnviz.inputs.tables import Columns, Rows, open_pairs
 from attnviz.models.checkpoint import from_loaded
 from attnviz.profiles.parts import parts_of
-from attnviz.texts.batches import encode
-from attnviz.texts.reading import Text, open_corpus, read_texts, unread_columns
-from attnviz.texts.tables import Columns, Rows, open_pairs
 from tests.support.classifiers import sharp_classifier
 from tests.support.corpora import sentences
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnviz.errors import UsageError
-from attnviz.texts.reading import Corpus, Text, open_corpora, read_texts
-from attnviz.texts.tables import Columns
+from attnviz.inputs.reading import Corpus, Text, open_corpora, read_texts
+from attnviz.inputs.tables import Columns
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def read_sources(
     columns: Columns = Columns(),  # noqa: B008 - it is frozen
     labels: Any = None,
 ) -> TextSources:
-    """Read what :func:`attnviz.texts.reading.open_corpora` takes, up to ``limit`` texts of each corpus.
+    """Read what :func:`attnviz.inputs.reading.open_corpora` takes, up to ``limit`` texts of each corpus.
 
     ``label`` is the class of all texts, ``labels`` those of texts in memory, one each; a table may bring the class of
     each, in one of its ``columns``. Likewise ``contrast``, answer and foil.

@@ -8,9 +8,9 @@ from typing import Any
 
 from attnviz.arguments import as_found
 from attnviz.errors import CheckpointError, TextError
+from attnviz.inputs.spans import free_name
+from attnviz.inputs.templates import check_rendered, limited_template
 from attnviz.models.libraries import calling_transformers
-from attnviz.models.spans import free_name
-from attnviz.models.templates import check_rendered, limited_template
 
 Message = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from itertools import chain, count
 
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
-from attnviz.models.tokens import Positions, Tokens
+from attnviz.inputs.tokens import Positions, Tokens
 from attnviz.wording import counted, quoted, visible
 
 PROMPT, NEW = "prompt", "new"  # the spans of a text that the model continued

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import attnviz
+from attnviz.inputs.batches import encode
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.reading import Text
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
-from attnviz.texts.batches import encode
-from attnviz.texts.reading import Text
 from tests.support.encoder_decoders import saved_marian, unigram_tokenizer
 from tests.support.families import first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -99,10 +100,10 @@ def test_a_tokenizer_that_divides_at_random_does_not(setting: dict[str, Any], fr
 def test_marian_does_not_sample(tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
     folder = saved_marian(tmp_path / "marian")
-    plain = open_checkpoint(folder)[0].tokenize("the cat ran away").ids
+    plain = tokenize(open_checkpoint(folder)[0], "the cat ran away").ids
     file = folder / "tokenizer_config.json"
     sampling = {"sp_model_kwargs": {"enable_sampling": True, "alpha": 0.1, "nbest_size": -1}}
     file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | sampling), encoding="utf-8")
     checkpoint, _ = open_checkpoint(folder)
-    assert {checkpoint.tokenize("the cat ran away").ids for _ in range(5)} == {plain}
+    assert {tokenize(checkpoint, "the cat ran away").ids for _ in range(5)} == {plain}
     assert checkpoint.notes

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import AttnvizError, CheckpointError, TextError, UsageError
-from attnviz.models.chats import checked_messages, rendered_chat
+from attnviz.inputs.chats import checked_messages, rendered_chat
 from attnviz.models.checkpoint import from_loaded
 from tests.support.chats import (
     ALTERNATING,

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.errors import TextError
+from attnviz.inputs.encoding import documents, encodings, lost_segments
+from attnviz.inputs.lines import naming_row
+from attnviz.inputs.reading import Corpus, Span, Text, read_texts
+from attnviz.inputs.words import Encoding
+from attnviz.language.syntax import overlapping
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.encoding import lost_segments, unknown_id
 from attnviz.models.head_ids import LayerId
-from attnviz.models.tokens import overlapping
-from attnviz.models.words import Encoding
-from attnviz.texts.lines import naming_row
-from attnviz.texts.reading import Corpus, Span, Text, read_texts
+from attnviz.models.tokenizers import unknown_id
 
 # Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
 MOST_WEIGHTS = 1 << 24
@@ -96,7 +97,7 @@ def encode(
     for text, whole in _encoded(checkpoint, [text for text in texts if not text.ids or text.ids_given]):
         cut = truncate and len(whole.ids) > limit and not text.ids
         pairs = None if text.pair is None else [text.pair]
-        encoding = checkpoint.encode([text.text], pairs, True, text.chat is not None)[0] if cut else whole
+        encoding = encodings(checkpoint, [text.text], pairs, True, text.chat is not None)[0] if cut else whole
         segments = encoding.sequence_ids
         special = [segment is None for segment in segments]
         offsets = [span if segment == 0 else (0, 0) for segment, span in zip(segments, encoding.offsets, strict=True)]
@@ -145,8 +146,8 @@ def _encoded(checkpoint: Checkpoint, texts: Sequence[Text]) -> Iterator[tuple[Te
     alone = [text for text in texts if text.chat is None and text.pair is None]
     for group in filter(None, (alone, chats, paired)):
         pairs = [str(text.pair) for text in group] if group is paired else None
-        encodings = checkpoint.encode([text.text for text in group], pairs, rendered=group is chats)
-        yield from zip(group, encodings, strict=True)
+        of_group = encodings(checkpoint, [text.text for text in group], pairs, rendered=group is chats)
+        yield from zip(group, of_group, strict=True)
 
 
 def _spelled(checkpoint: Checkpoint, text: Text) -> tuple[Text, Encoding]:
@@ -154,7 +155,7 @@ def _spelled(checkpoint: Checkpoint, text: Text) -> tuple[Text, Encoding]:
     if len(text.ids) > checkpoint.positions:
         return text, Encoding(list(text.ids), [], [], [], [], [])
     with naming_row(text.place):
-        [(words, pair, tokens)] = checkpoint.documents({"input_ids": text.ids})
+        [(words, pair, tokens)] = documents(checkpoint, {"input_ids": text.ids})
     encoding = Encoding(
         ids=list(tokens.ids),
         tokens=list(tokens.labels),

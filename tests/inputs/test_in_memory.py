@@ -11,10 +11,10 @@ import transformers
 
 import attnviz
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError
+from attnviz.inputs.batches import encode
+from attnviz.inputs.reading import open_corpora, read_texts
+from attnviz.inputs.tables import Columns
 from attnviz.models.checkpoint import from_loaded
-from attnviz.texts.batches import encode
-from attnviz.texts.reading import open_corpora, read_texts
-from attnviz.texts.tables import Columns
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXTS = ["the cat that i saw ran away", "the dog ran away", "he was in a tree"]
