@@ -1,13 +1,15 @@
 """The registry of presentations: what each command prints, draws and writes.
 
-The folder of a command declares its ``VIEWS``, its module ``report`` has its ``SPEC``. Both are imported when they are
-first needed: help imports nothing heavy, a measurement no rich, and a run without figures no matplotlib.
+:data:`attnviz.commands.VIEWS` names the figures of each command; its module ``report``, or the one file that it is, has
+its ``SPEC``. Both are imported when they are first needed: help imports nothing heavy, and a run without figures no
+matplotlib.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import as_found, check_kind, did_you_mean
@@ -33,7 +35,7 @@ class View:
     shows: str  # one line for documentation
     default: bool = True  # whether it is drawn by default
     suffix: str = ""  # the only format of its files: ``html`` of a page, which is no figure
-    # of the command's folder, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
+    # of the command's folder, if it has one, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
     module: str = "views"
     command: str = ""
     plugin: bool = False  # whether it is one of :data:`FIGURES`
@@ -43,8 +45,7 @@ class View:
         """How it is drawn; imports matplotlib."""
         if self.plugin:
             return FIGURES[f"{self.command}.{self.name}"]
-        module = import_module(f"attnviz.commands.{self.command}.{self.module}")
-        drawing: Drawing[Any, Any] = getattr(module, self.name.upper())
+        drawing: Drawing[Any, Any] = getattr(_part_of(self.command, self.module), self.name.upper())
         return drawing
 
     def fitted(self, result: Any, choices: "ViewOptions") -> "ViewOptions":
@@ -113,8 +114,14 @@ class CommandSpec(Generic[R]):
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)
 
 
+def _part_of(command: str, part: str) -> ModuleType:
+    """A module of the command's folder, or the one file that the command is."""
+    folder = import_module(f"attnviz.commands.{command}")
+    return import_module(f"{folder.__name__}.{part}") if hasattr(folder, "__path__") else folder
+
+
 def _native_views(command: str) -> tuple[View, ...]:
-    views: tuple[View, ...] = getattr(import_module(f"attnviz.commands.{command}"), "VIEWS", ())
+    views = import_module("attnviz.commands").VIEWS.get(command, ())
     return tuple(replace(view, command=command) for view in views)
 
 
@@ -188,7 +195,7 @@ def views_in_words(text: str, command: str) -> str:
 
 def spec_of(command: str) -> "CommandSpec[Any]":
     """The ``SPEC`` of a command, by name."""
-    spec: CommandSpec[Any] = import_module(f"attnviz.commands.{command}.report").SPEC
+    spec: CommandSpec[Any] = _part_of(command, "report").SPEC
     return spec
 
 
