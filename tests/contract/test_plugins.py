@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertModel, Jais2Config, Jais2ForCausalLM
+from transformers import BertModel, Jais2Config, Jais2ForCausalLM, PersimmonConfig, PersimmonForCausalLM
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -19,8 +19,9 @@ from attnviz.figures.families import family_of_label
 from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHARES, PatternSpec
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.families import ARCHITECTURES
-from attnviz.models.families.base import Architecture
+from attnviz.models.families.base import Architecture, like
 from attnviz.models.families.llama import Llama, Qwen2
+from attnviz.models.families.neox import GPTNeoX
 from attnviz.plugins import run_file
 from attnviz.present.report import FIGURES, views_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -179,6 +180,32 @@ def test_a_wrong_declaration_is_caught_by_the_verification(jais2_folder):
     attnviz.register(type("Wrong", (Llama,), {**JAIS2, "causal": False}))
     with pytest.raises(attnviz.VerificationError):
         attnviz.analyze("one two three", jais2_folder)
+
+
+class Persimmon(GPTNeoX, name="persimmon", prefix="Persimmon"):
+    """Elsen et al. 2023: GPT-NeoX with a norm of each head's queries and keys."""
+
+    final_norm_at = "final_layernorm"
+    words_at = "embed_tokens"
+    attention_at = "self_attn"
+    head_norm_names = ("q_layernorm", "k_layernorm")
+
+
+def test_a_family_that_attnviz_lacks_is_one_class():
+    settings = {"hidden_act": "relu2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    settings["rope_parameters"]["partial_rotary_factor"] = 0.5
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    tokenizer = gpt2_tokenizer()
+    model = PersimmonForCausalLM(PersimmonConfig(vocab_size=len(tokenizer), **sizes, **settings)).eval()
+    for name, parameter in model.named_parameters():
+        if "query_key_value" in name or "layernorm" in name:
+            parameter.data.add_(torch.randn_like(parameter), alpha=0.4)
+    attnviz.register(Persimmon)
+    assert attnviz.analyze("one two three", model, tokenizer=tokenizer, syntax=False).verification.level == 4
+    attnviz.register(like(Persimmon, "persimmon", "Persimmon", head_norm_names=()))
+    with pytest.raises(attnviz.VerificationError):
+        attnviz.analyze("one two three", model, tokenizer=tokenizer, syntax=False)
 
 
 @pytest.mark.parametrize(
