@@ -1,12 +1,17 @@
-"""Fields: the facts of a row, each stated once. Tables, JSON and CSV are renderings of the same list of fields."""
+"""Tables: rows with typed columns, each stated once, of which JSON, CSV, frame(), terminal and LaTeX are made."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
 from attnviz.present.documents import Entry, csv_text
+from attnviz.wording import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.text import Text
 
 Row = TypeVar("Row")
 Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
@@ -91,25 +96,48 @@ def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
 
 
 @dataclass(frozen=True)
-class NamedTable(Generic[Row]):
+class Table(Generic[Row]):
     """The rows of a result, of which JSON entries, CSV file, frame(), table of a paper and terminal are made."""
 
-    name: str  # key of the document with an entry a row; '' where the document has these rows in another shape
-    fields: Sequence[Field[Row]]  # of the rows, in the order of the CSV file
+    title: str  # what the rows are and how they are ordered, on the terminal
+    columns: Sequence[Field[Row]]  # in the order of the CSV file
     rows: Sequence[Row]  # those of the selected heads
+    last: Sequence[object] = ()  # cells of a line below a rule, such as baselines
+    caption: str = ""  # a line below the table
+    name: str = ""  # key of the document with an entry a row; '' where the document has these rows in another shape
+
+    def first(self, top: int | None, file: str, noun: str = "head", order: str = "") -> "Table[Row]":
+        """The ``top`` first rows, 0 or None for all; the title says how many, the caption which ``file`` has all."""
+        listed, total = self.rows[: top or None], len(self.rows)
+        counts = ", ".join(filter(None, [listed_of(len(listed), total), order]))
+        return replace(
+            self, title=f"{self.title} ({counts})", rows=listed, caption=left_out(len(listed), total, noun, file)
+        )
+
+    def cells(self) -> "list[list[Text]]":
+        """The cells of every column as the terminal shows them, below them those of :attr:`last`."""
+        from attnviz.present.tables import cell
+
+        values = [[field.write(field.value_for(row)) for row in self.rows] for field in self.columns]
+        return [[*map(cell, column), *map(cell, self.last[at : at + 1])] for at, column in enumerate(values)]
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
+        from attnviz.present.tables import fitted_table
+
+        yield from fitted_table(self, options.max_width)
 
     def entries(self) -> list[Entry]:
         """The rows as entries of the document."""
-        return [entry(self.fields, row) for row in self.rows]
+        return [entry(self.columns, row) for row in self.rows]
 
     def csv_rows(self) -> tuple[list[str], list[Entry]]:
         """Columns and rows of the CSV file, with the values of the entries; columns that no entry has are left out."""
         entries = self.entries()
         known = {name for row_entry in entries for name in row_entry}
-        known |= {field.name for field in self.fields if field.name and not (entries or field.of_stacks)}
+        known |= {field.name for field in self.columns if field.name and not (entries or field.of_stacks)}
         columns = {
             column: (field.name, *keys)
-            for field in sorted(self.fields, key=lambda field: field.of_stacks)
+            for field in sorted(self.columns, key=lambda field: field.of_stacks)
             if field.name in known
             for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
         }
@@ -127,8 +155,32 @@ class NamedTable(Generic[Row]):
 
     def meanings(self) -> dict[str, str]:
         """What the columns of the CSV file are; of several from one field the first has the field's meaning."""
-        return {next(iter(field.csv or [field.name])): field.meaning for field in self.fields if field.csv != {}}
+        return {next(iter(field.csv or [field.name])): field.meaning for field in self.columns if field.csv != {}}
 
     def csv(self) -> str:
         """The CSV file."""
         return csv_text(*self.csv_rows())
+
+
+def listed_of(listed: int, total: int) -> str:
+    """How many rows a table lists, for its title: ``12 of 72``, or all ``72``."""
+    return str(total) if listed == total else f"{listed} of {total}"
+
+
+def left_out(shown: int, total: int, noun: str, file: str) -> str:
+    """The caption of a table that is cut short, or ''."""
+    if shown >= total:
+        return ""
+    more = counted(total - shown, f"more {noun}")
+    return f"{more} left out: --top 0 lists all; {file} has them."
+
+
+class NamedTable(Table[Row]):
+    """A table without a title, in commands that are still several files."""
+
+    def __init__(self, name: str, fields: Sequence[Field[Row]], rows: Sequence[Row]) -> None:
+        super().__init__("", fields, rows, name=name)
+
+    @property
+    def fields(self) -> Sequence[Field[Row]]:
+        return self.columns

@@ -153,8 +153,8 @@ def _draw_table(ax: Axes, table: RowTable[Row], top: float, room: float, style: 
     title = fitted(table.title, TITLE, room * DPI, "bold")
     put_text(ax, left, top + _ROW * 0.75, title, size=TITLE, weight="bold", color=style.ink, **TEXT)
     columns = [
-        [field.title.lower(), *(drawable(text.plain) for text in table.cells(field, at))]
-        for at, field in enumerate(table.columns)
+        [field.title.lower(), *(drawable(text.plain) for text in cells)]
+        for field, cells in zip(table.columns, table.cells(), strict=True)
     ]
     is_text = [all(isinstance(row[at], str | None) for row in table.rows) for at in range(len(columns))]
     widths = [max(text_width(text, WORD) for text in column) / DPI for column in columns]

@@ -37,8 +37,8 @@ class RowPlan(PagePlan):
 def _plan_row(result: Explanation, _: ViewOptions) -> Iterator[RowPlan]:
     table, about = row_table(result, FEW_KEYS), result.figure_context
     columns = [
-        (field.title, *(cell.plain for cell in table.cells(field, number)))
-        for number, field in enumerate(table.columns)
+        (field.title, *(cell.plain for cell in cells))
+        for field, cells in zip(table.columns, table.cells(), strict=True)
     ]
     keys = tuple(fitted_token(cell, _SIZE, LONGEST) for cell in columns[0])
     yield RowPlan(
