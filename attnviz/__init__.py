@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.patch.measure import patch as patch
     from attnviz.commands.profile.measure import Profile as Profile
     from attnviz.commands.profile.measure import profile_heads as profile_heads
-    from attnviz.commands.rollout.measure import Rollout as Rollout
-    from attnviz.commands.rollout.measure import rollout as rollout
+    from attnviz.commands.rollout import Rollout as Rollout
+    from attnviz.commands.rollout import rollout as rollout
     from attnviz.commands.why.measure import Account as Account
     from attnviz.commands.why.measure import why as why
     from attnviz.errors import ArchitectureError as ArchitectureError
@@ -83,7 +83,7 @@ else:
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.patch.measure": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
-        "commands.rollout.measure": ("Rollout", "rollout"),
+        "commands.rollout": ("Rollout", "rollout"),
         "commands.why.measure": ("Account", "why"),
         "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),
         "figures": ("figures",),

@@ -96,7 +96,8 @@ class CommandSpec(Generic[R]):
     # the JSON document but for its version, its figures and the entries of its table
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
     table: "Callable[[R, ViewOptions], Table[Any]]"  # the rows that the JSON document and the CSV file have
-    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"  # what the terminal shows
+    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"  # what the terminal shows, above notes
+    notes: "Callable[[R, ViewOptions], Iterable[str]]" = lambda *_: ()  # what the numbers mean; empty ones are left out
     patterns: bool = False  # whether heads are labelled, by the patterns of plug-ins too
     top: int | None = 12  # default rows of the ranked table; None where the command decides
     all_selected: bool = False  # whether ``--select`` also sets the default of ``top`` to all

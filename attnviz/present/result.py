@@ -187,7 +187,8 @@ class Result:
         for by_kv in self._by_kv_head(choices):
             file, rows = f"{self.command}-kv-heads.csv", choices.rows(12)
             tables.append(Table("KV heads", by_kv.columns, by_kv.rows).first(rows, file, "KV head"))
-        return spaced([*tables, notes(*lines, *self.reading_notes)])
+        told = spec_of(self.command).notes(self, choices)
+        return spaced([*tables, notes(*told, *lines, *self.reading_notes)])
 
     def _by_kv_head(self, choices: "ViewOptions") -> "list[Table[Any]]":
         table = spec_of(self.command).kv_heads

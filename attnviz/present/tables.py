@@ -212,8 +212,9 @@ def target_note(text: str, generated: bool) -> str:
 
 
 def spaced(parts: Iterable[RenderableType]) -> Group:
-    """Tables and texts, separated by empty lines."""
-    filled = [part for part in parts if part or not isinstance(part, Text)]
+    """Tables and texts, separated by empty lines; in a string rich would read markup."""
+    texts = [Text(part) if isinstance(part, str) else part for part in parts]
+    filled = [part for part in texts if part or not isinstance(part, Text)]
     return Group(*[line for part in filled for line in (Text(), part)][1:])
 
 

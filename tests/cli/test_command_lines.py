@@ -306,7 +306,7 @@ def test_json_is_the_document(run: Any, command: str):
     ("command", "model", "place", "wrong"),
     [
         ("outputs", "loud-gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W, gate: v @ W),
-        ("rollout", "bert", "attnviz.commands.rollout.measure.transformed_values", too_large),
+        ("rollout", "bert", "attnviz.commands.rollout.transformed_values", too_large),
         ("explain", "bert", explain_reference.ACTIVATIONS, explain_reference.ACTIVATIONS["relu"]),
     ],
 )
