@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.card.measure import cards as cards
     from attnviz.commands.check.measure import Check as Check
     from attnviz.commands.check.measure import check as check
-    from attnviz.commands.circuits.measure import Circuits as Circuits
-    from attnviz.commands.circuits.measure import circuits as circuits
+    from attnviz.commands.circuits import Circuits as Circuits
+    from attnviz.commands.circuits import circuits as circuits
     from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
     from attnviz.commands.compare.corpus.measure import RoleComparison as RoleComparison
     from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
@@ -48,8 +48,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.profile.measure import profile_heads as profile_heads
     from attnviz.commands.rollout import Rollout as Rollout
     from attnviz.commands.rollout import rollout as rollout
-    from attnviz.commands.why.measure import Account as Account
-    from attnviz.commands.why.measure import why as why
+    from attnviz.commands.why import Account as Account
+    from attnviz.commands.why import why as why
     from attnviz.errors import ArchitectureError as ArchitectureError
     from attnviz.errors import AttnvizError as AttnvizError
     from attnviz.errors import CheckpointError as CheckpointError
@@ -71,7 +71,7 @@ else:
         "commands.ablate.measure": ("Ablation", "ablate"),
         "commands.card.measure": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
-        "commands.circuits.measure": ("Circuits", "circuits"),
+        "commands.circuits": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),
         "commands.compare.measure": ("Comparison", "compare"),
         "commands.explain.measure": ("Explanation", "explain"),
@@ -84,7 +84,7 @@ else:
         "commands.patch.measure": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout": ("Rollout", "rollout"),
-        "commands.why.measure": ("Account", "why"),
+        "commands.why": ("Account", "why"),
         "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),
         "figures": ("figures",),
         "models.head_ids": ("HeadId",),

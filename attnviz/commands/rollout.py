@@ -29,7 +29,7 @@ from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.options import ModelOptions, checked
 from attnviz.present.documents import text_entry, verification_entry
-from attnviz.present.fields import Field, Table, by_name, entry, plain
+from attnviz.present.fields import Field, Table, entry, plain
 from attnviz.present.figure_context import FigureContext, hatched_in_words, norm_in_words
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
@@ -307,7 +307,7 @@ def _inputs(result: Rollout, _: ViewOptions) -> Table[dict[str, Any]]:
     columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
     columns |= {name: row.tolist() for name, row in result.inputs._asdict().items()}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return Table("", by_name(*columns), rows, name="inputs")
+    return Table("", plain(*columns), rows, name="inputs")
 
 
 def _tables(result: Rollout, choices: ViewOptions) -> "Iterator[RenderableType]":

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.models.head_ids import LayerId
@@ -24,7 +23,7 @@ class Field(Generic[Row]):
     """A fact of a row."""
 
     title: str = ""  # of its column in a table
-    # from a row to the plain value that JSON has. Defaults to ``row.<name>``.
+    # from a row to the plain value that JSON has; default ``row.<name>``, of a dictionary ``row[name]``
     value: Callable[[Row], object] | None = None
     unit: str = ""  # of the values, below the title in brackets
     name: str = ""  # its key in the entry of a row in JSON; '' for what tables alone have
@@ -43,7 +42,9 @@ class Field(Generic[Row]):
 
     def value_for(self, row: Row) -> Any:
         """The value of a row."""
-        return getattr(row, self.name) if self.value is None else self.value(row)
+        if self.value is not None:
+            return self.value(row)
+        return row[self.name] if isinstance(row, dict) else getattr(row, self.name)
 
 
 def plain(*names: str) -> tuple[Field[Any], ...]:
@@ -51,10 +52,7 @@ def plain(*names: str) -> tuple[Field[Any], ...]:
     return tuple(Field(name=name) for name in names)
 
 
-def by_name(*names: str) -> tuple[Field[Any], ...]:
-    """Fields of rows that are dictionaries."""
-    return tuple(Field(value=itemgetter(name), name=name) for name in names)
-
+by_name = plain  # its name for rows that are dictionaries, in commands that are still several files
 
 ID = "layer and head, counted from 0"
 # which head a row is of; within an encoder-decoder its layer is counted within the kind of attention

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Unpack
 
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
-from attnviz.commands.circuits.measure import Circuits
-from attnviz.commands.circuits.measure import circuits as measure_circuits
+from attnviz.commands.circuits import Circuits
+from attnviz.commands.circuits import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs

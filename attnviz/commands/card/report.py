@@ -14,7 +14,7 @@ from rich.text import Text
 from attnviz.commands.ablate.effects import SAME, RoleEffect
 from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.card.measure import NEAREST, Card, Cards, first_relation
-from attnviz.commands.circuits.measure import Circuits, Pair
+from attnviz.commands.circuits import Circuits, Pair
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.commands.profile.show import example_tables
 from attnviz.judge.roles import Role, role_key
