@@ -40,8 +40,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
     from attnviz.commands.models.measure import Configuration as Configuration
     from attnviz.commands.models.measure import model_configurations as model_configurations
-    from attnviz.commands.outputs.measure import HeadOutputs as HeadOutputs
-    from attnviz.commands.outputs.measure import head_outputs as head_outputs
+    from attnviz.commands.outputs import HeadOutputs as HeadOutputs
+    from attnviz.commands.outputs import head_outputs as head_outputs
     from attnviz.commands.patch.measure import Patching as Patching
     from attnviz.commands.patch.measure import patch as patch
     from attnviz.commands.profile.measure import Profile as Profile
@@ -80,7 +80,7 @@ else:
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
         "commands.models.measure": ("Configuration", "model_configurations"),
-        "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
+        "commands.outputs": ("HeadOutputs", "head_outputs"),
         "commands.patch.measure": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout": ("Rollout", "rollout"),

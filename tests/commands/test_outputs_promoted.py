@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 import attnviz
-from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.errors import UsageError, VerificationError
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.measures import direct_effects

@@ -14,7 +14,7 @@ from attnviz.commands.circuits import Circuits
 from attnviz.commands.circuits import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
-from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
+from attnviz.commands.outputs import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.batches import encode
