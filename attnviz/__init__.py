@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
     from attnviz.commands.compare.measure import Comparison as Comparison
     from attnviz.commands.compare.measure import compare as compare
-    from attnviz.commands.explain.measure import Explanation as Explanation
-    from attnviz.commands.explain.measure import explain as explain
+    from attnviz.commands.explain import Explanation as Explanation
+    from attnviz.commands.explain import explain as explain
     from attnviz.commands.heads.analysis import Analysis as Analysis
     from attnviz.commands.heads.given import RawAttention as RawAttention
     from attnviz.commands.heads.given import draw as draw
@@ -74,7 +74,7 @@ else:
         "commands.circuits": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),
         "commands.compare.measure": ("Comparison", "compare"),
-        "commands.explain.measure": ("Explanation", "explain"),
+        "commands.explain": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),
         "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
