@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
     from attnviz.commands.ablate.measure import Ablation as Ablation
     from attnviz.commands.ablate.measure import ablate as ablate
-    from attnviz.commands.card.measure import Card as Card
-    from attnviz.commands.card.measure import Cards as Cards
-    from attnviz.commands.card.measure import card as card
-    from attnviz.commands.card.measure import cards as cards
+    from attnviz.commands.card import Card as Card
+    from attnviz.commands.card import Cards as Cards
+    from attnviz.commands.card import card as card
+    from attnviz.commands.card import cards as cards
     from attnviz.commands.check.measure import Check as Check
     from attnviz.commands.check.measure import check as check
     from attnviz.commands.circuits import Circuits as Circuits
@@ -69,7 +69,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
 else:
     _NAMES = {
         "commands.ablate.measure": ("Ablation", "ablate"),
-        "commands.card.measure": ("Card", "Cards", "card", "cards"),
+        "commands.card": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
         "commands.circuits": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),

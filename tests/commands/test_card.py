@@ -13,8 +13,8 @@ from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz import HeadId, TextError, UsageError
-from attnviz.commands.card.measure import Card
-from attnviz.commands.card.report import ablation_table, cell_text, exchange_table, not_measured, role_table
+from attnviz.commands.card import Card
+from attnviz.commands.card_tables import ablation_table, cell_text, exchange_table, not_measured, role_table
 from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
@@ -38,7 +38,7 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(tmp_pat
         profiles.append(attnviz.profile_heads(*args, **options))
         return profiles[-1]
 
-    monkeypatch.setattr("attnviz.commands.card.measure.profile_heads", spied)
+    monkeypatch.setattr("attnviz.commands.card.profile_heads", spied)
     corpus, model, options = corpus_of(tmp_path / "texts.txt", 101), known_gpt2(), {"tokenizer": gpt2_tokenizer()}
     card = attnviz.card("L0H0", corpus, model, ablate=True, syntax=False, **options)
     id = HeadId(0, 0)

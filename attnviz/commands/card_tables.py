@@ -1,40 +1,29 @@
-"""What a card says of a head: title, tables of numbers, what was not measured; JSON, CSV, and tables of several."""
+"""What the card of a head says of it: title, sentence, tables of numbers, and what was not measured."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
 from functools import partial
-from math import inf
 from operator import itemgetter
 from statistics import NormalDist, median
-from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from attnviz.commands.ablate.effects import SAME, RoleEffect
-from attnviz.commands.ablate.report import with_intervals
-from attnviz.commands.card.measure import NEAREST, Card, Cards, first_relation
 from attnviz.commands.circuits import Circuits, Pair
-from attnviz.commands.profile.report import ROLE_FIELDS
-from attnviz.commands.profile.show import example_tables
-from attnviz.judge.roles import Role, role_key
+from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
-from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, entry, pick
+from attnviz.present.fields import Field, Table
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
-from attnviz.present.report import CommandSpec
 from attnviz.present.role_words import role_words
-from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
-from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import examples_entry
-from attnviz.profiles.published import published_entries
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
+if TYPE_CHECKING:
+    from attnviz.commands.card import Card
+
+NEAREST = 3  # heads with similar patterns that a card names
 PROMOTED = 3  # tokens whose logits the head raises most, in the table
 
 ROLE_COLUMNS = ("Role", "Score", "Guess", "Interval", "Untrained", "n")
@@ -51,11 +40,11 @@ Cell = str | int | float | tuple[float, float] | None
 Row = tuple[Cell, ...]
 
 
-def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> RowTable[Row]:
+def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> Table[Row]:
     """A table of rows of values, with these titles of columns, the least important last, and decimals of numbers."""
     write = partial(cell_text, decimals=decimals)
     columns = [Field[Row](column, itemgetter(at), write=write) for at, column in enumerate(titles)]
-    return RowTable(title, columns, rows)
+    return Table(title, columns, rows)
 
 
 def cell_text(value: Cell, decimals: int | None = None) -> str:
@@ -77,7 +66,7 @@ def cell_text(value: Cell, decimals: int | None = None) -> str:
     return rounded(value, decimals)
 
 
-def title_of(card: Card) -> str:
+def title_of(card: "Card") -> str:
     """What the head does, by its clearest role."""
     name = f"{card.head} of {card.checkpoint.short_name}"
     if card.roles:
@@ -91,19 +80,19 @@ def title_of(card: Card) -> str:
     return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
 
 
-def sentence_of(card: Card) -> str:
+def sentence_of(card: "Card") -> str:
     """Its clearest role as a sentence for a paper; '' without a role."""
     return f"{sentence(card.roles[0], card.checkpoint.full_name)}." if card.roles else ""
 
 
-def no_sentence(card: Card) -> str:
+def no_sentence(card: "Card") -> str:
     """Why a head without a role has no sentence, where it had too few cases for one; else ''."""
     roles = () if card.profile is None else card.profile.roles.get(card.head, ())
     few = [f"{role_name(role.role, role.direction)} {role.too_few}" for role in roles if role.too_few]
     return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
 
 
-def role_table(card: Card) -> RowTable[Row]:
+def role_table(card: "Card") -> Table[Row]:
     """The roles that the head has, the clearest first."""
     rows = list[Row]()
     for role in card.roles:
@@ -112,13 +101,13 @@ def role_table(card: Card) -> RowTable[Row]:
     return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
 
 
-def measured_on(*cards: Card) -> str:
+def measured_on(*cards: "Card") -> str:
     """The corpora, or random tokens, that measured the roles of cards of one model; '' without a role."""
     profile = cards[0].profile
     return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
 
 
-def exchange_table(card: Card) -> RowTable[Row]:
+def exchange_table(card: "Card") -> Table[Row]:
     """The heads that it reads and is read by, those with similar patterns, and what it writes."""
     rows = list[Row]()
     title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
@@ -165,7 +154,7 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
     return reads, next((pair for pair in clear if pair.writer == head), None)
 
 
-def ablation_table(card: Card) -> RowTable[Row]:
+def ablation_table(card: "Card") -> Table[Row]:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
     title, rows = "Without it", list[Row]()
 
@@ -190,7 +179,7 @@ def ablation_table(card: Card) -> RowTable[Row]:
     return card_table(title, ("On", "Effect", "Interval", "Verdict"), rows)
 
 
-def effect_on_relation(card: Card) -> RoleEffect | None:
+def effect_on_relation(card: "Card") -> RoleEffect | None:
     """The effect on the tokens of its first relation."""
     relation = first_relation(card.roles)
     if relation is None or card.ablation is None:
@@ -200,12 +189,12 @@ def effect_on_relation(card: Card) -> RoleEffect | None:
     return next((effect for effect in effects if (effect.role, effect.direction) == wanted), None)
 
 
-def tables_of(card: Card) -> list[RowTable[Row]]:
+def tables_of(card: "Card") -> list[Table[Row]]:
     """Its tables that have rows."""
     return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
 
 
-def not_measured(card: Card) -> list[str]:
+def not_measured(card: "Card") -> list[str]:
     """What the card does not know."""
     of_source = is_of_source(card.head.layer)
     parts = set(card.profile.parts) if card.profile else set[str]()
@@ -225,7 +214,7 @@ def not_measured(card: Card) -> list[str]:
     return [what for what, lacking in missing.items() if lacking]
 
 
-def notes_of(card: Card) -> list[str]:
+def notes_of(card: "Card") -> list[str]:
     """What papers say of the head, the legend of its roles, and what was not measured."""
     lines = []
     for head in card.analysis.published:
@@ -240,92 +229,6 @@ def notes_of(card: Card) -> list[str]:
     return lines
 
 
-_ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
-
-
-def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
-    first = result.cards[0]
-    return {
-        "model": model_entry(first.checkpoint),
-        "texts": list(result.texts),
-        "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
-        "options": first.options,
-        "profile": first.profile and first.profile.origin,
-        "cards": [_card_entry(card) for card in result.cards],
-    }
-
-
-def _card_entry(card: Card) -> dict[str, Any]:
-    head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
-    shown = card.shown_examples
-    promotions = None if effects is None else effects.promotions.get(head)
-    of_weights = without = None
-    if circuits is not None:
-        reads, read_by = (
-            pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
-            for pair in strongest(circuits, head)
-        )
-        of_head = circuits.head(head)
-        of_weights = {"reads": reads, "read_by": read_by, "copying": of_head.copying, "untrained": of_head.untrained}
-    if card.ablation is not None:
-        effect = card.ablation.head(head)
-        roles = [with_intervals(vars(role)) for role in effect.roles]
-        without = {"texts": card.ablation.n_texts, "method": card.ablation.method}
-        without |= {**with_intervals(effect.damage), "roles": roles}
-    return {
-        "shown": card.text,
-        "tokens": tokens_entry(card.tokens),
-        "verification": verification_entry(card.analysis.verification),
-        **target_entry(card.analysis.target),
-        "head": str(head),
-        "sentence": sentence_of(card).removesuffix(".") or None,
-        "not_measured": not_measured(card),
-        "roles": [entry(_ROLES[1:], role) for role in card.roles],
-        "examples": shown and examples_entry([shown]),
-        "published": published_entries(claim for claim in card.analysis.published if claim.id == head),
-        "nearest": [{"id": str(other), "divergence": distance} for other, distance in card.nearest[:NEAREST]],
-        "outputs": {
-            "projection_share": card.outputs.head(head).projection_share,
-            "at": effects and effects.position,
-            "promoted": promotions and [asdict(token) for token in promotions.promoted],
-        },
-        "circuits": of_weights,
-        "ablation": without,
-        "patch": card.patched,
-        "on_repeats": repeats and with_intervals(vars(repeats.head(head).roles[0])),
-    }
-
-
-def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[Role]:
-    return NamedTable("", _ROLES, [role for card in result.cards for role in card.roles])
-
-
-def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:
-    first = result.cards[0]
-    yield verification_line(first.analysis.verification, first.checkpoint)
-    if isinstance(result, Card):
-        yield Text(title_of(result), "bold")
-        yield Text(sentence_of(result) or no_sentence(result))
-        for table in tables_of(result):
-            listed = table.rows[: choices.rows(3) or None]
-            yield replace(table, rows=listed, caption=left_out(len(listed), len(table.rows), "row", "card.csv"))
-        if choices.verbose:
-            if result.profile is not None and result.shown_examples is not None:
-                yield from example_tables(result.profile, [result.shown_examples], 0)
-            yield notes(*notes_of(result))
-        return
-
-    title = f"Cards of {result.checkpoint.short_name}"
-    if any(card.roles for card in result.cards):
-        title += f", roles over {measured_on(*result.cards)}"
-    cards = sorted(result.cards, key=lambda card: role_key(card.roles[0]) if card.roles else (inf,))
-    none: Row = (None,) * len(ROLE_COLUMNS)
-    clearest = [next(iter(role_table(card).rows), none) for card in cards]
-    rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
-    columns = card_table("", ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2).columns
-    yield first_rows(title, columns, rows, choices.rows(14), "card.csv", order="the clearest role first")
-    if choices.verbose:
-        yield notes(LEGEND)
-
-
-SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, patterns=True)
+def first_relation(roles: Sequence[Role]) -> Role | None:
+    """The clearest role that is a relation."""
+    return next((role for role in roles if role.relation), None)

@@ -1,42 +1,82 @@
-"""Gather what the other commands measure of one head, or of every head with a role."""
+"""What the other commands measure of one head, or of every head with a role, on one page each.
+
+Every number keeps the definition of the command that measures it; what was not measured is named.
+"""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
+from attnviz.commands.ablate.report import with_intervals
+from attnviz.commands.card_tables import (
+    LEGEND,
+    NEAREST,
+    ROLE_COLUMNS,
+    Cell,
+    Row,
+    ablation_table,
+    card_table,
+    cell_text,
+    first_relation,
+    measured_on,
+    no_sentence,
+    not_measured,
+    notes_of,
+    role_table,
+    sentence_of,
+    strongest,
+    tables_of,
+    title_of,
+)
 from attnviz.commands.circuits import Circuits
 from attnviz.commands.circuits import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
+from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.outputs import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
+from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.batches import encode
 from attnviz.inputs.reading import open_corpus, read_texts, source_kind
-from attnviz.judge.roles import Role
+from attnviz.judge.roles import Role, role_key
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.measures.predictions import CLASSES, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.options import ModelOptions, checked
+from attnviz.options import COMMANDS, ModelOptions, checked
+from attnviz.page.page import ERROR, short_float
+from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.fields import Table, entry, left_out, pick
+from attnviz.present.figure_context import caption_of, hatched_in_words
+from attnviz.present.published import role_name
+from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result, TextResult
-from attnviz.profiles.examples import RoleExamples
+from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
+from attnviz.profiles.examples import RoleExamples, examples_entry
 from attnviz.profiles.parts import merged
+from attnviz.profiles.published import published_entries
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 from attnviz.wording import counted
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attnviz.figures.card import CardPlan, PictureTable
+    from attnviz.figures.claim import ClaimPlan
+
 SHOWN = 3  # hits, and failures, that a card shows
-NEAREST = 3  # heads with similar patterns that a card names
 
 _TELLING = 6  # words from which on a sentence makes a telling picture
+_ROWS = 6  # rows of a table that are drawn
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -354,14 +394,237 @@ def _ablations(
     return removed, measure_ablation((), checkpoint, repeats=True, select=heads, **plain)
 
 
-def first_relation(roles: Sequence[Role]) -> Role | None:
-    """The clearest role that is a relation."""
-    return next((role for role in roles if role.relation), None)
-
-
 def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
     if profile is None:
         return []
     ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
     known = [examples for examples in profile.examples if examples.id == head and examples.best]
     return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
+
+
+# --- tables
+
+
+_ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
+
+
+def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
+    first = result.cards[0]
+    return {
+        "model": model_entry(first.checkpoint),
+        "texts": list(result.texts),
+        "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
+        "options": first.options,
+        "profile": first.profile and first.profile.origin,
+        "cards": [_card_entry(card) for card in result.cards],
+    }
+
+
+def _card_entry(card: Card) -> dict[str, Any]:
+    head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
+    shown = card.shown_examples
+    promotions = None if effects is None else effects.promotions.get(head)
+    of_weights = without = None
+    if circuits is not None:
+        reads, read_by = (
+            pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
+            for pair in strongest(circuits, head)
+        )
+        of_head = circuits.head(head)
+        of_weights = {"reads": reads, "read_by": read_by, "copying": of_head.copying, "untrained": of_head.untrained}
+    if card.ablation is not None:
+        effect = card.ablation.head(head)
+        roles = [with_intervals(vars(role)) for role in effect.roles]
+        without = {"texts": card.ablation.n_texts, "method": card.ablation.method}
+        without |= {**with_intervals(effect.damage), "roles": roles}
+    return {
+        "shown": card.text,
+        "tokens": tokens_entry(card.tokens),
+        "verification": verification_entry(card.analysis.verification),
+        **target_entry(card.analysis.target),
+        "head": str(head),
+        "sentence": sentence_of(card).removesuffix(".") or None,
+        "not_measured": not_measured(card),
+        "roles": [entry(_ROLES[1:], role) for role in card.roles],
+        "examples": shown and examples_entry([shown]),
+        "published": published_entries(claim for claim in card.analysis.published if claim.id == head),
+        "nearest": [{"id": str(other), "divergence": distance} for other, distance in card.nearest[:NEAREST]],
+        "outputs": {
+            "projection_share": card.outputs.head(head).projection_share,
+            "at": effects and effects.position,
+            "promoted": promotions and [asdict(token) for token in promotions.promoted],
+        },
+        "circuits": of_weights,
+        "ablation": without,
+        "patch": card.patched,
+        "on_repeats": repeats and with_intervals(vars(repeats.head(head).roles[0])),
+    }
+
+
+def _table(result: Card | Cards, _: ViewOptions) -> Table[Role]:
+    return Table("", _ROLES, [role for card in result.cards for role in card.roles])
+
+
+def _tables(result: Card | Cards, choices: ViewOptions) -> "Iterator[RenderableType]":
+    from rich.text import Text
+
+    from attnviz.present.tables import verification_line
+
+    first = result.cards[0]
+    yield verification_line(first.analysis.verification, first.checkpoint)
+    if isinstance(result, Card):
+        yield Text(title_of(result), "bold")
+        yield sentence_of(result) or no_sentence(result)
+        for table in tables_of(result):
+            listed = table.rows[: choices.rows(3) or None]
+            yield replace(table, rows=listed, caption=left_out(len(listed), len(table.rows), "row", "card.csv"))
+        if choices.verbose and result.profile is not None and result.shown_examples is not None:
+            from attnviz.commands.profile.show import example_tables
+
+            yield from example_tables(result.profile, [result.shown_examples], 0)
+        return
+
+    title = f"Cards of {result.checkpoint.short_name}"
+    if any(card.roles for card in result.cards):
+        title += f", roles over {measured_on(*result.cards)}"
+    cards = sorted(result.cards, key=lambda card: role_key(card.roles[0]) if card.roles else (inf,))
+    none: Row = (None,) * len(ROLE_COLUMNS)
+    clearest = [next(iter(role_table(card).rows), none) for card in cards]
+    rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
+    table = card_table(title, ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2)
+    yield table.first(choices.rows(14), "card.csv", order="the clearest role first")
+
+
+def _notes(result: Card | Cards, choices: ViewOptions) -> list[str]:
+    if not choices.verbose:
+        return []
+    return notes_of(result) if isinstance(result, Card) else [LEGEND]
+
+
+SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, notes=_notes, patterns=True)
+
+
+# --- pictures
+
+
+def _plans(result: Card | Cards, choices: ViewOptions) -> "Iterator[CardPlan]":
+    """What the head does, its pattern, three tables, hits and failures."""
+    from attnviz.commands.heads.views import HEADS
+    from attnviz.commands.profile.show import named_examples
+    from attnviz.figures.card import CardPlan
+
+    for card in result.cards:
+        pattern = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
+        outlined = ""
+        if pattern.outlines:
+            dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
+            outlined = f" Outlined: pairs of its first role{dashed}."
+        feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
+        hatched = hatched_in_words(pattern.values)
+        title, details, shown = title_of(card), sentence_of(card), card.shown_examples
+        yield CardPlan(
+            stem="card" if isinstance(result, Card) else f"cards/{card.head.file_stem}",
+            caption=caption_of(title, details, *feet, hatched),
+            title=title,
+            notes=(details,) if details else (),
+            feet=tuple(feet),
+            pattern=replace(pattern, title="", evidence=""),
+            tables=tuple(map(_drawn, tables_of(card))),
+            sentences=() if shown is None else tuple(named_examples(shown)),
+            heading="" if shown is None else f"{role_name(shown.role, shown.direction)}: clearest hits and failures",
+        )
+
+
+def _drawn(table: Table[Row]) -> "PictureTable":
+    """The first rows of a table as texts."""
+    from attnviz.figures.card import PictureTable
+
+    n, rows = len(table.rows), table.rows[:_ROWS]
+    title = table.title if n <= _ROWS else f"{table.title} ({_ROWS} of {n})"
+    columns = [
+        [column.title.lower(), *(cell.plain for cell in cells)]
+        for column, cells in zip(table.columns, replace(table, rows=rows).cells(), strict=True)
+    ]
+    is_text = [all(isinstance(row[at], str | None) for row in rows) for at in range(len(columns))]
+    return PictureTable(title, columns, is_text)
+
+
+def _claims(result: Card | Cards, _: ViewOptions) -> "Iterator[ClaimPlan]":
+    """One statement on the head."""
+    from attnviz.commands.heads.claim_view import claim_plan, no_claim
+    from attnviz.figures.claim import Bar
+
+    for card in result.cards:
+        if not card.roles:
+            raise UsageError(f"{no_claim(card.profile, card.checkpoint, [card.head])}.")
+        assert card.profile is not None
+        stem = "claim" if isinstance(result, Card) else f"claims/{card.head.file_stem}"
+        without = ablation_table(card)
+        bars = [
+            Bar(str(on), float(effect), f"{cell_text(effect)} ({cell_text(interval)})", interval)
+            for on, effect, interval, _ in without.rows
+            if isinstance(effect, float) and isinstance(interval, tuple)
+        ]
+        effect = without.title.partition(": ")[2]
+        yield claim_plan(card.profile, card.checkpoint, card.roles[0], stem, effect, bars)
+
+
+def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
+    """Choices for the pattern of a card: pairs of its first role are outlined if that is a relation of the text."""
+    outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
+    return replace(choices, select=(str(card.head),), relation=OWN if outlined else None)
+
+
+def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
+    """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this card."""
+    from attnviz.commands.heads.page_view import page_data as page_of_heads
+    from attnviz.commands.profile.show import licence_lines
+    from attnviz.commands.profile.views import sentences_entry
+
+    data = page_of_heads(card.analysis, of_pattern(card, choices))
+    (of_head,) = [head for head in data["heads"] if head["id"] == str(card.head)]
+    of_head["words"] = [["Card", title_of(card)], *(["Note", note] for note in notes_of(card))]
+    title = f"{card.head} of {data['title']}"
+    by_name = {role.role: role for role in card.roles}
+    licences = [] if card.profile is None else licence_lines(card.profile, card.examples)
+
+    def page_cell(value: Cell) -> object:  # numbers as numbers, so that the page sorts them
+        if isinstance(value, float):
+            return short_float(value)
+        return value if isinstance(value, int) else cell_text(value)
+
+    return data | {
+        "command": "card",
+        "title": title,
+        "sentences": [title],
+        "look": None,
+        "caption": caption_of(f"Interactive page of {title}; opens from disk, without network"),
+        "command_line": {
+            "program": ["card"],
+            "texts": [str(card.corpus or card.text)],
+            "options": [*data["command_line"]["options"], *COMMANDS["card"].typed(card.options)],
+        },
+        "tables": [
+            {
+                "title": table.title,
+                "note": "",
+                "columns": ["head", *(field.title.lower() for field in table.columns)],
+                "rows": [[str(card.head), *map(page_cell, row)] for row in table.rows],
+                "head": 0,
+            }
+            for table in tables_of(card)
+        ],
+        "examples": [sentences_entry(examples, by_name.get(examples.role)) for examples in card.examples],
+        "notes": [
+            "Labels are of this text alone; ? marks an indication only.",
+            f"Weights on the page are within {ERROR} of the recomputed ones.",
+            *licences,
+        ],
+    }
+
+
+CARD = Drawing(_plans, in_figures("card.card_figure"))
+CLAIM = Drawing(_claims, in_figures("claim.claim_figure"))
+PAGE = page_drawing(
+    "card", page_data, lambda result: "" if isinstance(result, Card) else "a page is of one head; name it"
+)
