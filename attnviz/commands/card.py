@@ -53,7 +53,7 @@ from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import COMMANDS, ModelOptions, checked
 from attnviz.page.page import ERROR, short_float
-from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.documents import Entry, model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Table, entry, left_out, pick
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
@@ -93,10 +93,10 @@ class Card(TextResult):
     circuits: Circuits | None
     ablation: Ablation | None
     on_repeats: Ablation | None
-    patched: dict[str, Any] | None  # its entry in patch.json, with the run's direction, metric and number of pairs
+    patched: Entry | None  # its entry in patch.json, with the run's direction, metric and number of pairs
     corpus: Path | None
     texts: tuple[str, ...]
-    options: dict[str, Any]
+    options: Entry
 
     @property
     def cards(self) -> "tuple[Card, ...]":
@@ -274,7 +274,7 @@ def cards(
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
         return reader.read(text, None, target, inner), outputs
 
-    options: dict[str, Any] = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits}
+    options: Entry = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits}
     options |= {"ablate": ablate, "patch": None if patch is None else str(patch), "syntax": syntax}
     of_heads = []
     given = tuple(words for words in (text, target) if words is not None)
@@ -305,7 +305,7 @@ def cards(
     return Cards(checkpoint, tuple(of_heads), (*(names or ["all"]), *given))
 
 
-def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
+def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, Entry]:
     """What a patch.json says of each head; UsageError where it is none, or of another model."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -408,7 +408,7 @@ def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]
 _ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
 
 
-def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
+def _content(result: Card | Cards, _: ViewOptions) -> Entry:
     first = result.cards[0]
     return {
         "model": model_entry(first.checkpoint),
@@ -420,7 +420,7 @@ def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _card_entry(card: Card) -> dict[str, Any]:
+def _card_entry(card: Card) -> Entry:
     head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
     shown = card.shown_examples
     promotions = None if effects is None else effects.promotions.get(head)
@@ -575,7 +575,7 @@ def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
     return replace(choices, select=(str(card.head),), relation=OWN if outlined else None)
 
 
-def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
+def page_data(card: Card, choices: ViewOptions) -> Entry:
     """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this card."""
     from attnviz.commands.heads.page_view import page_data as page_of_heads
     from attnviz.commands.profile.show import licence_lines

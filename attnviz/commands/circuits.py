@@ -9,7 +9,7 @@ Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; all nor
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
-from attnviz.present.documents import model_entry
+from attnviz.present.documents import Entry, model_entry
 from attnviz.present.fields import HEAD, Field, Table, entry, pick, plain
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.report import CommandSpec
@@ -155,7 +155,7 @@ _PAIR_COLUMNS: tuple[Field[Pair], ...] = (
 )
 
 
-def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
+def _content(result: Circuits, choices: ViewOptions) -> Entry:
     return {
         "model": model_entry(result.checkpoint),
         "options": {"select": list(choices.select)},
@@ -168,10 +168,10 @@ def _content(result: Circuits, choices: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _pairs(result: Circuits, choices: ViewOptions) -> Table[dict[str, Any]]:
+def _pairs(result: Circuits, choices: ViewOptions) -> Table[Entry]:
     """A row a pair of heads, with the composition of each kind."""
     names = ("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
-    rows: dict[tuple[HeadId, HeadId], dict[str, Any]] = {}
+    rows: dict[tuple[HeadId, HeadId], Entry] = {}
     for pair in result.pairs(choices.select):
         unknown = dict.fromkeys(names) | {"id": str(pair.id), "from": str(pair.writer)}
         row = rows.setdefault((pair.id, pair.writer), unknown)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.page.page import colours_entry, packed_numbers
-from attnviz.present.documents import text_entry
+from attnviz.present.documents import Entry, text_entry
 from attnviz.present.fields import Field, Table
 from attnviz.present.layer_steps import TEXTS, steps_of
 from attnviz.present.report import CommandSpec
@@ -205,19 +205,25 @@ def explain(
 # --- tables and sentences
 
 
-def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
-    checks, entry, row = result.stages.checks, text_entry(result), result.row
+def _keys(result: Explanation) -> list[Entry]:
+    """The followed row key by key, with the vectors of those of largest weight."""
+    row = result.row
     with_vectors = set(row.strongest(MOST_KEYS))
-    of_keys = {name: getattr(row, name) for name in ("product", "score", "allowed", "exponential")}
-    of_keys |= {**row.added, "capped": row.capped, "weight": row.weight}
-    keys: list[dict[str, Any]] = []
+    columns = {name: getattr(row, name) for name in ("product", "score", "allowed", "exponential")}
+    columns |= {**row.added, "capped": row.capped, "weight": row.weight}
+    keys: list[Entry] = []
     for place, label in enumerate(result.tokens.labels):
         key = {"position": place, "token": label}
-        key |= {name: None if numbers is None else numbers[place].item() for name, numbers in of_keys.items()}
+        key |= {name: None if numbers is None else numbers[place].item() for name, numbers in columns.items()}
         if place in with_vectors:
             key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
             key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()
         keys.append(key)
+    return keys
+
+
+def _content(result: Explanation, _: ViewOptions) -> Entry:
+    checks, entry, row = result.stages.checks, text_entry(result), result.row
     return {
         **entry,
         "model": {**entry["model"], "d_ff": result.stages.d_ff, "activation": result.stages.parameters.activation.name},
@@ -241,25 +247,25 @@ def _content(result: Explanation, _: ViewOptions) -> dict[str, Any]:
             "token": result.token,
             "query": row.query.tolist(),
             **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
-            "keys": keys,
+            "keys": _keys(result),
             "output": row.output.tolist(),
         },
     }
 
 
-def _stages(result: Explanation, _: ViewOptions) -> Table[dict[str, Any]]:
+def _stages(result: Explanation, _: ViewOptions) -> Table[Entry]:
     """A row a step. ``norm``: mean Euclidean length along the last axis; ``mean`` of the mask: share allowed."""
-    steps, rows = steps_of(result.stages), list[dict[str, Any]]()
+    steps, rows = steps_of(result.stages), list[Entry]()
     for name, stage in result.stages.items():
         wide, check = stage.wide, stage.check
-        row: dict[str, Any] = {"name": name, "title": steps[name].title, "formula": steps[name].formula}
+        row: Entry = {"name": name, "title": steps[name].title, "formula": steps[name].formula}
         row |= {"shape": list(stage.shape)}
         row |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
         row["norm"] = None if name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean())
         row["compared"] = check is not None
         rows.append(row | {key: getattr(check, key, None) for key in ("place", "error", "scale", "tolerance")})
-    of_shape = Field[dict[str, Any]](name="shape", csv={"shape": (lambda shape: "x".join(map(str, shape)),)})
-    columns = [of_shape if name == "shape" else Field[dict[str, Any]](name=name) for name in rows[0]]
+    of_shape = Field[Entry](name="shape", csv={"shape": (lambda shape: "x".join(map(str, shape)),)})
+    columns = [of_shape if name == "shape" else Field[Entry](name=name) for name in rows[0]]
     return Table("", columns, rows, name="stages")
 
 
@@ -306,24 +312,27 @@ def _walk(result: Explanation) -> "RenderableType":
     return Group(*lines)
 
 
-def row_table(result: Explanation, most: int) -> Table[int]:
+def row_table(result: Explanation, most: int) -> Table[Entry]:
     """Table of the followed row, a line a key, with all that its softmax is computed from."""
     row, labels, steps = result.row, result.tokens.labels, steps_of(result.stages)
-    first = row.output[:_FIRST].tolist()
-    keys, weighted = row.strongest(most), row.weight[:, None] * row.value
+    first, strongest = row.output[:_FIRST].tolist(), row.strongest(most)
+    keys = [key for key in _keys(result) if key["position"] in strongest]
 
-    def numbers(title: str, of_keys: Tensor, detail: bool = False) -> Field[int]:
-        return Field(title, lambda key: float(of_keys[key]), write=_digits, detail=detail)
+    def numbers(title: str, name: str) -> Field[Entry]:
+        return Field(title, name=name, write=_digits)
 
-    columns: list[Field[int]] = [
-        Field("Key", lambda key: f"#{key} {visible(labels[key])}"),
-        numbers("q · k", row.product),
-        *(numbers(steps[name].label, of_keys) for name, of_keys in row.added.items()),
-        numbers("Score", row.score),
-        *([] if row.capped is None else [numbers("Capped", row.capped)]),
-        Field("exp", lambda key: float(row.exponential[key]) if row.allowed[key] else None, write=_digits),
-        numbers("Weight w", row.weight),
-        *(numbers(f"w · v{number + 1}", weighted[:, number], detail=True) for number in range(len(first))),
+    def weighted(number: int) -> Field[Entry]:
+        return Field(f"w · v{number + 1}", lambda key: key["weighted_value"][number], write=_digits, detail=True)
+
+    columns: list[Field[Entry]] = [
+        Field("Key", lambda key: f"#{key['position']} {visible(key['token'])}"),
+        numbers("q · k", "product"),
+        *(numbers(steps[name].label, name) for name in row.added),
+        numbers("Score", "score"),
+        *([] if row.capped is None else [numbers("Capped", "capped")]),
+        Field("exp", lambda key: key["exponential"] if key["allowed"] else None, write=_digits),
+        numbers("Weight w", "weight"),
+        *map(weighted, range(len(first))),
     ]
     blank = [""] * (len(columns) - 3 - len(first))
     which = f"all {len(labels)} keys"
@@ -405,7 +414,7 @@ def _plan_row(result: Explanation, _: ViewOptions) -> "Iterator[RowPlan]":
     )
 
 
-def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
+def page_data(result: Explanation, _: ViewOptions) -> Entry:
     """``LayerData`` as in ``attnviz/page/steps.js``."""
     about, model, stages = result.figure_context, result.checkpoint, result.stages
     n = len(result.tokens)

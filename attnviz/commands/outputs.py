@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from attnviz.models.head_ids import HeadId, LayerId, Stack
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.options import ModelOptions, checked
 from attnviz.present.direct_effects import effects_entry, effects_in_words, linear_path, versus
-from attnviz.present.documents import layer_entry, target_entry, text_entry, verification_entry
+from attnviz.present.documents import Entry, layer_entry, target_entry, text_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, Table, pick, plain_value, values_of
 from attnviz.present.figure_context import STACK_LEGEND, FigureContext, hatched_in_words
 from attnviz.present.report import CommandSpec
@@ -311,7 +311,7 @@ def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -
 # --- tables
 
 
-def _content(result: HeadOutputs, _: ViewOptions) -> dict[str, Any]:
+def _content(result: HeadOutputs, _: ViewOptions) -> Entry:
     effects, verification = result.effects, result.attention.verification
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     return {

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.options import ModelOptions, checked
-from attnviz.present.documents import text_entry, verification_entry
+from attnviz.present.documents import Entry, text_entry, verification_entry
 from attnviz.present.fields import Field, Table, entry, plain
 from attnviz.present.figure_context import FigureContext, hatched_in_words, norm_in_words
 from attnviz.present.report import CommandSpec
@@ -280,7 +280,7 @@ def rows_apart(matrix: Tensor) -> float | None:
 # --- tables
 
 
-def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
+def _content(result: Rollout, _: ViewOptions) -> Entry:
     units, positions = result.units, list(result.positions)
     words = list(units.labels) if units.name == "word" else None
     errors = {layer.layer: layer.parts_error for layer in result.layers}
@@ -301,7 +301,7 @@ def _content(result: Rollout, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _inputs(result: Rollout, _: ViewOptions) -> Table[dict[str, Any]]:
+def _inputs(result: Rollout, _: ViewOptions) -> Table[Entry]:
     """A row an input token."""
     units = result.units
     columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
 import torch
 
@@ -26,7 +26,7 @@ from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
-from attnviz.present.documents import text_entry, verification_entry
+from attnviz.present.documents import Entry, text_entry, verification_entry
 from attnviz.present.fields import Field, Table, entry, values_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
@@ -241,7 +241,7 @@ _KEY_COLUMNS: tuple[Field[KeyScore], ...] = (
     Field("Difference", name="difference", write=signed),
 )
 
-_SOURCE_COLUMNS: tuple[Field[dict[str, Any]], ...] = (
+_SOURCE_COLUMNS: tuple[Field[Entry], ...] = (
     Field("Source", name="source"),
     Field("In the query", name="query_difference", write=signed),
     Field("share", name="query_share", write=percent),
@@ -268,53 +268,50 @@ def _parts(result: Account, key: KeyScore, most: int | None = MOST_PAIRS) -> tup
     return shown, below
 
 
-def _sources(result: Account, key: KeyScore) -> Table[dict[str, Any]]:
+def _sources(result: Account, key: KeyScore) -> Table[Entry]:
     """A row a source with its total on each side, the furthest from 0 first; None where it has no part."""
-    rows: dict[Source, dict[str, Any]] = {}
+    rows: dict[Source, Entry] = {}
     for side in SIDES:
         for source, value in result.scores.totals(side, key):
             unknown = dict.fromkeys(column.name for column in _SOURCE_COLUMNS) | {"source": source_name(source)}
             rows.setdefault(source, unknown).update({f"{side}_difference": value, f"{side}_share": key.share(value)})
 
-    def furthest(row: dict[str, Any]) -> float:
+    def furthest(row: Entry) -> float:
         return -max(abs(float(row[f"{side}_difference"] or 0)) for side in SIDES)
 
     return Table("Sources", _SOURCE_COLUMNS, sorted(rows.values(), key=furthest))
 
 
-def _chain(result: Account) -> Table[ChainLink]:
+def _chain(result: Account) -> Table[Entry]:
     """A row a link of the chain of heads."""
-
-    def first_key(link: ChainLink) -> KeyScore:
-        return link.scores.keys[0]
-
-    def key_text(link: ChainLink) -> str | None:
-        return None if link.key is None else result.tokens.labels[link.key]
-
-    columns: list[Field[ChainLink]] = [
-        Field("Head", lambda link: str(link.scores.head), name="head"),
-        Field("Query", lambda link: link.scores.query, name="query", write=result.label),
-        Field("Key", lambda link: first_key(link).key, name="key", write=result.label),
-        Field(value=lambda link: first_key(link).score, name="score"),
-        Field("Difference", lambda link: first_key(link).difference, name="difference", write=signed),
-        Field(value=lambda link: link.scores.error, name="error"),
-        Field(name="side"),
-        Field(
-            value=lambda link: [{"source": source_name(of), "share": part} for of, part in link.branches],
-            name="sources",
-        ),
-        Field(name="rest"),
-        Field(value=lambda link: link.source and str(link.source), name="source"),
-        Field(value=lambda link: link.position, name="source_position"),
-        Field(value=lambda link: link.key, name="source_key"),
-        Field(value=key_text, name="source_key_text"),
-        Field(value=lambda link: link.key_share, name="source_key_share"),
-        Field("Made of", lambda link: "\n".join(_parts_of_link(result, link))),
+    rows = [
+        {
+            "head": str(link.scores.head),
+            "query": link.scores.query,
+            **values_of(link.scores.keys[0], "key", "score", "difference"),
+            "error": link.scores.error,
+            "side": link.side,
+            "sources": [{"source": source_name(source), "share": share} for source, share in link.branches],
+            "rest": link.rest,
+            "source": None if link.source is None else str(link.source),
+            "source_position": link.position,
+            "source_key": link.key,
+            "source_key_text": None if link.key is None else result.tokens.labels[link.key],
+            "source_key_share": link.key_share,
+        }
+        for link in result.chain
     ]
-    return Table("Chain: where the first key's score came from", columns, result.chain, name="chain")
+    columns: list[Field[Entry]] = [
+        Field("Head", name="head"),
+        Field("Query", name="query", write=result.label),
+        Field("Key", name="key", write=result.label),
+        Field("Difference", name="difference", write=signed),
+        Field("Made of", lambda row: "\n".join(_parts_of_link(result, row))),
+    ]
+    return Table("Chain: where the first key's score came from", columns, rows)
 
 
-def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
+def _content(result: Account, _: ViewOptions) -> Entry:
     scores, labels, effects = result.scores, result.tokens.labels, result.effects
     keys = [
         {
@@ -341,7 +338,7 @@ def _content(result: Account, _: ViewOptions) -> dict[str, Any]:
         "head": str(result.head),
         "query": {"position": result.query, "text": labels[result.query], "n_keys": scores.n_keys},
         "keys": keys,
-        "chain": _chain(result).entries(),
+        "chain": _chain(result).rows,
         "effects": effects
         and {
             **values_of(effects, *of_effects),
@@ -374,8 +371,7 @@ def _tables(result: Account, choices: ViewOptions) -> "Iterator[RenderableType]"
     if whole:
         yield _sources(result, key).first(choices.top, "why.json", "source")
     if result.depth > 1:
-        of_chain = _chain(result)
-        yield replace(of_chain, columns=[column for column in of_chain.columns if column.title])
+        yield _chain(result)
     if effects is None:
         return
     if whole:
@@ -420,22 +416,22 @@ def _answer(result: Account) -> str:
     )
 
 
-def _parts_of_link(result: Account, link: ChainLink) -> list[str]:
+def _parts_of_link(result: Account, link: Entry) -> list[str]:
     """The parts of a link's score: of the followed head, also from where it took it; of other sources; of the rest."""
-    parts = [f"{percent(share)} {source_name(source)}" for source, share in link.branches]
-    if link.source is not None and link.key is not None:
-        there = f" in the {link.side} {result.label(link.position)}"
-        parts[0] += f"{there}, {percent(link.key_share)} of it from {result.label(link.key)}"
-    return [*parts, f"{percent(link.rest)} {REST}"]
+    parts = [f"{percent(part['share'])} {part['source']}" for part in link["sources"]]
+    if link["source"] is not None:
+        there = f" in the {link['side']} {result.label(link['source_position'])}"
+        parts[0] += f"{there}, {percent(link['source_key_share'])} of it from {result.label(link['source_key'])}"
+    return [*parts, f"{percent(link['rest'])} {REST}"]
 
 
 def _path(result: Account) -> str:
     """From the first token to the explained head: ``‘five’ #4 → L0H2 → ‘one’ #5 → L1H0``."""
-    followed = [link for link in result.chain if link.source is not None]
+    followed = [link for link in reversed(result.chain) if link.source is not None]
     if not followed:
         return f"{result.label(result.keys[0].key)} → {result.head}"
-    steps = [result.label(followed[-1].key or 0), str(followed[-1].source)]
-    for link in reversed(followed):
+    steps = [result.label(followed[0].key or 0), str(followed[0].source)]
+    for link in followed:
         steps += [result.label(link.position), str(link.scores.head)]
     return " → ".join(steps)
 
@@ -461,12 +457,12 @@ def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
     from attnviz.figures.arcs import Arc, ArcsPlan, Sentence
 
     key, about = result.keys[0], result.figure_context
-    arcs = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")]
-    parts = []
-    for link in result.chain:
-        parts.append(f"{link.scores.head}, by parts of the {link.side}: {', '.join(_parts_of_link(result, link))}")
-        if link.source is not None and link.key is not None:
-            arcs.append((link.key, link.position, f"{link.source} {percent(link.branches[0][1])}"))
+    arcs, parts = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")], []
+    for link in _chain(result).rows:
+        parts.append(f"{link['head']}, by parts of the {link['side']}: {', '.join(_parts_of_link(result, link))}")
+        if link["source"] is not None:
+            share = percent(link["sources"][0]["share"])
+            arcs.append((link["source_key"], link["source_position"], f"{link['source']} {share}"))
     pieces, numbers = _pieces(result.tokens.labels, {place for arc in arcs for place in arc[:2]})
     score = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
     beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from attnviz.measures.direct_effects import NOT_LINEAR, DirectEffects
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.present.documents import layer_entry
+from attnviz.present.documents import Entry, layer_entry
 from attnviz.present.fields import values_of
 from attnviz.wording import quoted, rounded, signed
 
@@ -21,7 +20,7 @@ _OF_LAYERS = {
 }
 
 
-def effects_entry(effects: DirectEffects) -> dict[str, Any]:
+def effects_entry(effects: DirectEffects) -> Entry:
     """Effects of all that is no head, and what they are of, as a document has them."""
     parts = [asdict(part) | layer_entry(part.layer) for part in effects.parts]
     return {**values_of(effects, *_WRITTEN), "parts": parts}
