@@ -5,32 +5,23 @@ Every number keeps the definition of the command that measures it; what was not 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
-from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.card_tables import (
-    LEGEND,
-    NEAREST,
-    ROLE_COLUMNS,
+    SPEC,
     Cell,
     Row,
     ablation_table,
-    card_table,
     cell_text,
     first_relation,
-    measured_on,
-    no_sentence,
-    not_measured,
     notes_of,
-    role_table,
     sentence_of,
-    strongest,
     tables_of,
     title_of,
 )
@@ -41,11 +32,10 @@ from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.outputs import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.batches import encode
 from attnviz.inputs.reading import open_corpus, read_texts, source_kind
-from attnviz.judge.roles import Role, role_key
+from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.measures.predictions import CLASSES, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
@@ -53,25 +43,24 @@ from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import COMMANDS, ModelOptions, checked
 from attnviz.page.page import ERROR, short_float
-from attnviz.present.documents import Entry, model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Table, entry, left_out, pick
+from attnviz.present.documents import Entry
+from attnviz.present.fields import Table
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
-from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result, TextResult
 from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
-from attnviz.profiles.examples import RoleExamples, examples_entry
+from attnviz.profiles.examples import RoleExamples
 from attnviz.profiles.parts import merged
-from attnviz.profiles.published import published_entries
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
 
     from attnviz.figures.card import CardPlan, PictureTable
     from attnviz.figures.claim import ClaimPlan
+
+__all__ = ["SPEC"]  # what the command prints and writes
 
 SHOWN = 3  # hits, and failures, that a card shows
 
@@ -400,108 +389,6 @@ def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]
     ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
     known = [examples for examples in profile.examples if examples.id == head and examples.best]
     return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
-
-
-# --- tables
-
-
-_ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
-
-
-def _content(result: Card | Cards, _: ViewOptions) -> Entry:
-    first = result.cards[0]
-    return {
-        "model": model_entry(first.checkpoint),
-        "texts": list(result.texts),
-        "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
-        "options": first.options,
-        "profile": first.profile and first.profile.origin,
-        "cards": [_card_entry(card) for card in result.cards],
-    }
-
-
-def _card_entry(card: Card) -> Entry:
-    head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
-    shown = card.shown_examples
-    promotions = None if effects is None else effects.promotions.get(head)
-    of_weights = without = None
-    if circuits is not None:
-        reads, read_by = (
-            pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
-            for pair in strongest(circuits, head)
-        )
-        of_head = circuits.head(head)
-        of_weights = {"reads": reads, "read_by": read_by, "copying": of_head.copying, "untrained": of_head.untrained}
-    if card.ablation is not None:
-        effect = card.ablation.head(head)
-        roles = [with_intervals(vars(role)) for role in effect.roles]
-        without = {"texts": card.ablation.n_texts, "method": card.ablation.method}
-        without |= {**with_intervals(effect.damage), "roles": roles}
-    return {
-        "shown": card.text,
-        "tokens": tokens_entry(card.tokens),
-        "verification": verification_entry(card.analysis.verification),
-        **target_entry(card.analysis.target),
-        "head": str(head),
-        "sentence": sentence_of(card).removesuffix(".") or None,
-        "not_measured": not_measured(card),
-        "roles": [entry(_ROLES[1:], role) for role in card.roles],
-        "examples": shown and examples_entry([shown]),
-        "published": published_entries(claim for claim in card.analysis.published if claim.id == head),
-        "nearest": [{"id": str(other), "divergence": distance} for other, distance in card.nearest[:NEAREST]],
-        "outputs": {
-            "projection_share": card.outputs.head(head).projection_share,
-            "at": effects and effects.position,
-            "promoted": promotions and [asdict(token) for token in promotions.promoted],
-        },
-        "circuits": of_weights,
-        "ablation": without,
-        "patch": card.patched,
-        "on_repeats": repeats and with_intervals(vars(repeats.head(head).roles[0])),
-    }
-
-
-def _table(result: Card | Cards, _: ViewOptions) -> Table[Role]:
-    return Table("", _ROLES, [role for card in result.cards for role in card.roles])
-
-
-def _tables(result: Card | Cards, choices: ViewOptions) -> "Iterator[RenderableType]":
-    from rich.text import Text
-
-    from attnviz.present.tables import verification_line
-
-    first = result.cards[0]
-    yield verification_line(first.analysis.verification, first.checkpoint)
-    if isinstance(result, Card):
-        yield Text(title_of(result), "bold")
-        yield sentence_of(result) or no_sentence(result)
-        for table in tables_of(result):
-            listed = table.rows[: choices.rows(3) or None]
-            yield replace(table, rows=listed, caption=left_out(len(listed), len(table.rows), "row", "card.csv"))
-        if choices.verbose and result.profile is not None and result.shown_examples is not None:
-            from attnviz.commands.profile.show import example_tables
-
-            yield from example_tables(result.profile, [result.shown_examples], 0)
-        return
-
-    title = f"Cards of {result.checkpoint.short_name}"
-    if any(card.roles for card in result.cards):
-        title += f", roles over {measured_on(*result.cards)}"
-    cards = sorted(result.cards, key=lambda card: role_key(card.roles[0]) if card.roles else (inf,))
-    none: Row = (None,) * len(ROLE_COLUMNS)
-    clearest = [next(iter(role_table(card).rows), none) for card in cards]
-    rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
-    table = card_table(title, ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2)
-    yield table.first(choices.rows(14), "card.csv", order="the clearest role first")
-
-
-def _notes(result: Card | Cards, choices: ViewOptions) -> list[str]:
-    if not choices.verbose:
-        return []
-    return notes_of(result) if isinstance(result, Card) else [LEGEND]
-
-
-SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, notes=_notes, patterns=True)
 
 
 # --- pictures

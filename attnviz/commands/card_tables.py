@@ -1,27 +1,39 @@
 """What the card of a head says of it: title, sentence, tables of numbers, and what was not measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
+from math import inf
 from operator import itemgetter
 from statistics import NormalDist, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnviz.commands.ablate.effects import SAME, RoleEffect
+from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.circuits import Circuits, Pair
-from attnviz.judge.roles import Role
+from attnviz.commands.profile.report import ROLE_FIELDS
+from attnviz.judge.roles import Role, role_key
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
-from attnviz.present.fields import Field, Table
+from attnviz.present.documents import Entry, model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.fields import Field, Table, entry, left_out, pick
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
+from attnviz.present.report import CommandSpec
+from attnviz.present.result import TextResult
 from attnviz.present.role_words import role_words
+from attnviz.present.view import ViewOptions
+from attnviz.profiles.examples import examples_entry
+from attnviz.profiles.published import published_entries
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
 if TYPE_CHECKING:
-    from attnviz.commands.card import Card
+    from rich.console import RenderableType
+
+    from attnviz.commands.card import Card, Cards
 
 NEAREST = 3  # heads with similar patterns that a card names
 PROMOTED = 3  # tokens whose logits the head raises most, in the table
@@ -232,3 +244,105 @@ def notes_of(card: "Card") -> list[str]:
 def first_relation(roles: Sequence[Role]) -> Role | None:
     """The clearest role that is a relation."""
     return next((role for role in roles if role.relation), None)
+
+
+# --- document and what is printed
+
+
+_ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
+
+
+def _content(result: "Card | Cards", _: ViewOptions) -> Entry:
+    first = result.cards[0]
+    return {
+        "model": model_entry(first.checkpoint),
+        "texts": list(result.texts),
+        "corpora": [] if first.corpus is None else [{"path": str(first.corpus)}],
+        "options": first.options,
+        "profile": first.profile and first.profile.origin,
+        "cards": [_card_entry(card) for card in result.cards],
+    }
+
+
+def _card_entry(card: "Card") -> Entry:
+    head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
+    shown = card.shown_examples
+    promotions = None if effects is None else effects.promotions.get(head)
+    of_weights = without = None
+    if circuits is not None:
+        reads, read_by = (
+            pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
+            for pair in strongest(circuits, head)
+        )
+        of_head = circuits.head(head)
+        of_weights = {"reads": reads, "read_by": read_by, "copying": of_head.copying, "untrained": of_head.untrained}
+    if card.ablation is not None:
+        effect = card.ablation.head(head)
+        roles = [with_intervals(vars(role)) for role in effect.roles]
+        without = {"texts": card.ablation.n_texts, "method": card.ablation.method}
+        without |= {**with_intervals(effect.damage), "roles": roles}
+    return {
+        "shown": card.text,
+        "tokens": tokens_entry(card.tokens),
+        "verification": verification_entry(card.analysis.verification),
+        **target_entry(card.analysis.target),
+        "head": str(head),
+        "sentence": sentence_of(card).removesuffix(".") or None,
+        "not_measured": not_measured(card),
+        "roles": [entry(_ROLES[1:], role) for role in card.roles],
+        "examples": shown and examples_entry([shown]),
+        "published": published_entries(claim for claim in card.analysis.published if claim.id == head),
+        "nearest": [{"id": str(other), "divergence": distance} for other, distance in card.nearest[:NEAREST]],
+        "outputs": {
+            "projection_share": card.outputs.head(head).projection_share,
+            "at": effects and effects.position,
+            "promoted": promotions and [asdict(token) for token in promotions.promoted],
+        },
+        "circuits": of_weights,
+        "ablation": without,
+        "patch": card.patched,
+        "on_repeats": repeats and with_intervals(vars(repeats.head(head).roles[0])),
+    }
+
+
+def _table(result: "Card | Cards", _: ViewOptions) -> Table[Role]:
+    return Table("", _ROLES, [role for card in result.cards for role in card.roles])
+
+
+def _tables(result: "Card | Cards", choices: ViewOptions) -> "Iterator[RenderableType]":
+    from rich.text import Text
+
+    from attnviz.present.tables import verification_line
+
+    first = result.cards[0]
+    yield verification_line(first.analysis.verification, first.checkpoint)
+    if isinstance(result, TextResult):
+        yield Text(title_of(result), "bold")
+        yield sentence_of(result) or no_sentence(result)
+        for table in tables_of(result):
+            listed = table.rows[: choices.rows(3) or None]
+            yield replace(table, rows=listed, caption=left_out(len(listed), len(table.rows), "row", "card.csv"))
+        if choices.verbose and result.profile is not None and result.shown_examples is not None:
+            from attnviz.commands.profile.show import example_tables
+
+            yield from example_tables(result.profile, [result.shown_examples], 0)
+        return
+
+    title = f"Cards of {result.checkpoint.short_name}"
+    if any(card.roles for card in result.cards):
+        title += f", roles over {measured_on(*result.cards)}"
+    cards = sorted(result.cards, key=lambda card: role_key(card.roles[0]) if card.roles else (inf,))
+    none: Row = (None,) * len(ROLE_COLUMNS)
+    clearest = [next(iter(role_table(card).rows), none) for card in cards]
+    rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
+    table = card_table(title, ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2)
+    yield table.first(choices.rows(14), "card.csv", order="the clearest role first")
+
+
+def _notes(result: "Card | Cards", choices: ViewOptions) -> list[str]:
+    if not choices.verbose:
+        return []
+    return notes_of(result) if isinstance(result, TextResult) else [LEGEND]
+
+
+SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, notes=_notes, patterns=True)

@@ -5,14 +5,12 @@ with f(x) = (x W_V + b_V) W_O (Kobayashi et al. 2020), and direct effects, o_h a
 answer minus a foil in the unembedding (:mod:`attnviz.measures.direct_effects`; Elhage et al. 2021).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,18 +24,18 @@ from attnviz.measures.output_shares import HeadContribution, OutputShares, measu
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
-from attnviz.models.head_ids import HeadId, LayerId, Stack
+from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.options import ModelOptions, checked
-from attnviz.present.direct_effects import effects_entry, effects_in_words, linear_path, versus
+from attnviz.present.direct_effects import effects_entry, effects_in_words, linear_path
 from attnviz.present.documents import Entry, layer_entry, target_entry, text_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, Table, pick, plain_value, values_of
-from attnviz.present.figure_context import STACK_LEGEND, FigureContext, hatched_in_words
+from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import ViewOptions
 from attnviz.progress import Progress, tell
-from attnviz.reference.attention import allowed_positions, upcast
+from attnviz.reference.attention import upcast
 from attnviz.run.contributions import LayerContributions, layer_contributions, without_gradients
 from attnviz.run.generate import TargetTokens, target_tokens
 from attnviz.run.record import block_memory
@@ -48,11 +46,6 @@ from attnviz.wording import counted, error, percent, quoted, rounded, shortened_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.head_grid import HeadGridPlan
-    from attnviz.figures.head_map import HeadMap, HeadMapPlan
-    from attnviz.figures.matrix import Array
-    from attnviz.figures.style import Style
-    from attnviz.figures.tiles import TilesPlan
 
 NO_PROMOTIONS = (
     "Promoted tokens are not given: they need logits of tokens that are linear in the final state. Those of a "
@@ -62,7 +55,6 @@ NO_PROMOTIONS = (
 _SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."
 _CSV = "outputs.csv"
 _PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14  # tokens listed as promoted and suppressed, and characters of each
-_TILE = 2.6  # inches
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -443,215 +435,3 @@ def _notes(result: HeadOutputs, choices: ViewOptions) -> Iterator[str]:
 
 
 SPEC = CommandSpec(content=_content, tables=_tables, table=_table, notes=_notes, all_selected=True)
-
-
-# --- pictures
-
-
-# what the tiles are called, also where there is little room
-_NAMES = (("weight A[q, k]", "A"), ("× ‖f(x)‖ of each key", "× ‖f(x)‖"), ("= norm ‖A[q, k] f(x)‖", "= ‖A f(x)‖"))
-
-_BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
-
-
-def _overview(result: HeadOutputs, choices: ViewOptions) -> "Iterator[HeadGridPlan]":
-    """All heads by norm."""
-    from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
-
-    heads, n = result.select(choices.select), max(len(result.tokens), len(result.read))
-    style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
-    of_all = None if style.scale == "per-head" else result.largest
-    pooled, _ = grid_pooling(n, [head.id for head in heads], style)
-    cells = [
-        HeadCell(head.id, norms / (of_all or head.largest or 1.0), percent(head.projection_share))
-        for head, _, (_, norms) in _pooled(result, heads, lambda _: pooled)
-    ]
-    about = result.figure_context
-    count = f"{'all' if len(heads) == len(result.heads) else f'{len(heads)} of'} {len(result.heads)} heads"
-    scale = f"share of the largest ‖A f(x)‖ {'of all heads' if of_all else 'of each head'}"
-    shares = "each head’s share of the norm of its layer’s attention output"
-    yield HeadGridPlan(
-        stem="outputs",
-        **about.caption_and_notes(
-            f"{about.subject}, norm-weighted attention of {count}, one row per layer, one column per head",
-            "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020): rows attend to columns",
-            why_log,
-            STACK_LEGEND if result.target else "",
-            about.pooled(pooled),
-            caption_only=(
-                f"colours: {scale}",
-                hatched_in_words(*(cell.values for cell in cells)),
-                f"beside the names {shares}, where there is room",
-            ),
-        ),
-        title=f"{about.model}: norm-weighted attention of {count}",
-        cells=tuple(cells),
-        norm=style.norm(1.0),
-        bar=scale,
-        beside=f"In %: {shares}.",
-    )
-
-
-def _pooled(
-    result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[HeadContribution], int]
-) -> "Iterator[tuple[HeadContribution, Array, tuple[Array, Array]]]":
-    """Yield heads by layer with ||f(x)|| of their keys, and pooled pattern and norm-weighted attention."""
-    from attnviz.figures.matrix import PooledPattern
-
-    by_layer = groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer)
-    for layer, some in by_layer:
-        of_layer, writing = list(some), layer_contributions(result.attention, layer)
-        numbers = [head.id.head for head in of_layer]
-        norms = [writing.value_norms(number) for number in numbers]
-        queries, keys = result.attention.tokens_of(layer)
-        pooled = [[PooledPattern(len(queries), len(keys), factor(head)) for _ in range(2)] for head in of_layer]
-        for first, patterns in writing.rows(numbers):
-            for number, (raw, weighted), of_keys, rows in zip(numbers, pooled, norms, patterns, strict=True):
-                raw.add(first, rows.cpu())
-                weighted.add(first, writing.norms(number, rows, first, of_keys).cpu())
-        hidden = _hidden_cells(result, layer, factor(of_layer[0]))
-        for head, of_keys, both in zip(of_layer, norms, pooled, strict=True):
-            a, a_f = (np.where(hidden, np.nan, pattern.cells) for pattern in both)
-            yield head, of_keys.float().cpu().numpy(), (a, a_f)
-
-
-def _hidden_cells(result: HeadOutputs, layer: int, factor: int) -> "Array":
-    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
-    from attnviz.figures.matrix import max_pool
-
-    model, (queries, keys) = result.checkpoint, result.attention.tokens_of(layer)
-    if queries is not keys:
-        return np.array(False)
-    if isinstance(layer, LayerId):
-        causal, window = layer.stack.letter == "D", None
-    else:
-        causal, window = model.architecture.causal, model.windows[layer]
-    allowed = allowed_positions(torch.ones(1, len(queries)), causal, window)[0, 0].numpy()
-    hidden: Array = max_pool(allowed, factor) == 0
-    return hidden
-
-
-def _head_context(result: HeadOutputs, layer: int) -> FigureContext:
-    """What the figure of one head says it read: of an encoder-decoder source, target, or both."""
-    about = result.figure_context
-    if result.target is None or not isinstance(layer, LayerId) or layer.stack.letter == "X":
-        return about
-    if layer.stack.letter == "E":
-        return replace(about, texts=about.texts[:-1], sizes=())
-    return replace(about, texts=about.texts[-1:], sizes=(), n=len(result.read))
-
-
-def _heads(result: HeadOutputs, choices: ViewOptions) -> "Iterator[TilesPlan]":
-    """Plan weights, and ‖f(x)‖ and their product as shares of their largest, of one head after the other."""
-    from attnviz.figures.matrix import Labels
-    from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling
-
-    def pooling(head: HeadContribution) -> int:
-        queries, keys = result.attention.tokens_of(head.id.layer)
-        return tile_pooling(queries.labels, len(_NAMES), _TILE, choices.style, keys.labels)[0]
-
-    n, gated = max(len(result.tokens), len(result.read)), result.checkpoint.architecture.gated
-    style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
-    heads = result.select(choices.select)[: choices.top or None]
-    for head, norms, (pattern, weighted) in _pooled(result, heads, pooling):
-        about, pooled = _head_context(result, head.id.layer), pooling(head)
-        queries, keys = result.attention.tokens_of(head.id.layer)
-        value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
-        ends = [1.0, float(value_norms.max()), result.largest if style.scale == "shared" else head.largest]
-        matrices = pattern, np.broadcast_to(value_norms, pattern.shape), weighted
-        before = "", "", "× gate " if gated else ""
-        amounts = "No share of the output is given: the text has no content tokens."
-        if head.projection_share is not None:
-            sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
-            amounts = (
-                f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer!s} "
-                f"({percent(head.norm_share)} of its heads’ norms)"
-                f"{f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
-            )
-        largest = f"1 is a weight of 1, ‖f(x)‖ of {ends[1]:.2g} and ‖A f(x)‖ of {ends[2]:.2g}"
-        yield TilesPlan(
-            stem=f"outputs/{head.id.file_stem}",
-            **about.caption_and_notes(
-                f"{about.subject}, head {head.id}: attention weights A[q, k], times ‖f(x_k)‖ of every key"
-                f"{' and the gate of the query' if gated else ''}, are norm-weighted attention ‖A[q, k] f(x_k)‖",
-                amounts,
-                "rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et "
-                f"al. 2020){f'; grey: {result.sinks}' if result.sinks else ''}",
-                f"{largest}, which is the largest of all heads" if style.scale == "shared" else largest,
-                why_log,
-                about.pooled(pooled),
-                caption_only=(hatched_in_words(pattern),),
-            ),
-            title=f"{about.model} {head.id}: attention by weight and by norm",
-            tiles=tuple(
-                Tile(f"{gate}{name}", values / (end or 1.0), (f"{gate}{shorter}",))
-                for gate, (name, shorter), values, end in zip(before, _NAMES, matrices, ends, strict=True)
-            ),
-            labels=Labels(queries.labels, queries.sink),
-            keys=Labels(keys.labels, keys.sink) if queries is not keys else None,
-            pooled=pooled,
-            target=_TILE,
-            norm=style.norm(1.0),
-            bar=f"weight, or share of the largest norm{' (log scale)' if style.scale == 'log' else ''}",
-        )
-
-
-def _effects(result: HeadOutputs, choices: ViewOptions) -> "Iterator[HeadMapPlan]":
-    """What each head adds to the logit of an answer, a token or a class, minus that of a foil."""
-    from attnviz.figures.head_map import HeadMapPlan
-
-    about, splits = result.figure_context, [each for each in (result.effects, result.end_effects) if each is not None]
-    of_what = " and ".join(map(versus, splits))
-    biases = "b_O" if result.checkpoint.architecture.pre_norm else "b_O; LN: those of norms"
-    where = " and ".join(f"#{split.position} (“{result.read.labels[split.position]}”)" for split in splits)
-    sums = []
-    for split in splits:
-        whole = f"the {split.boundary}" if split.boundary else "the difference of the logits"
-        rest = ", ".join(f"{part.name} {signed(part.direct_effect)}" for part in split.parts if part.layer is None)
-        sums.append(f"all parts sum to {whole}, {signed(split.difference)}; the rest: {rest}")
-    stacks: list[Stack | None] = [stack for stack in result.checkpoint.stacks if stack.letter != "E"]
-    yield HeadMapPlan(
-        stem="outputs-effects",
-        **about.caption_and_notes(
-            f"{about.subject}: what every head adds directly to the logit of {of_what}, and what biases "
-            f"({biases}) and feed-forward networks (FFN) of each layer add",
-            f"at position {where}. {linear_path(result.checkpoint, splits[0])}",
-            *sums,
-        ),
-        title=f"{about.model}: direct effect of each head on {of_what}",
-        maps=tuple(_effects_map(result, split, stack, choices.style) for split in splits for stack in stacks or [None]),
-    )
-
-
-def _effects_map(result: HeadOutputs, split: DirectEffects, stack: Stack | None, style: "Style") -> "HeadMap":
-    from matplotlib.colors import Normalize
-
-    from attnviz.figures.head_map import HeadMap
-
-    layers = [layer.layer for layer in result.layers if stack is None or layer.layer in stack.layers]
-    values = np.array([value for head, value in split.heads.items() if head.layer in layers]).reshape(len(layers), -1)
-    beside = []
-    for kind, short in _BESIDE.items():
-        column = [other.direct_effect for other in split.parts if other.name == kind and other.layer in layers]
-        if column:
-            beside.append((short, np.array(column)))
-    top = max(float(np.nan_to_num(np.abs(array)).max()) for array in (values, *(column for _, column in beside))) or 1.0
-    return HeadMap(
-        values,
-        layers,
-        norm=Normalize(-top, top, clip=True),
-        bar=f"logits for {quoted(split.answer.text)}",
-        colours=style.diverging_map(),
-        name=split.boundary or ("" if stack is None else f"{stack.letter} ({stack.name})"),
-        beside=tuple(beside),
-    )
-
-
-OVERVIEW = Drawing(_overview, in_figures("head_grid.head_grid_figure"), in_figures("head_grid.draw_head_grid"))
-EFFECTS = Drawing(
-    _effects,
-    in_figures("head_map.head_map_figure"),
-    in_figures("head_map.draw_head_map"),
-    missing=lambda result: str(result.no_effects).removesuffix("."),
-)
-HEADS = Drawing(_heads, in_figures("tiles.tiles_figure"), in_figures("tiles.draw_last_tile"))

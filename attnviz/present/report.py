@@ -116,9 +116,11 @@ class CommandSpec(Generic[R]):
 
 
 def _part_of(command: str, part: str) -> ModuleType:
-    """A module of the command's folder, or the one file that the command is."""
-    folder = import_module(f"attnviz.commands.{command}")
-    return import_module(f"{folder.__name__}.{part}") if hasattr(folder, "__path__") else folder
+    """A module of the command's folder; of a command that is one file, this one, or another that a view names."""
+    found = import_module(f"attnviz.commands.{command}")
+    if hasattr(found, "__path__"):
+        return import_module(f"{found.__name__}.{part}")
+    return found if part in ("views", "report") else import_module(f"attnviz.commands.{part}")
 
 
 def _native_views(command: str) -> tuple[View, ...]:
