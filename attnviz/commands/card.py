@@ -1,31 +1,30 @@
-"""What the other commands measure of one head, or of every head with a role, on one page each.
-
-Every number keeps the definition of the command that measures it; what was not measured is named.
-"""
+"""Gather what the other commands measure of one head, or of every head with a role, and draw a card of each."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
-from attnviz.commands.card_tables import (
+from attnviz.commands.card_result import (
     SPEC,
+    Card,
+    Cards,
     Cell,
     Row,
     ablation_table,
     cell_text,
+    examples_of,
     first_relation,
     notes_of,
     sentence_of,
     tables_of,
     title_of,
 )
-from attnviz.commands.circuits import Circuits
 from attnviz.commands.circuits import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
@@ -47,100 +46,19 @@ from attnviz.present.documents import Entry
 from attnviz.present.fields import Table
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
-from attnviz.present.result import Result, TextResult
 from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
-from attnviz.profiles.examples import RoleExamples
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
-from attnviz.wording import counted
 
 if TYPE_CHECKING:
-
     from attnviz.figures.card import CardPlan, PictureTable
     from attnviz.figures.claim import ClaimPlan
 
-__all__ = ["SPEC"]  # what the command prints and writes
-
-SHOWN = 3  # hits, and failures, that a card shows
+__all__ = ["SPEC", "Card", "Cards"]  # beside the function what the command prints and writes
 
 _TELLING = 6  # words from which on a sentence makes a telling picture
 _ROWS = 6  # rows of a table that are drawn
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Card(TextResult):
-    """Result of :func:`card`: what the other commands measured of one head; None where it was not measured."""
-
-    command: ClassVar[str] = "card"
-
-    head: HeadId
-    analysis: Analysis
-    outputs: HeadOutputs
-    profile: StoredProfile | None
-    nearest: tuple[tuple[HeadId, float], ...]
-    circuits: Circuits | None
-    ablation: Ablation | None
-    on_repeats: Ablation | None
-    patched: Entry | None  # its entry in patch.json, with the run's direction, metric and number of pairs
-    corpus: Path | None
-    texts: tuple[str, ...]
-    options: Entry
-
-    @property
-    def cards(self) -> "tuple[Card, ...]":
-        return (self,)
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """The roles that it has over a corpus, the clearest first."""
-        return () if self.profile is None else self.profile.of(self.head)
-
-    @property
-    def examples(self) -> list[RoleExamples]:
-        """Sentences of its roles, the clearest role first, or of its best relation."""
-        return _examples(self.profile, self.head)
-
-    @property
-    def shown_examples(self) -> RoleExamples | None:
-        """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
-        passed = {role.role for role in self.roles}
-        shown = next((examples for examples in self.examples if examples.role in passed), None)
-        return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
-
-    @property
-    def part(self) -> Analysis:
-        """The analysis of its kind of attention; the whole in a model of one kind."""
-        return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
-
-    @property
-    def in_words(self) -> str:
-        roles = counted(len(self.roles), "role") if self.roles else "no role"
-        return f"of {self.head} in {self.checkpoint.short_name}: {roles}"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Cards(Result):
-    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
-
-    command: ClassVar[str] = "card"
-
-    checkpoint: Checkpoint
-    cards: tuple[Card, ...]
-    texts: tuple[str, ...]  # that name the folder
-
-    @checked
-    def card(self, head: str | HeadId) -> Card:
-        """The card of one head; UsageError if it has none."""
-        wanted = head_named(head, self.checkpoint.kinds)
-        for card in self.cards:
-            if card.head == wanted:
-                return card
-        raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
-
-    @property
-    def in_words(self) -> str:
-        return f"of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}"
 
 
 @checked
@@ -350,7 +268,7 @@ def _texts(
         first = next((items[0].source.text for items in readable if items), None)
     texts = dict[HeadId, str]()
     for head in heads:
-        hits = [example.text for examples in _examples(profile, head)[:1] for example in examples.best]
+        hits = [example.text for examples in examples_of(profile, head)[:1] for example in examples.best]
         telling = min(hits, key=lambda hit: (len(hit.split()) < _TELLING, len(hit)), default=None)
         shown = text or telling or first
         if shown is None:
@@ -381,14 +299,6 @@ def _ablations(
     if not (repeats and heads and predicts and checkpoint.architecture.causal):
         return removed, None
     return removed, measure_ablation((), checkpoint, repeats=True, select=heads, **plain)
-
-
-def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
-    if profile is None:
-        return []
-    ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
-    known = [examples for examples in profile.examples if examples.id == head and examples.best]
-    return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
 
 
 # --- pictures

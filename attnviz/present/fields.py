@@ -114,15 +114,19 @@ class Table(Generic[Row]):
 
     def cells(self) -> "list[list[Text]]":
         """The cells of every column as the terminal shows them, below them those of :attr:`last`."""
-        from attnviz.present.tables import cell
+        from attnviz.present.table_layout import cell
 
         values = [[field.write(field.value_for(row)) for row in self.rows] for field in self.columns]
         return [[*map(cell, column), *map(cell, self.last[at : at + 1])] for at, column in enumerate(values)]
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
-        from attnviz.present.tables import fitted_table
+        from attnviz.present.table_layout import TableColumn, fitted_table
 
-        yield from fitted_table(self, options.max_width)
+        columns = [
+            TableColumn(field.header, field.detail, cells)
+            for field, cells in zip(self.columns, self.cells(), strict=True)
+        ]
+        yield from fitted_table(self.title, columns, len(self.rows), self.caption, options.max_width)
 
     def entries(self) -> list[Entry]:
         """The rows as entries of the document."""

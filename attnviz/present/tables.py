@@ -1,23 +1,19 @@
 """Tables and sentences on the terminal."""
 
 import io
-import re
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
 from attnviz.present.fields import Field, Row, Table, left_out, listed_of
+from attnviz.present.table_layout import GLUE, cell, glued
 from attnviz.printable import printable
-from attnviz.wording import counted, error, quoted, rounded, visible
+from attnviz.wording import counted, error, quoted, visible
 
 if TYPE_CHECKING:
     from attnviz.inputs.tokens import Tokens
@@ -28,71 +24,9 @@ if TYPE_CHECKING:
 
 # names that commands which are still several files import from here
 RowTable = Table
-__all__ = ["RowTable", "left_out", "listed_of"]
+__all__ = ["RowTable", "cell", "glued", "left_out", "listed_of"]
 
-_NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
 _NARROWEST = 20  # columns of a terminal
-_GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
-
-# columns of the terminal that a text and a title keep, and of the longest word that stays whole
-_LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
-
-
-def fitted_table(table: Table[Any], room: int) -> Iterator[RenderableType]:
-    """Yield the table, which is as wide as the terminal at most, below its title and above its caption.
-
-    If it is too wide, in this order: columns stand closer, texts are broken, those marked ``detail`` and then the last
-    are left out, and a line below names them. Numbers are never broken.
-    """
-    columns = list(map(_Column, table.columns, table.cells()))
-    shown = list(columns)
-    while sum(column.least + 1 for column in shown) - 1 > room and len(shown) > 1:
-        details = [column for column in shown if column.field.detail]
-        shown.remove((details or shown)[-1])
-    widths = [column.most for column in shown]
-    is_wide = sum(widths) + 2 * (len(shown) - 1) <= room
-    while sum(widths) > max(room - len(shown) + 1, sum(column.least for column in shown)):
-        texts = [at for at, column in enumerate(shown) if widths[at] > column.least]
-        widths[max(texts, key=widths.__getitem__)] -= 1
-    printed = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(is_wide), 0, 0))
-    for column, width in zip(shown, widths, strict=True):
-        if column.is_number:
-            printed.add_column(column.header, justify="right", no_wrap=True, width=width)
-        else:
-            printed.add_column(column.header, overflow="fold", width=width)
-    for row, cells in enumerate(zip(*(column.cells for column in shown), strict=True), start=1):
-        ends = row == len(table.rows) and bool(table.last)
-        printed.add_row(*cells, style="dim" if row > len(table.rows) else None, end_section=ends)
-    if table.title:
-        yield Text(table.title, "bold")
-    yield printed
-    narrow = [column.field.header.replace("\n", " ") for column in columns if column not in shown]
-    below = [table.caption, f"Too narrow here for: {'; '.join(narrow)}." if narrow else ""]
-    yield from (Text(line, "dim italic") for line in below if line)
-
-
-class _Column:
-    def __init__(self, field: Field[Any], cells: list[Text]) -> None:
-        self.field = field
-        self.cells = cells
-        self.is_number = all(_NUMBER.fullmatch(text.plain) for text in cells)
-        widest = max((cell_len(line) for text in cells for line in text.plain.split("\n")), default=0)
-        title, _, unit = field.header.partition("\n")
-        lines = [title] if title else []
-        if self.is_number:  # in lines no wider than the numbers, or than the longest word
-            lines = textwrap.wrap(title, max(widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE))
-        lines += [unit] if unit else []
-        self.header = Text("\n".join(lines))
-        self.most = max([widest, *map(cell_len, lines)])  # columns of the terminal if nothing is broken
-        self.least = self.most  # and if its texts are, but no word of usual length
-        if not self.is_number:
-            words = [cell_len(word) for text in cells for word in text.plain.split()]
-            self.least = min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
-
-
-def glued(groups: Iterable[str]) -> Text:
-    """Groups of words, which a table does not break."""
-    return Text("  ".join(group.replace(" ", _GLUE) for group in groups))
 
 
 def first_rows(
@@ -107,13 +41,6 @@ def first_rows(
 ) -> Table[Row]:
     """:meth:`attnviz.present.fields.Table.first` of a table of the terminal alone."""
     return Table(title, columns, rows, last).first(top, file, noun, order)
-
-
-def cell(value: object) -> Text:
-    """A value in a table: fractions with two decimals, a dash for None; in a string rich would read markup."""
-    if isinstance(value, Text):
-        return value
-    return Text(printable(rounded(value) if value is None or isinstance(value, float) else str(value)))
 
 
 def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequence[Row], head: int) -> dict[str, Any]:
@@ -226,7 +153,7 @@ class Printable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for segment in console.render(self.content, options):
-            text = printable(segment.text.replace(_GLUE, " "))
+            text = printable(segment.text.replace(GLUE, " "))
             yield segment if segment.control else segment._replace(text=text)
 
 

@@ -14,7 +14,7 @@ from transformers import GPT2LMHeadModel
 import attnviz
 from attnviz import HeadId, TextError, UsageError
 from attnviz.commands.card import Card
-from attnviz.commands.card_tables import ablation_table, cell_text, exchange_table, not_measured, role_table
+from attnviz.commands.card_result import ablation_table, cell_text, exchange_table, not_measured, role_table
 from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table

@@ -1,39 +1,48 @@
-"""What the card of a head says of it: title, sentence, tables of numbers, and what was not measured."""
+"""A card: what the other commands measured of one head, its title, sentence and tables, and what was not measured.
+
+Every number keeps the definition of the command that measures it.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
 from operator import itemgetter
+from pathlib import Path
 from statistics import NormalDist, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnviz.commands.ablate.effects import SAME, RoleEffect
+from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.circuits import Circuits, Pair
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.commands.profile.report import ROLE_FIELDS
+from attnviz.errors import UsageError
 from attnviz.judge.roles import Role, role_key
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
-from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, head_named, is_of_source
+from attnviz.options import checked
 from attnviz.present.claim import sentence
 from attnviz.present.documents import Entry, model_entry, target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import Field, Table, entry, left_out, pick
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.result import TextResult
+from attnviz.present.result import Result, TextResult
 from attnviz.present.role_words import role_words
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import examples_entry
+from attnviz.profiles.examples import RoleExamples, examples_entry
 from attnviz.profiles.published import published_entries
+from attnviz.profiles.store import StoredProfile
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from attnviz.commands.card import Card, Cards
 
 NEAREST = 3  # heads with similar patterns that a card names
 PROMOTED = 3  # tokens whose logits the head raises most, in the table
@@ -46,10 +55,99 @@ LEGEND = (
     f"{DESCRIBING}"
 )
 
+SHOWN = 3  # hits, and failures, that a card shows
+
 Cell = str | int | float | tuple[float, float] | None
 
 
 Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Card(TextResult):
+    """Result of :func:`card`: what the other commands measured of one head; None where it was not measured."""
+
+    command: ClassVar[str] = "card"
+
+    head: HeadId
+    analysis: Analysis
+    outputs: HeadOutputs
+    profile: StoredProfile | None
+    nearest: tuple[tuple[HeadId, float], ...]
+    circuits: Circuits | None
+    ablation: Ablation | None
+    on_repeats: Ablation | None
+    patched: Entry | None  # its entry in patch.json, with the run's direction, metric and number of pairs
+    corpus: Path | None
+    texts: tuple[str, ...]
+    options: Entry
+
+    @property
+    def cards(self) -> "tuple[Card, ...]":
+        return (self,)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that it has over a corpus, the clearest first."""
+        return () if self.profile is None else self.profile.of(self.head)
+
+    @property
+    def examples(self) -> list[RoleExamples]:
+        """Sentences of its roles, the clearest role first, or of its best relation."""
+        return examples_of(self.profile, self.head)
+
+    @property
+    def shown_examples(self) -> RoleExamples | None:
+        """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
+        passed = {role.role for role in self.roles}
+        shown = next((examples for examples in self.examples if examples.role in passed), None)
+        return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
+
+    @property
+    def part(self) -> Analysis:
+        """The analysis of its kind of attention; the whole in a model of one kind."""
+        return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
+
+    @property
+    def in_words(self) -> str:
+        roles = counted(len(self.roles), "role") if self.roles else "no role"
+        return f"of {self.head} in {self.checkpoint.short_name}: {roles}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Cards(Result):
+    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
+
+    command: ClassVar[str] = "card"
+
+    checkpoint: Checkpoint
+    cards: tuple[Card, ...]
+    texts: tuple[str, ...]  # that name the folder
+
+    @checked
+    def card(self, head: str | HeadId) -> Card:
+        """The card of one head; UsageError if it has none."""
+        wanted = head_named(head, self.checkpoint.kinds)
+        for card in self.cards:
+            if card.head == wanted:
+                return card
+        raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
+
+    @property
+    def in_words(self) -> str:
+        return f"of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}"
+
+
+def examples_of(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
+    """Sentences of a head's roles, the clearest role first, or of its best relation."""
+    if profile is None:
+        return []
+    ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
+    known = [examples for examples in profile.examples if examples.id == head and examples.best]
+    return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
+
+
+# --- tables
 
 
 def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> Table[Row]:
@@ -78,7 +176,7 @@ def cell_text(value: Cell, decimals: int | None = None) -> str:
     return rounded(value, decimals)
 
 
-def title_of(card: "Card") -> str:
+def title_of(card: Card) -> str:
     """What the head does, by its clearest role."""
     name = f"{card.head} of {card.checkpoint.short_name}"
     if card.roles:
@@ -92,19 +190,19 @@ def title_of(card: "Card") -> str:
     return f"{name} has no role over {visible(card.profile.measured_on)}; on one text: {shown}"
 
 
-def sentence_of(card: "Card") -> str:
+def sentence_of(card: Card) -> str:
     """Its clearest role as a sentence for a paper; '' without a role."""
     return f"{sentence(card.roles[0], card.checkpoint.full_name)}." if card.roles else ""
 
 
-def no_sentence(card: "Card") -> str:
+def no_sentence(card: Card) -> str:
     """Why a head without a role has no sentence, where it had too few cases for one; else ''."""
     roles = () if card.profile is None else card.profile.roles.get(card.head, ())
     few = [f"{role_name(role.role, role.direction)} {role.too_few}" for role in roles if role.too_few]
     return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
 
 
-def role_table(card: "Card") -> Table[Row]:
+def role_table(card: Card) -> Table[Row]:
     """The roles that the head has, the clearest first."""
     rows = list[Row]()
     for role in card.roles:
@@ -113,13 +211,13 @@ def role_table(card: "Card") -> Table[Row]:
     return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
 
 
-def measured_on(*cards: "Card") -> str:
+def measured_on(*cards: Card) -> str:
     """The corpora, or random tokens, that measured the roles of cards of one model; '' without a role."""
     profile = cards[0].profile
     return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
 
 
-def exchange_table(card: "Card") -> Table[Row]:
+def exchange_table(card: Card) -> Table[Row]:
     """The heads that it reads and is read by, those with similar patterns, and what it writes."""
     rows = list[Row]()
     title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
@@ -166,7 +264,7 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
     return reads, next((pair for pair in clear if pair.writer == head), None)
 
 
-def ablation_table(card: "Card") -> Table[Row]:
+def ablation_table(card: Card) -> Table[Row]:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
     title, rows = "Without it", list[Row]()
 
@@ -191,7 +289,7 @@ def ablation_table(card: "Card") -> Table[Row]:
     return card_table(title, ("On", "Effect", "Interval", "Verdict"), rows)
 
 
-def effect_on_relation(card: "Card") -> RoleEffect | None:
+def effect_on_relation(card: Card) -> RoleEffect | None:
     """The effect on the tokens of its first relation."""
     relation = first_relation(card.roles)
     if relation is None or card.ablation is None:
@@ -201,12 +299,12 @@ def effect_on_relation(card: "Card") -> RoleEffect | None:
     return next((effect for effect in effects if (effect.role, effect.direction) == wanted), None)
 
 
-def tables_of(card: "Card") -> list[Table[Row]]:
+def tables_of(card: Card) -> list[Table[Row]]:
     """Its tables that have rows."""
     return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
 
 
-def not_measured(card: "Card") -> list[str]:
+def not_measured(card: Card) -> list[str]:
     """What the card does not know."""
     of_source = is_of_source(card.head.layer)
     parts = set(card.profile.parts) if card.profile else set[str]()
@@ -226,7 +324,7 @@ def not_measured(card: "Card") -> list[str]:
     return [what for what, lacking in missing.items() if lacking]
 
 
-def notes_of(card: "Card") -> list[str]:
+def notes_of(card: Card) -> list[str]:
     """What papers say of the head, the legend of its roles, and what was not measured."""
     lines = []
     for head in card.analysis.published:
@@ -252,7 +350,7 @@ def first_relation(roles: Sequence[Role]) -> Role | None:
 _ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
 
 
-def _content(result: "Card | Cards", _: ViewOptions) -> Entry:
+def _content(result: Card | Cards, _: ViewOptions) -> Entry:
     first = result.cards[0]
     return {
         "model": model_entry(first.checkpoint),
@@ -264,7 +362,7 @@ def _content(result: "Card | Cards", _: ViewOptions) -> Entry:
     }
 
 
-def _card_entry(card: "Card") -> Entry:
+def _card_entry(card: Card) -> Entry:
     head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
     shown = card.shown_examples
     promotions = None if effects is None else effects.promotions.get(head)
@@ -305,18 +403,18 @@ def _card_entry(card: "Card") -> Entry:
     }
 
 
-def _table(result: "Card | Cards", _: ViewOptions) -> Table[Role]:
+def _table(result: Card | Cards, _: ViewOptions) -> Table[Role]:
     return Table("", _ROLES, [role for card in result.cards for role in card.roles])
 
 
-def _tables(result: "Card | Cards", choices: ViewOptions) -> "Iterator[RenderableType]":
+def _tables(result: Card | Cards, choices: ViewOptions) -> "Iterator[RenderableType]":
     from rich.text import Text
 
     from attnviz.present.tables import verification_line
 
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)
-    if isinstance(result, TextResult):
+    if isinstance(result, Card):
         yield Text(title_of(result), "bold")
         yield sentence_of(result) or no_sentence(result)
         for table in tables_of(result):
@@ -339,10 +437,10 @@ def _tables(result: "Card | Cards", choices: ViewOptions) -> "Iterator[Renderabl
     yield table.first(choices.rows(14), "card.csv", order="the clearest role first")
 
 
-def _notes(result: "Card | Cards", choices: ViewOptions) -> list[str]:
+def _notes(result: Card | Cards, choices: ViewOptions) -> list[str]:
     if not choices.verbose:
         return []
-    return notes_of(result) if isinstance(result, TextResult) else [LEGEND]
+    return notes_of(result) if isinstance(result, Card) else [LEGEND]
 
 
 SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, notes=_notes, patterns=True)
