@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, product
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 
@@ -49,17 +49,6 @@ REST = "all others"
 _KEYS = 3  # keys that are explained where none is named
 _SHOWN = 3  # sources of a score that are named in a chain; all others are one
 _WHOLE, _AROUND = 40, 5  # tokens of a text that is shown whole; of a longer one, on either side of the path's tokens
-
-
-class ScorePart(NamedTuple):
-    """A part of a key's score: what one source of the query makes with one source of the key."""
-
-    key: int
-    query_source: str
-    key_source: str
-    difference: float
-    share: float | None
-    score: float
 
 
 @dataclass(frozen=True)
@@ -226,7 +215,7 @@ def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, dept
 # --- tables
 
 
-_PAIR_COLUMNS: tuple[Field[ScorePart], ...] = (
+_PAIR_COLUMNS: tuple[Field[Entry], ...] = (
     Field(name="key"),
     Field("Query's part", name="query_source"),
     Field("Key's part", name="key_source"),
@@ -250,11 +239,15 @@ _SOURCE_COLUMNS: tuple[Field[Entry], ...] = (
 )
 
 
-def _parts(result: Account, key: KeyScore, most: int | None = MOST_PAIRS) -> tuple[list[ScorePart], list[ScorePart]]:
-    """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
+def _parts(result: Account, key: KeyScore, most: int | None = MOST_PAIRS) -> tuple[list[Entry], list[Entry]]:
+    """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one.
 
-    def part(names: tuple[str, str], difference: float, score: float) -> ScorePart:
-        return ScorePart(key.key, *names, difference, key.share(difference), score)
+    A part is what one source of the query makes with one source of the key.
+    """
+
+    def part(names: tuple[str, str], difference: float, score: float) -> Entry:
+        values = (key.key, *names, difference, key.share(difference), score)
+        return dict(zip((column.name for column in _PAIR_COLUMNS), values, strict=True))
 
     names = list(product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources)))
     differences, scores = key.differences.flatten(), key.pairs.flatten()
@@ -318,7 +311,7 @@ def _content(result: Account, _: ViewOptions) -> Entry:
             "position": key.key,
             "text": labels[key.key],
             **entry(_KEY_COLUMNS, key),
-            "pairs": [entry(_PAIR_COLUMNS, part) for part in chain(*_parts(result, key))],
+            "pairs": list(chain(*_parts(result, key))),
             "sources": _sources(result, key).rows,
         }
         for key in result.keys
@@ -349,7 +342,7 @@ def _content(result: Account, _: ViewOptions) -> Entry:
     }
 
 
-def _pairs(result: Account, _: ViewOptions) -> Table[ScorePart]:
+def _pairs(result: Account, _: ViewOptions) -> Table[Entry]:
     """A row a pair of sources, key by key."""
     return Table("", _PAIR_COLUMNS, [part for key in result.keys for part in chain(*_parts(result, key))])
 
