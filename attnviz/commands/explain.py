@@ -51,27 +51,21 @@ _ALL_HEADS = {"query", "key", "value", "concatenated"}
 
 @dataclass(frozen=True, eq=False)
 class FollowedRow:
-    """The row of a token in a head: ``weight = exponential / total``, ``output = weight @ value``."""
+    """The row of a token in a head: ``weight = exponential / total``, ``output`` = sum over keys of weight · value.
+
+    ``keys`` are the entries of the document, an entry a key: ``product`` of query and key, what is added to it by
+    position, ``score``, ``capped`` (None without a cap), ``allowed``, ``exponential`` of the score less the largest (0
+    of masked keys), ``weight``; of the :data:`MOST_KEYS` of largest weight also the vectors ``key``, ``value`` and
+    ``weighted_value``, [d_head] each.
+    """
 
     query: Tensor  # [d_head]
-    key: Tensor  # [n, d_head], as is value
-    value: Tensor
-    product: Tensor  # [n], key @ query
+    keys: list[Entry]
     scale: float  # what products are multiplied by
-    added: dict[str, Tensor]  # [n] each, to scaled products by position
-    score: Tensor  # [n], the sum
-    capped: Tensor | None  # [n]; None without a cap
-    allowed: Tensor  # [n]
     largest: float  # score that enters the softmax
-    exponential: Tensor  # [n], of the score less the largest; 0 of masked keys
     sink: float | None  # exponential of a learned sink, which is no token; None without
     total: float  # sum of all exponentials
-    weight: Tensor  # [n]
     output: Tensor  # [d_head]
-
-    def strongest(self, most: int) -> list[int]:
-        """The keys with the largest weights, in the order of the text."""
-        return sorted(self.weight.argsort(descending=True, stable=True)[:most].tolist())
 
 
 def queries_and_keys(stages: VerifiedStages) -> Tensor:
@@ -114,22 +108,26 @@ class Explanation(TextResult):
         sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
         largest = torch.cat([entering[allowed], sinks]).max()
         exponential = torch.where(allowed, (entering - largest).exp(), 0)
-        of_sink = (sinks - largest).exp()
+        of_sink, weight = (sinks - largest).exp(), of_row["pattern"]
+        value = stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]]
+        columns = {"product": keys @ queries[token], "score": of_row["scores"], "allowed": allowed}
+        columns |= {"exponential": exponential} | {name: of_row[name] for name in BY_POSITION if name in stages}
+        columns |= {"capped": of_row.get("capped"), "weight": weight}
+        entries: list[Entry] = [
+            {"position": place, "token": label}
+            | {name: None if numbers is None else numbers[place].item() for name, numbers in columns.items()}
+            for place, label in enumerate(self.tokens.labels)
+        ]
+        for place in weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist():
+            entries[place] |= {"key": keys[place].tolist(), "value": value[place].tolist()}
+            entries[place]["weighted_value"] = (weight[place] * value[place]).tolist()
         return FollowedRow(
             query=queries[token],
-            key=keys,
-            value=stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]],
-            product=keys @ queries[token],
+            keys=entries,
             scale=float(parameters.scale),
-            added={name: of_row[name] for name in BY_POSITION if name in stages},
-            score=of_row["scores"],
-            capped=of_row.get("capped"),
-            allowed=allowed,
             largest=float(largest),
-            exponential=exponential,
             sink=None if parameters.sinks is None else float(of_sink),
             total=float(exponential.sum() + of_sink.sum()),
-            weight=of_row["pattern"],
             output=of_row["weighted"],
         )
 
@@ -205,23 +203,6 @@ def explain(
 # --- tables and sentences
 
 
-def _keys(result: Explanation) -> list[Entry]:
-    """The followed row key by key, with the vectors of those of largest weight."""
-    row = result.row
-    with_vectors = set(row.strongest(MOST_KEYS))
-    columns = {name: getattr(row, name) for name in ("product", "score", "allowed", "exponential")}
-    columns |= {**row.added, "capped": row.capped, "weight": row.weight}
-    keys: list[Entry] = []
-    for place, label in enumerate(result.tokens.labels):
-        key = {"position": place, "token": label}
-        key |= {name: None if numbers is None else numbers[place].item() for name, numbers in columns.items()}
-        if place in with_vectors:
-            key |= {"key": row.key[place].tolist(), "value": row.value[place].tolist()}
-            key["weighted_value"] = (row.weight[place] * row.value[place]).tolist()
-        keys.append(key)
-    return keys
-
-
 def _content(result: Explanation, _: ViewOptions) -> Entry:
     checks, entry, row = result.stages.checks, text_entry(result), result.row
     return {
@@ -247,7 +228,7 @@ def _content(result: Explanation, _: ViewOptions) -> Entry:
             "token": result.token,
             "query": row.query.tolist(),
             **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
-            "keys": _keys(result),
+            "keys": row.keys,
             "output": row.output.tolist(),
         },
     }
@@ -315,8 +296,9 @@ def _walk(result: Explanation) -> "RenderableType":
 def row_table(result: Explanation, most: int) -> Table[Entry]:
     """Table of the followed row, a line a key, with all that its softmax is computed from."""
     row, labels, steps = result.row, result.tokens.labels, steps_of(result.stages)
-    first, strongest = row.output[:_FIRST].tolist(), row.strongest(most)
-    keys = [key for key in _keys(result) if key["position"] in strongest]
+    first = row.output[:_FIRST].tolist()
+    strongest = sorted(row.keys, key=lambda key: -key["weight"])[:most]
+    keys = sorted(strongest, key=lambda key: key["position"])
 
     def numbers(title: str, name: str) -> Field[Entry]:
         return Field(title, name=name, write=_digits)
@@ -327,9 +309,9 @@ def row_table(result: Explanation, most: int) -> Table[Entry]:
     columns: list[Field[Entry]] = [
         Field("Key", lambda key: f"#{key['position']} {visible(key['token'])}"),
         numbers("q · k", "product"),
-        *(numbers(steps[name].label, name) for name in row.added),
+        *(numbers(steps[name].label, name) for name in BY_POSITION if name in result.stages),
         numbers("Score", "score"),
-        *([] if row.capped is None else [numbers("Capped", "capped")]),
+        *([numbers("Capped", "capped")] if "capped" in result.stages else []),
         Field("exp", lambda key: key["exponential"] if key["allowed"] else None, write=_digits),
         numbers("Weight w", "weight"),
         *map(weighted, range(len(first))),
@@ -338,14 +320,14 @@ def row_table(result: Explanation, most: int) -> Table[Entry]:
     which = f"all {len(labels)} keys"
     if len(keys) < len(labels):
         which = f"{len(keys)} of {len(labels)} keys, those of largest weight; sums are of all"
-    masked = "" if row.allowed.all() else " –: masked."
+    masked = "" if all(key["allowed"] for key in row.keys) else " –: masked."
     sink = "" if row.sink is None else f" The sum has {_digits(row.sink)} of a learned sink, which is no token."
     return Table(
         f"The row of ‘{visible(labels[result.token])}’ (#{result.token}) in {result.head} of "
         f"{result.figure_context.model}, to redo by hand ({which})",
         columns,
         keys,
-        ["Sum", *blank, *map(_digits, (row.total, float(row.weight.sum()), *first))],
+        ["Sum", *blank, *map(_digits, (row.total, sum(key["weight"] for key in row.keys), *first))],
         f"Score: {steps['scores'].formula}. exp: of the score less the largest, {_digits(row.largest)}."
         f"{masked} w: exp / {_digits(row.total)}.{sink} w · v: the first {len(first)} of {len(row.output)} numbers of "
         "the value times w, in sum A V. explain.json has all (followed).",

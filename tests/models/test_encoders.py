@@ -79,7 +79,9 @@ def test_scores_of_deberta_are_of_content_and_of_its_relative_positions_both_way
     torch.testing.assert_close(sum(by_position), both, rtol=0, atol=SUMS_32)
     torch.testing.assert_close(explained.tensor("scores"), content + both, rtol=0, atol=SUMS_32)
     row = explained.row
-    torch.testing.assert_close(row.product * row.scale + sum(row.added.values()), row.score)
+    for key in row.keys:
+        by_position = key["content_to_position"] + key["position_to_content"]
+        assert key["product"] * row.scale + by_position == pytest.approx(key["score"])
 
 
 @pytest.mark.parametrize("settings", [(256, 512), (8, 66), (5, 20)])
