@@ -17,21 +17,21 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
     from attnviz.commands.ablate.measure import Ablation as Ablation
     from attnviz.commands.ablate.measure import ablate as ablate
-    from attnviz.commands.card.measure import Card as Card
-    from attnviz.commands.card.measure import Cards as Cards
-    from attnviz.commands.card.measure import card as card
-    from attnviz.commands.card.measure import cards as cards
+    from attnviz.commands.card import Card as Card
+    from attnviz.commands.card import Cards as Cards
+    from attnviz.commands.card import card as card
+    from attnviz.commands.card import cards as cards
     from attnviz.commands.check.measure import Check as Check
     from attnviz.commands.check.measure import check as check
-    from attnviz.commands.circuits.measure import Circuits as Circuits
-    from attnviz.commands.circuits.measure import circuits as circuits
+    from attnviz.commands.circuits import Circuits as Circuits
+    from attnviz.commands.circuits import circuits as circuits
     from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
     from attnviz.commands.compare.corpus.measure import RoleComparison as RoleComparison
     from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
     from attnviz.commands.compare.measure import Comparison as Comparison
     from attnviz.commands.compare.measure import compare as compare
-    from attnviz.commands.explain.measure import Explanation as Explanation
-    from attnviz.commands.explain.measure import explain as explain
+    from attnviz.commands.explain import Explanation as Explanation
+    from attnviz.commands.explain import explain as explain
     from attnviz.commands.heads.analysis import Analysis as Analysis
     from attnviz.commands.heads.given import RawAttention as RawAttention
     from attnviz.commands.heads.given import draw as draw
@@ -40,16 +40,16 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
     from attnviz.commands.models.measure import Configuration as Configuration
     from attnviz.commands.models.measure import model_configurations as model_configurations
-    from attnviz.commands.outputs.measure import HeadOutputs as HeadOutputs
-    from attnviz.commands.outputs.measure import head_outputs as head_outputs
+    from attnviz.commands.outputs import HeadOutputs as HeadOutputs
+    from attnviz.commands.outputs import head_outputs as head_outputs
     from attnviz.commands.patch.measure import Patching as Patching
     from attnviz.commands.patch.measure import patch as patch
     from attnviz.commands.profile.measure import Profile as Profile
     from attnviz.commands.profile.measure import profile_heads as profile_heads
-    from attnviz.commands.rollout.measure import Rollout as Rollout
-    from attnviz.commands.rollout.measure import rollout as rollout
-    from attnviz.commands.why.measure import Account as Account
-    from attnviz.commands.why.measure import why as why
+    from attnviz.commands.rollout import Rollout as Rollout
+    from attnviz.commands.rollout import rollout as rollout
+    from attnviz.commands.why import Account as Account
+    from attnviz.commands.why import why as why
     from attnviz.errors import ArchitectureError as ArchitectureError
     from attnviz.errors import AttnvizError as AttnvizError
     from attnviz.errors import CheckpointError as CheckpointError
@@ -69,22 +69,22 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
 else:
     _NAMES = {
         "commands.ablate.measure": ("Ablation", "ablate"),
-        "commands.card.measure": ("Card", "Cards", "card", "cards"),
+        "commands.card": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
-        "commands.circuits.measure": ("Circuits", "circuits"),
+        "commands.circuits": ("Circuits", "circuits"),
         "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),
         "commands.compare.measure": ("Comparison", "compare"),
-        "commands.explain.measure": ("Explanation", "explain"),
+        "commands.explain": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),
         "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
         "commands.models.measure": ("Configuration", "model_configurations"),
-        "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
+        "commands.outputs": ("HeadOutputs", "head_outputs"),
         "commands.patch.measure": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
-        "commands.rollout.measure": ("Rollout", "rollout"),
-        "commands.why.measure": ("Account", "why"),
+        "commands.rollout": ("Rollout", "rollout"),
+        "commands.why": ("Account", "why"),
         "errors": tuple(name for name, value in vars(errors).items() if isinstance(value, type)),
         "figures": ("figures",),
         "models.head_ids": ("HeadId",),

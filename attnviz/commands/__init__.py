@@ -51,9 +51,13 @@ VIEWS: dict[str, tuple[View, ...]] = {
     ),
     "rollout": (View("rollout", "the last matrix by each method"),),
     "outputs": (
-        View("overview", "norm-weighted attention of all heads"),
-        View("effects", "what each head adds to the logit of an answer, a token or a class, minus that of a foil"),
-        View("heads", "one head by weight and by norm"),
+        View("overview", "norm-weighted attention of all heads", module="outputs_pictures"),
+        View(
+            "effects",
+            "what each head adds to the logit of an answer, a token or a class, minus that of a foil",
+            module="outputs_pictures",
+        ),
+        View("heads", "one head by weight and by norm", module="outputs_pictures"),
     ),
     "why": (View("path", "the path over the text, from head to head to the strongest key's score"),),
     "circuits": (View("composition", "every pair of heads, a picture for queries, keys and values"),),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from attnviz.judge.verdicts import ENOUGH, NO_LABEL
 from attnviz.measures.patterns import describes
 from attnviz.present.documents import Entry, joined
-from attnviz.present.fields import NamedTable
+from attnviz.present.fields import Table
 from attnviz.present.latex import latex
 from attnviz.present.published import ARROWS, DESCRIBING, shown_baseline
 from attnviz.profiles.parts import SYNTACTIC
@@ -56,7 +56,7 @@ class _Column(NamedTuple):
         return max(whole if self.is_number else min(whole, longest), *map(text_width, words))
 
 
-def paper_table(kind: str, table: NamedTable[Any], names: Sequence[str], caption: str, label: str) -> str:
+def paper_table(kind: str, table: Table[Any], names: Sequence[str], caption: str, label: str) -> str:
     """The table in LaTeX (``tex``) or Markdown; its caption says what the columns are.
 
     ``names`` are columns of the CSV file, by default all but layer, head and rank beside an id; those without a value

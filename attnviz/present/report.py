@@ -16,7 +16,7 @@ from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import COMMANDS, checked
 from attnviz.plugins import Registry
-from attnviz.present.fields import NamedTable
+from attnviz.present.fields import Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -95,15 +95,16 @@ class CommandSpec(Generic[R]):
 
     # the JSON document but for its version, its figures and the entries of its table
     content: "Callable[[R, ViewOptions], dict[str, Any]]"
-    table: "Callable[[R, ViewOptions], NamedTable[Any]]"  # the rows that the JSON document and the CSV file have
-    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"  # what the terminal shows
+    table: "Callable[[R, ViewOptions], Table[Any]]"  # the rows that the JSON document and the CSV file have
+    tables: "Callable[[R, ViewOptions], Iterable[RenderableType]]"  # what the terminal shows, above notes
+    notes: "Callable[[R, ViewOptions], Iterable[str]]" = lambda *_: ()  # what the numbers mean; empty ones are left out
     patterns: bool = False  # whether heads are labelled, by the patterns of plug-ins too
     top: int | None = 12  # default rows of the ranked table; None where the command decides
     all_selected: bool = False  # whether ``--select`` also sets the default of ``top`` to all
     paper: tuple[str, ...] = ()  # columns of the table for a paper; default all
     # this table, if it has fewer rows or another order
-    in_paper: "Callable[[R, ViewOptions], NamedTable[Any]] | None" = None
-    kv_heads: "Callable[[R], NamedTable[Any]] | None" = None  # the table of ``--by kv-head``
+    in_paper: "Callable[[R, ViewOptions], Table[Any]] | None" = None
+    kv_heads: "Callable[[R], Table[Any]] | None" = None  # the table of ``--by kv-head``
     # names and contents of other files
     further: "Callable[[R, ViewOptions], Iterable[tuple[str, bytes | str]]]" = lambda *_: ()
 
@@ -115,9 +116,11 @@ class CommandSpec(Generic[R]):
 
 
 def _part_of(command: str, part: str) -> ModuleType:
-    """A module of the command's folder, or the one file that the command is."""
-    folder = import_module(f"attnviz.commands.{command}")
-    return import_module(f"{folder.__name__}.{part}") if hasattr(folder, "__path__") else folder
+    """A module of the command's folder; of a command that is one file, this one, or another that a view names."""
+    found = import_module(f"attnviz.commands.{command}")
+    if hasattr(found, "__path__"):
+        return import_module(f"{found.__name__}.{part}")
+    return found if part in ("views", "report") else import_module(f"attnviz.commands.{part}")
 
 
 def _native_views(command: str) -> tuple[View, ...]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.inputs.tokens import Tokens
     from attnviz.models.checkpoint import Checkpoint
-    from attnviz.present.fields import NamedTable
+    from attnviz.present.fields import Table
     from attnviz.present.view import File, ViewOptions
 
 
@@ -169,14 +169,15 @@ class Result:
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", table, spec.paper, caption, label)
 
-    def table(self, choices: "ViewOptions") -> "NamedTable[Any]":
+    def table(self, choices: "ViewOptions") -> "Table[Any]":
         """The rows that the JSON document and the CSV file have."""
         return spec_of(self.command).table(self, choices)
 
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
         from attnviz.models.opening import encoder_note
-        from attnviz.present.tables import cut_note, first_rows, notes, spaced
+        from attnviz.present.fields import Table
+        from attnviz.present.tables import cut_note, notes, spaced
 
         checkpoint = getattr(self, "checkpoint", None)
         lines = [] if checkpoint is None else [encoder_note(checkpoint)]
@@ -185,10 +186,11 @@ class Result:
         tables = [*spec_of(self.command).tables(self, choices)]
         for by_kv in self._by_kv_head(choices):
             file, rows = f"{self.command}-kv-heads.csv", choices.rows(12)
-            tables.append(first_rows("KV heads", by_kv.fields, by_kv.rows, rows, file, noun="KV head"))
-        return spaced([*tables, notes(*lines, *self.reading_notes)])
+            tables.append(Table("KV heads", by_kv.columns, by_kv.rows).first(rows, file, "KV head"))
+        told = spec_of(self.command).notes(self, choices)
+        return spaced([*tables, notes(*told, *lines, *self.reading_notes)])
 
-    def _by_kv_head(self, choices: "ViewOptions") -> "list[NamedTable[Any]]":
+    def _by_kv_head(self, choices: "ViewOptions") -> "list[Table[Any]]":
         table = spec_of(self.command).kv_heads
         return [table(self)] if choices.by and table is not None else []
 
@@ -356,7 +358,7 @@ class Result:
             )
         return spec_of(self.command).completed(ViewOptions.from_keywords(style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> Entry:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "Table[Any]") -> Entry:
         from attnviz.measures.patterns import PATTERNS
 
         spec = spec_of(self.command)

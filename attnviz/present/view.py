@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from attnviz.arguments import as_found, check_kind
@@ -85,6 +86,16 @@ class Drawing(Generic[R, P]):
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
     # narrows the options for a view that was not asked for by name, such as to fewer heads
     by_default: Callable[[R, ViewOptions], ViewOptions] = lambda _, choices: choices
+
+
+def in_figures(name: str) -> Callable[..., Any]:
+    """A function of :mod:`attnviz.figures`, imported with matplotlib when it first draws: ``tiles.tiles_figure``."""
+    module, _, function = name.partition(".")
+
+    def draw(*given: Any) -> Any:
+        return getattr(import_module(f"attnviz.figures.{module}"), function)(*given)
+
+    return draw
 
 
 def page_drawing(

@@ -16,12 +16,12 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.explain import reference as explain_reference
 from attnviz.errors import VerificationError
 from attnviz.models import opening, sources
 from attnviz.options import COMMANDS, GROUPS
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
+from attnviz.reference.layer import ACTIVATIONS
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model, next_token_model
 from tests.support.corpora import sentences, treebank
@@ -306,8 +306,8 @@ def test_json_is_the_document(run: Any, command: str):
     ("command", "model", "place", "wrong"),
     [
         ("outputs", "loud-gpt2", "attnviz.reference.attention.head_outputs", lambda A, v, W, gate: v @ W),
-        ("rollout", "bert", "attnviz.commands.rollout.measure.transformed_values", too_large),
-        ("explain", "bert", explain_reference.ACTIVATIONS, explain_reference.ACTIVATIONS["relu"]),
+        ("rollout", "bert", "attnviz.commands.rollout.transformed_values", too_large),
+        ("explain", "bert", ACTIVATIONS, ACTIVATIONS["relu"]),
     ],
 )
 def test_what_does_not_verify_is_exit_code_3_and_writes_nothing(run, command, model, place, wrong, monkeypatch):

@@ -87,6 +87,9 @@ def test_without_figures_no_command_imports_matplotlib(here, bert_folder):
         "explain": [SENTENCE],
         "outputs": [SENTENCE],
         "rollout": [SENTENCE],
+        "why": [SENTENCE, "--head", "L0H0"],
+        "circuits": [],
+        "card": ["L0H0", SENTENCE, "--no-syntax"],
         "compare": [SENTENCE, "-m", str(bert_folder), "--no-syntax"],
         "profile": ["corpus.txt", "--no-store", "--no-control", "--no-syntax"],
     }

@@ -17,8 +17,8 @@ from attnviz.errors import OutputError
 from attnviz.figures.page import format_number
 from attnviz.language.syntax import Arc
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text
-from attnviz.present.fields import Field
-from attnviz.present.tables import RowTable, plain_text
+from attnviz.present.fields import Field, Table
+from attnviz.present.tables import plain_text
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, percent, rounded, signed
 from tests.support.captions import read_captions
@@ -28,7 +28,7 @@ from tests.support.results import result_of
 from tests.support.stored import PROFILE, profile_of, role
 
 
-def tables_of(analysis: Analysis, **choices: Any) -> list[RowTable[Any]]:
+def tables_of(analysis: Analysis, **choices: Any) -> list[Table[Any]]:
     return list(tables_in(analysis.tables(ViewOptions(**choices))))
 
 
@@ -273,14 +273,27 @@ COLUMNS = [
 def test_a_narrow_table_stands_closer_breaks_texts_then_leaves_columns_out_and_never_breaks_numbers(
     width: int, row: str, left_out: str
 ):
-    lines = [line.rstrip() for line in plain_text(RowTable("Title", COLUMNS, ROWS), width).splitlines()]
+    lines = [line.rstrip() for line in plain_text(Table("Title", COLUMNS, ROWS), width).splitlines()]
     assert row in lines
     assert max(map(len, lines)) <= width
     assert " ".join(lines).endswith(f": {left_out}.") == bool(left_out)
 
 
+@pytest.mark.parametrize(("top", "listed"), [(1, ROWS[:1]), (2, ROWS), (0, ROWS), (None, ROWS)])
+def test_the_first_rows_are_counted_and_the_file_that_has_all_is_named(top: int | None, listed: Any):
+    first = Table("Heads", COLUMNS, ROWS, name="heads").first(top, "heads.csv", order="the largest first")
+    assert (first.rows, first.name, "heads.csv" in first.caption) == (listed, "heads", len(listed) < 2)
+    assert first.title.startswith("Heads (1 of 2, " if len(listed) < 2 else "Heads (2, ")
+
+
+def test_rows_may_be_the_entries_of_the_document():
+    table = Table("", [Field("Head", name="id"), Field(name="score")], [{"id": "L0H0", "score": 0.5}])
+    assert table.entries() == table.rows
+    assert [cell.plain for column in table.cells() for cell in column] == ["L0H0", "0.50"]
+
+
 def test_a_line_below_the_rule_and_a_caption_stand_below_the_rows():
-    text = plain_text(RowTable("Title", COLUMNS, ROWS, ["uniform", 0.1, 1.1, 2.1], "and so on"), 60)
+    text = plain_text(Table("Title", COLUMNS, ROWS, ["uniform", 0.1, 1.1, 2.1], "and so on"), 60)
     assert re.findall(r"^(b|uniform|and) ", text, re.MULTILINE) == ["b", "uniform", "and"]
 
 
@@ -295,7 +308,7 @@ def test_no_largest_difference_is_named_where_it_may_be_rounding():
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
 def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
-    text = plain_text(RowTable("", [Field("Relation", lambda row: row)], [hostile, "[bold]nsubj"]), 80)
+    text = plain_text(Table("", [Field("Relation", lambda row: row)], [hostile, "[bold]nsubj"]), 80)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]nsubj" in text
 

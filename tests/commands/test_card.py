@@ -13,12 +13,14 @@ from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz import HeadId, TextError, UsageError
-from attnviz.commands.card.measure import Card
-from attnviz.commands.card.report import ablation_table, cell_text, exchange_table, not_measured, role_table
+from attnviz.commands.card import Card
+from attnviz.commands.card_result import ablation_table, cell_text, exchange_table, not_measured, role_table
+from attnviz.present.view import ViewOptions
 from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
+from tests.support.drawn import drawing_of
 from tests.support.models import CAUSAL_KNOWN_HEADS, gpt2_config, gpt2_tokenizer, known_gpt2
 from tests.support.results import cards_with_roles, result_of
 
@@ -38,7 +40,7 @@ def test_every_number_on_a_hand_built_model_is_what_the_commands_measure(tmp_pat
         profiles.append(attnviz.profile_heads(*args, **options))
         return profiles[-1]
 
-    monkeypatch.setattr("attnviz.commands.card.measure.profile_heads", spied)
+    monkeypatch.setattr("attnviz.commands.card.profile_heads", spied)
     corpus, model, options = corpus_of(tmp_path / "texts.txt", 101), known_gpt2(), {"tokenizer": gpt2_tokenizer()}
     card = attnviz.card("L0H0", corpus, model, ablate=True, syntax=False, **options)
     id = HeadId(0, 0)
@@ -143,6 +145,18 @@ def test_all_cards_have_an_index_and_are_those_of_single_heads(tmp_path):
     assert result.card("L1H0") is result.cards[1]
     with pytest.raises(UsageError):
         result.page()
+
+
+def test_the_picture_of_a_card_has_its_tables():
+    card = result_of("card")
+    (plan,) = drawing_of("card", "card").plans(card, ViewOptions())
+    of_roles = plan.tables[0]
+    assert of_roles.columns[0] == ["role", *(row[0] for row in role_table(card).rows)]
+    assert [(table.n_rows, table.is_text[:2]) for table in plan.tables] == [
+        (3, [True, False]),
+        (len(exchange_table(card).rows[:6]), [True, True]),
+        (6, [True, False]),
+    ]
 
 
 def data_of(card: Any) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import torch
 from matplotlib.text import Text
 
 import attnviz
-from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.report import steps_of
+from attnviz.commands.explain import Explanation, explain
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.models.head_ids import HeadId
+from attnviz.present.layer_steps import steps_of
 from tests.conftest import SENTENCE, needs_minilm
 from tests.support.explained import of_bert, of_gpt2
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
@@ -79,7 +79,7 @@ def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
 def test_every_step_has_a_formula_and_stands_in_the_report_and_the_document(family: str) -> None:
     result = explained(family)
     text, content = result.report(80, verbose=True), result.document()
-    assert all(f"{step.number:2d}  {step.title}" in text for step in steps_of(result).values())
+    assert all(f"{step.number:2d}  {step.title}" in text for step in steps_of(result.stages).values())
     assert text.count("✓") == len(result.stages.checks)
     assert "{" not in text
     assert [stage["name"] for stage in content["stages"]] == list(result.stages)
@@ -98,7 +98,7 @@ def test_every_step_has_a_formula_and_stands_in_the_report_and_the_document(fami
     ],
 )
 def test_formulas_are_of_this_model(family: str, step: str, formula: str) -> None:
-    assert steps_of(explained(family, layer=0))[step].formula == formula
+    assert steps_of(explained(family, layer=0).stages)[step].formula == formula
 
 
 def test_numbers_of_the_document_are_those_of_the_tensors(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_the_built_in_models_are_explained(model: str) -> None:
 
 def test_a_mixture_of_experts_is_one_step_named_so() -> None:
     result = explain("the cat saw the dog", sharp_llama("mixtral"), tokenizer=sentencepiece_tokenizer(), token=2)
-    assert "feed_forward_output" in steps_of(result)
+    assert "feed_forward_output" in steps_of(result.stages)
     (entry,) = (stage for stage in result.document()["stages"] if stage["title"] == "Mixture of experts")
     assert (entry["name"], entry["compared"]) == ("feed_forward_output", False)
-    assert result.d_ff == result.checkpoint.config.intermediate_size
-    assert not of_gpt2("the cat").experts
+    assert result.stages.d_ff == result.checkpoint.config.intermediate_size
+    assert not of_gpt2("the cat").stages.experts

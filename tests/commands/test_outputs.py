@@ -12,9 +12,10 @@ import torch
 from tokenizers import processors
 
 import attnviz
-from attnviz.commands.outputs import measure
-from attnviz.commands.outputs.measure import HeadOutputs, measure_contributions
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.errors import VerificationError
+from attnviz.measures import output_shares
+from attnviz.measures.output_shares import measure_contributions
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.reference.tolerances import TOLERANCES
@@ -106,13 +107,13 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
 
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
 def test_wrong_parameters_do_not_pass(part, monkeypatch):
-    right = measure.layer_contributions
+    right = output_shares.layer_contributions
 
     def wrong(*given):
         writing = right(*given)
         return replace(writing, **{part: 0.9 * getattr(writing, part)})
 
-    monkeypatch.setattr(measure, "layer_contributions", wrong)
+    monkeypatch.setattr(output_shares, "layer_contributions", wrong)
     with pytest.raises(VerificationError):
         measured("gpt2")
 

@@ -10,22 +10,25 @@ import torch
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 import attnviz
-from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.errors import UsageError, VerificationError
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.measures import direct_effects
 from attnviz.measures.direct_effects import MOST_TOKENS, PartEffect
 from attnviz.models.head_ids import HeadId
+from attnviz.present.view import ViewOptions
 from attnviz.reference.attention import LayerNorm
 from attnviz.reference.tolerances import TOLERANCES
 from attnviz.run import contributions
 from attnviz.run.stream import Term, WrittenParts, recording_parts
+from attnviz.wording import signed
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model
 from tests.support.classifiers import sharp_classifier
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.outputs import N_HEADS, N_LAYERS, of_head, own_numbers, sharper_gpt2
+from tests.support.printed import rows_in
 from tests.support.tolerances import SHARP, SUMS_32
 
 TOKENIZER = gpt2_tokenizer()
@@ -92,6 +95,16 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
             assert token.logit == pytest.approx(logits[token.id], abs=limit)
         of_two = logits[result.effects.answer.id] - logits[result.effects.foil.id]
         assert result.effects.heads[HeadId(layer, head)] == pytest.approx(of_two, abs=limit)
+
+
+def test_the_heads_with_the_largest_direct_effects_stand_first_with_the_tokens_that_they_promote():
+    result = promoted_by(sharper_gpt2())
+    rows = rows_in(result.tables(ViewOptions(verbose=True, top=0)), "Direct effects")
+    heads = [HeadId.parse(row["Head"]) for row in rows]
+    assert heads == sorted(result.effects.heads, key=lambda head: (-abs(result.effects.heads[head]), head))
+    assert [row["Adds"] for row in rows] == [signed(result.effects.heads[head]) for head in heads]
+    promoted = [result.promoted(head).promoted[0] for head in heads]
+    assert all(signed(token.logit) in row["Promotes (logits)"] for token, row in zip(promoted, rows, strict=True))
 
 
 def hand_built(target: int, layer: int = 0, head: int = 1) -> Any:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz.commands.rollout import measure
-from attnviz.commands.rollout.measure import norm_patterns, rolled_out, rows_apart, summed_norms
+from attnviz.commands import rollout as command
+from attnviz.commands.rollout import norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import UsageError, VerificationError
 from attnviz.inputs.tokens import merge_pattern
 from attnviz.present.view import ViewOptions
@@ -146,16 +146,16 @@ WRONG: dict[str, Any] = {
 def test_parts_that_do_not_add_up_to_the_models_output_are_refused(
     kind: str, mistake: str, monkeypatch: pytest.MonkeyPatch
 ):
-    parameters = measure.layer_contributions
+    parameters = command.layer_contributions
 
     def wrong(*given: Any) -> Any:
         writing = parameters(*given)
         return replace(writing, **{mistake: 0.9 * getattr(writing, mistake)})
 
     if mistake in WRONG:
-        monkeypatch.setattr(measure, "summed_norms", lambda *given: summed_norms(*WRONG[mistake](*given)))
+        monkeypatch.setattr(command, "summed_norms", lambda *given: summed_norms(*WRONG[mistake](*given)))
     else:
-        monkeypatch.setattr(measure, "layer_contributions", wrong)
+        monkeypatch.setattr(command, "layer_contributions", wrong)
     with pytest.raises(VerificationError, match="layer 0"):
         measured(kind)
 
@@ -200,7 +200,7 @@ def test_the_baseline_is_the_rollout_of_uniform_attention():
     n = len(found.units)
     uniform = torch.ones(n, n).tril()
     mixed = (uniform / uniform.sum(-1, keepdim=True) + torch.eye(n)).double() / 2
-    torch.testing.assert_close(found.uniform_rollout, mixed @ mixed @ mixed, check_dtype=False)
+    torch.testing.assert_close(found.last.uniform_rollout, mixed @ mixed @ mixed, check_dtype=False)
     torch.testing.assert_close(found.inputs.uniform, torch.full((n,), 1 / n, dtype=torch.float64))
 
 

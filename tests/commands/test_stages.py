@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
 
-from attnviz.commands.explain import reference, stages
-from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
-from attnviz.commands.explain.stages import StageCheck, probes_of
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
+from attnviz.reference.layer import ACTIVATIONS, LayerParameters
+from attnviz.run import layer_steps
+from attnviz.run.layer_steps import StageCheck, probes_of
 from attnviz.run.sites import Site
 from tests.conftest import SENTENCE
 from tests.support.explained import bert, gpt2, steps_of
@@ -236,8 +236,8 @@ MISTAKES += [(family, name, change) for name, (family, change) in WRONG_LLAMAS.i
 )
 def test_a_wrong_formula_fails(family: str, change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = 1 if family in ("bert", "gpt2") else 0
-    right = reference.layer_parameters
-    monkeypatch.setattr(stages, "layer_parameters", lambda *given: change(right(*given)))
+    right = layer_steps.layer_parameters
+    monkeypatch.setattr(layer_steps, "layer_parameters", lambda *given: change(right(*given)))
     with pytest.raises(VerificationError):
         steps_of(known(family), [layer])
 
@@ -258,13 +258,13 @@ STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("mistake", STEPS)
 def test_a_wrong_step_fails_by_its_name(family: str, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, (named, change) = reference.recompute_layer, STEPS[mistake]
+    right, (named, change) = layer_steps.recompute_layer, STEPS[mistake]
 
     def wrong(x: Tensor, *given: Any) -> dict[str, Tensor]:
         steps = right(x, *given)
         return {**steps, named.split(" ")[0]: change(steps, x)}
 
-    monkeypatch.setattr(stages, "recompute_layer", wrong)
+    monkeypatch.setattr(layer_steps, "recompute_layer", wrong)
     message = named if " " in named else f"first at {named.replace('_', ' ')} of layer 1"
     with pytest.raises(VerificationError, match=message):
         steps_of(known(family), [1])
@@ -381,6 +381,6 @@ def test_what_nothing_is_compared_to_is_an_error(more: str, monkeypatch: pytest.
         module = checkpoint.modules[layer].block if more == "extra" else checkpoint.model.nowhere
         return {"extra": Site(module, "input"), **probes_of(checkpoint, layer)}
 
-    monkeypatch.setattr(stages, "probes_of", with_one_more)
+    monkeypatch.setattr(layer_steps, "probes_of", with_one_more)
     with pytest.raises(VerificationError, match=more):
         steps_of(gpt2(), [0])

@@ -13,9 +13,8 @@ from matplotlib.text import Text
 from transformers import GPT2Config, GPT2Model
 
 import attnviz
-from attnviz.commands.why import measure
-from attnviz.commands.why.measure import Account
-from attnviz.commands.why.views import PATH
+from attnviz.commands import why as command
+from attnviz.commands.why import PATH, Account
 from attnviz.errors import UsageError, VerificationError
 from attnviz.measures import scores
 from attnviz.models.families import ARCHITECTURES
@@ -93,7 +92,7 @@ def test_a_difference_that_is_small_beside_its_parts_has_no_shares(difference: f
 @pytest.mark.parametrize("side", ["query", "key"])
 def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str, monkeypatch: Any) -> None:
     taken: list[tuple[float, float]] = []
-    follow = measure.follow
+    follow = command.follow
 
     def spied(heads: Callable[[HeadId], scores.ScoreDecomposer], found: scores.QueryScores, depth: int) -> Any:
         for source, value in found.totals(side, found.keys[0]):
@@ -101,7 +100,7 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
                 taken.append((float(heads(found.head).attribute_to_source(found, side, source).sum()), value))
         return follow(heads, found, depth)
 
-    monkeypatch.setattr(measure, "follow", spied)
+    monkeypatch.setattr(command, "follow", spied)
     result = of(family)
     assert len(taken) >= 4
     assert [one for one, _ in taken] == pytest.approx([other for _, other in taken], abs=SUMS_32 * result.scores.scale)

@@ -15,7 +15,7 @@ import attnviz
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.views import draw_curve
 from attnviz.commands.compare.views import root_norm, rounded_up
-from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.figures.matrix import Labels, Outline
 from attnviz.figures.style import Style
 from attnviz.measures.intervals import Estimate

@@ -12,7 +12,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.commands.card.views import draw_sentences
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.commands.profile.report import best_role, largest_guess
 from attnviz.commands.profile.show import (
@@ -25,6 +24,7 @@ from attnviz.commands.profile.show import (
 from attnviz.commands.profile.views import ROLES, plan_relations
 from attnviz.errors import AttnvizError
 from attnviz.figures import Style
+from attnviz.figures.sentences import draw_sentences
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.sources import Source
 from attnviz.present.documents import json_text

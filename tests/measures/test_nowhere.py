@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.rollout.measure import rolled_out
+from attnviz.commands.rollout import rolled_out
 from attnviz.measures.differences import mean_differences
 from attnviz.measures.statistics import NOWHERE, with_nowhere
 from attnviz.reference.attention import attention_pattern, nowhere, uniform_pattern

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 import attnviz
-from attnviz.commands.explain.stages import verify_stages
 from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
 from attnviz.inputs.batches import encode
 from attnviz.inputs.encoding import tokenize
@@ -24,6 +23,7 @@ from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.bert_gpt2 import Albert
 from attnviz.reference.positions import RelativePositions
+from attnviz.run.layer_steps import verify_stages
 from tests.conftest import needs_parser
 from tests.support.families import first_of
 from tests.support.models import save_checkpoint, sharp_bert
@@ -79,7 +79,9 @@ def test_scores_of_deberta_are_of_content_and_of_its_relative_positions_both_way
     torch.testing.assert_close(sum(by_position), both, rtol=0, atol=SUMS_32)
     torch.testing.assert_close(explained.tensor("scores"), content + both, rtol=0, atol=SUMS_32)
     row = explained.row
-    torch.testing.assert_close(row.product * row.scale + sum(row.added.values()), row.score)
+    for key in row.keys:
+        by_position = key["content_to_position"] + key["position_to_content"]
+        assert key["product"] * row.scale + by_position == pytest.approx(key["score"])
 
 
 @pytest.mark.parametrize("settings", [(256, 512), (8, 66), (5, 20)])

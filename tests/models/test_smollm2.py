@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.explain.measure import explain
+from attnviz.commands.explain import explain
 from attnviz.errors import CheckpointError
 from attnviz.inputs.encoding import tokenize
 from attnviz.models import smollm2

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain import Explanation
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded

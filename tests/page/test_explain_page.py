@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.views import page_data
+from attnviz.commands.explain import Explanation, explain, page_data
 from attnviz.present.view import ViewOptions
 from tests.conftest import needs_minilm
 from tests.page.conftest import explained

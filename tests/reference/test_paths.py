@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel
 
-from attnviz.commands.outputs.measure import head_outputs
+from attnviz.commands.outputs import head_outputs
 from attnviz.errors import VerificationError
 from attnviz.inputs.encoding import tokenize
 from attnviz.measures import paths, self_repair

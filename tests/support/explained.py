@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.stages import VerifiedStages, verify_stages
+from attnviz.commands.explain import Explanation, explain
 from attnviz.inputs.encoding import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
+from attnviz.run.layer_steps import VerifiedStages, verify_stages
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

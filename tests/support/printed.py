@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attnviz.present.tables import RowTable
+from attnviz.present.fields import Table
 
 
-def tables_in(printed: Any) -> Iterator[RowTable[Any]]:
+def tables_in(printed: Any) -> Iterator[Table[Any]]:
     """Those of a group of whatever can be printed."""
-    if isinstance(printed, RowTable):
+    if isinstance(printed, Table):
         yield printed
     for part in printed if isinstance(printed, Iterable) else getattr(printed, "renderables", ()):
         yield from tables_in(part)
@@ -17,7 +17,8 @@ def tables_in(printed: Any) -> Iterator[RowTable[Any]]:
 def rows_in(printed: Any, title: str) -> list[dict[str, str]]:
     """The cells of the one table whose title begins so, row by row, by the titles of their columns."""
     (table,) = [table for table in tables_in(printed) if table.title.startswith(title)]
-    columns = {}
-    for place, field in enumerate(table.columns):
-        columns[field.title] = [text.plain.replace("\ue000", " ") for text in table.cells(field, place)]
+    columns = {
+        field.title: [text.plain.replace("\ue000", " ") for text in cells]
+        for field, cells in zip(table.columns, table.cells(), strict=True)
+    }
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]

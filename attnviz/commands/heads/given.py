@@ -29,7 +29,7 @@ from attnviz.run.checks import LayerCheck, Verification
 from attnviz.wording import counted, visible
 
 if TYPE_CHECKING:
-    from attnviz.present.fields import NamedTable
+    from attnviz.present.fields import Table
     from attnviz.present.view import ViewOptions
 
 
@@ -64,7 +64,7 @@ class RawAttention(Analysis):
             )
         return heads
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "Table[Any]") -> dict[str, Any]:
         document = super()._document(figures, choices, table)
         return document | {"model": {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}}
 

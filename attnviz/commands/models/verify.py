@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import transformers
 
-from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.models.measure import CONFIG, find_config
 from attnviz.errors import AttnvizError
 from attnviz.inputs.batches import EncodedText, encode
@@ -22,6 +21,7 @@ from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import model_entry, verification_entry
 from attnviz.run.corpus import verified_texts
+from attnviz.run.layer_steps import verify_stages
 from attnviz.version import __version__
 
 _SHORT = "The cat that I saw ran away."

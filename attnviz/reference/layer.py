@@ -18,22 +18,15 @@ computed in float32 at least and rounded once, as torch's own kernels do.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from attnviz.errors import ArchitectureError
-from attnviz.inputs.tokens import Tokens
-from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.offloading import parameter_of
-from attnviz.models.quantised import input_rounding
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Norm, upcast
-from attnviz.run.stream import embeddings_of
 
 _ROWS = 128  # queries per chunk of the softmax
 
@@ -86,9 +79,6 @@ ACTIVATIONS = {
 }
 
 
-_NORMS = ("attention_norm", "feed_forward_norm", "attention_output_norm", "feed_forward_output_norm")
-
-
 @dataclass(frozen=True)
 class LayerParameters:
     """Parameters of one layer; norms stand before attention and network (pre-norm) or after residuals."""
@@ -106,60 +96,6 @@ class LayerParameters:
     feed_forward_output_norm: Norm | None
     residual_multiplier: float  # of what is added to the residual stream
     parallel: bool  # whether the network reads the layer's input, too
-
-
-def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
-    """Read the parameters of a layer, and its config; ArchitectureError for an unknown activation."""
-    architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules[layer]
-    name: Any = architecture.activation(checkpoint.config)
-    activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
-    if activation is None:
-        wanted = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
-        raise ArchitectureError(
-            f"this model's feed-forward network has the activation {wanted!r}, which the reference does not reproduce; "
-            f"expected one of: {', '.join(ACTIVATIONS)}."
-        )
-    maps = (modules.gate, modules.up_proj, modules.down_proj) if modules.routed is None else (None, None, None)
-    gate, up_proj, down_proj = map(_linear_map, maps)
-    if up_proj is not None and modules.gate is modules.up_proj:  # the first half of one module
-        halves = up_proj.weight.chunk(2, dim=1)
-        biases = (None, None) if up_proj.bias is None else up_proj.bias.chunk(2)
-        gate, up_proj = (replace(up_proj, weight=half, bias=bias) for half, bias in zip(halves, biases, strict=True))
-    heads = architecture.parameters(model, layer)
-    if checkpoint.attention != "eager" and checkpoint.dtype in (torch.bfloat16, torch.float16):
-        heads = replace(heads, upcast=True)  # others do not round scores to the dtype
-    norms = {name: getattr(modules, name) for name in _NORMS}
-    norms["final_norm"] = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
-    return LayerParameters(
-        heads=heads,
-        gate=gate,
-        up_proj=up_proj,
-        activation=activation,
-        down_proj=down_proj,
-        pre_norm=architecture.pre_norm,
-        residual_multiplier=architecture.residual_multiplier(checkpoint.config),
-        parallel=modules.parallel,
-        **{name: None if module is None else checkpoint.norm(module) for name, module in norms.items()},
-    )
-
-
-def _linear_map(module: Any) -> LinearMap | None:
-    """Read an nn.Linear, whose weight is [d_out, d_in], or transformers' Conv1D, [d_in, d_out]."""
-    if module is None:
-        return None
-    weight = parameter_of(module, "weight")
-    weight = weight.T if isinstance(module, nn.Linear) else weight
-    return LinearMap(weight, parameter_of(module, "bias"), input_rounding(module))
-
-
-def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
-    """Input of the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
-    first, *others = embeddings_of(checkpoint, tokens).values()
-    tables = checkpoint.architecture.embeddings(checkpoint.model)
-    x = sum(others, start=first)
-    x = x if tables.norm is None else checkpoint.norm(tables.norm)(x)
-    project = _linear_map(tables.project)
-    return x if project is None else project(x)
 
 
 def recompute_layer(

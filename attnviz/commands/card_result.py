@@ -1,40 +1,50 @@
-"""What a card says of a head: title, tables of numbers, what was not measured; JSON, CSV, and tables of several."""
+"""A card: what the other commands measured of one head, its title, sentence and tables, and what was not measured.
+
+Every number keeps the definition of the command that measures it.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
 from operator import itemgetter
+from pathlib import Path
 from statistics import NormalDist, median
-from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnviz.commands.ablate.effects import SAME, RoleEffect
+from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import with_intervals
-from attnviz.commands.card.measure import NEAREST, Card, Cards, first_relation
-from attnviz.commands.circuits.measure import Circuits, Pair
+from attnviz.commands.circuits import Circuits, Pair
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.commands.profile.report import ROLE_FIELDS
-from attnviz.commands.profile.show import example_tables
+from attnviz.errors import UsageError
 from attnviz.judge.roles import Role, role_key
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
-from attnviz.models.head_ids import HeadId, is_of_source
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.head_ids import HeadId, head_named, is_of_source
+from attnviz.options import checked
 from attnviz.present.claim import sentence
-from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import Field, NamedTable, entry, pick
+from attnviz.present.documents import Entry, model_entry, target_entry, tokens_entry, verification_entry
+from attnviz.present.fields import Field, Table, entry, left_out, pick
 from attnviz.present.published import DESCRIBING, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
+from attnviz.present.result import Result, TextResult
 from attnviz.present.role_words import role_words
-from attnviz.present.tables import RowTable, first_rows, left_out, notes, verification_line
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.examples import examples_entry
+from attnviz.profiles.examples import RoleExamples, examples_entry
 from attnviz.profiles.published import published_entries
+from attnviz.profiles.store import StoredProfile
 from attnviz.wording import counted, quoted, rounded, signed, visible
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NEAREST = 3  # heads with similar patterns that a card names
 PROMOTED = 3  # tokens whose logits the head raises most, in the table
 
 ROLE_COLUMNS = ("Role", "Score", "Guess", "Interval", "Untrained", "n")
@@ -45,17 +55,106 @@ LEGEND = (
     f"{DESCRIBING}"
 )
 
+SHOWN = 3  # hits, and failures, that a card shows
+
 Cell = str | int | float | tuple[float, float] | None
 
 
 Row = tuple[Cell, ...]
 
 
-def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> RowTable[Row]:
+@dataclass(frozen=True, repr=False, eq=False)
+class Card(TextResult):
+    """Result of :func:`card`: what the other commands measured of one head; None where it was not measured."""
+
+    command: ClassVar[str] = "card"
+
+    head: HeadId
+    analysis: Analysis
+    outputs: HeadOutputs
+    profile: StoredProfile | None
+    nearest: tuple[tuple[HeadId, float], ...]
+    circuits: Circuits | None
+    ablation: Ablation | None
+    on_repeats: Ablation | None
+    patched: Entry | None  # its entry in patch.json, with the run's direction, metric and number of pairs
+    corpus: Path | None
+    texts: tuple[str, ...]
+    options: Entry
+
+    @property
+    def cards(self) -> "tuple[Card, ...]":
+        return (self,)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that it has over a corpus, the clearest first."""
+        return () if self.profile is None else self.profile.of(self.head)
+
+    @property
+    def examples(self) -> list[RoleExamples]:
+        """Sentences of its roles, the clearest role first, or of its best relation."""
+        return examples_of(self.profile, self.head)
+
+    @property
+    def shown_examples(self) -> RoleExamples | None:
+        """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
+        passed = {role.role for role in self.roles}
+        shown = next((examples for examples in self.examples if examples.role in passed), None)
+        return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
+
+    @property
+    def part(self) -> Analysis:
+        """The analysis of its kind of attention; the whole in a model of one kind."""
+        return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
+
+    @property
+    def in_words(self) -> str:
+        roles = counted(len(self.roles), "role") if self.roles else "no role"
+        return f"of {self.head} in {self.checkpoint.short_name}: {roles}"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Cards(Result):
+    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
+
+    command: ClassVar[str] = "card"
+
+    checkpoint: Checkpoint
+    cards: tuple[Card, ...]
+    texts: tuple[str, ...]  # that name the folder
+
+    @checked
+    def card(self, head: str | HeadId) -> Card:
+        """The card of one head; UsageError if it has none."""
+        wanted = head_named(head, self.checkpoint.kinds)
+        for card in self.cards:
+            if card.head == wanted:
+                return card
+        raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
+
+    @property
+    def in_words(self) -> str:
+        return f"of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}"
+
+
+def examples_of(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
+    """Sentences of a head's roles, the clearest role first, or of its best relation."""
+    if profile is None:
+        return []
+    ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
+    known = [examples for examples in profile.examples if examples.id == head and examples.best]
+    return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
+
+
+# --- tables
+
+
+def card_table(title: str, titles: Sequence[str], rows: Sequence[Row], decimals: int | None = None) -> Table[Row]:
     """A table of rows of values, with these titles of columns, the least important last, and decimals of numbers."""
     write = partial(cell_text, decimals=decimals)
     columns = [Field[Row](column, itemgetter(at), write=write) for at, column in enumerate(titles)]
-    return RowTable(title, columns, rows)
+    return Table(title, columns, rows)
 
 
 def cell_text(value: Cell, decimals: int | None = None) -> str:
@@ -103,7 +202,7 @@ def no_sentence(card: Card) -> str:
     return "" if card.roles or not few else f"No sentence for a paper, since there are too few cases: {few[0]}."
 
 
-def role_table(card: Card) -> RowTable[Row]:
+def role_table(card: Card) -> Table[Row]:
     """The roles that the head has, the clearest first."""
     rows = list[Row]()
     for role in card.roles:
@@ -118,7 +217,7 @@ def measured_on(*cards: Card) -> str:
     return "" if profile is None else visible(profile.measured_by(role for card in cards for role in card.roles))
 
 
-def exchange_table(card: Card) -> RowTable[Row]:
+def exchange_table(card: Card) -> Table[Row]:
     """The heads that it reads and is read by, those with similar patterns, and what it writes."""
     rows = list[Row]()
     title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
@@ -165,7 +264,7 @@ def strongest(circuits: Circuits, head: HeadId) -> tuple[Pair | None, Pair | Non
     return reads, next((pair for pair in clear if pair.writer == head), None)
 
 
-def ablation_table(card: Card) -> RowTable[Row]:
+def ablation_table(card: Card) -> Table[Row]:
     """The effect of removing the head: on all tokens, on those of its first relation, on repeated random tokens."""
     title, rows = "Without it", list[Row]()
 
@@ -200,7 +299,7 @@ def effect_on_relation(card: Card) -> RoleEffect | None:
     return next((effect for effect in effects if (effect.role, effect.direction) == wanted), None)
 
 
-def tables_of(card: Card) -> list[RowTable[Row]]:
+def tables_of(card: Card) -> list[Table[Row]]:
     """Its tables that have rows."""
     return [table for table in (role_table(card), exchange_table(card), ablation_table(card)) if table.rows]
 
@@ -240,10 +339,18 @@ def notes_of(card: Card) -> list[str]:
     return lines
 
 
+def first_relation(roles: Sequence[Role]) -> Role | None:
+    """The clearest role that is a relation."""
+    return next((role for role in roles if role.relation), None)
+
+
+# --- document and what is printed
+
+
 _ROLES = pick(ROLE_FIELDS, "id", "role", "direction", "score", "interval", "baseline", "untrained", "n")
 
 
-def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
+def _content(result: Card | Cards, _: ViewOptions) -> Entry:
     first = result.cards[0]
     return {
         "model": model_entry(first.checkpoint),
@@ -255,7 +362,7 @@ def _content(result: Card | Cards, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _card_entry(card: Card) -> dict[str, Any]:
+def _card_entry(card: Card) -> Entry:
     head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
     shown = card.shown_examples
     promotions = None if effects is None else effects.promotions.get(head)
@@ -296,23 +403,27 @@ def _card_entry(card: Card) -> dict[str, Any]:
     }
 
 
-def _table(result: Card | Cards, _: ViewOptions) -> NamedTable[Role]:
-    return NamedTable("", _ROLES, [role for card in result.cards for role in card.roles])
+def _table(result: Card | Cards, _: ViewOptions) -> Table[Role]:
+    return Table("", _ROLES, [role for card in result.cards for role in card.roles])
 
 
-def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableType]:
+def _tables(result: Card | Cards, choices: ViewOptions) -> "Iterator[RenderableType]":
+    from rich.text import Text
+
+    from attnviz.present.tables import verification_line
+
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)
     if isinstance(result, Card):
         yield Text(title_of(result), "bold")
-        yield Text(sentence_of(result) or no_sentence(result))
+        yield sentence_of(result) or no_sentence(result)
         for table in tables_of(result):
             listed = table.rows[: choices.rows(3) or None]
             yield replace(table, rows=listed, caption=left_out(len(listed), len(table.rows), "row", "card.csv"))
-        if choices.verbose:
-            if result.profile is not None and result.shown_examples is not None:
-                yield from example_tables(result.profile, [result.shown_examples], 0)
-            yield notes(*notes_of(result))
+        if choices.verbose and result.profile is not None and result.shown_examples is not None:
+            from attnviz.commands.profile.show import example_tables
+
+            yield from example_tables(result.profile, [result.shown_examples], 0)
         return
 
     title = f"Cards of {result.checkpoint.short_name}"
@@ -322,10 +433,14 @@ def _tables(result: Card | Cards, choices: ViewOptions) -> Iterator[RenderableTy
     none: Row = (None,) * len(ROLE_COLUMNS)
     clearest = [next(iter(role_table(card).rows), none) for card in cards]
     rows = [(str(card.head), *role, len(card.roles)) for card, role in zip(cards, clearest, strict=True)]
-    columns = card_table("", ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2).columns
-    yield first_rows(title, columns, rows, choices.rows(14), "card.csv", order="the clearest role first")
-    if choices.verbose:
-        yield notes(LEGEND)
+    table = card_table(title, ("Head", *ROLE_COLUMNS, "Roles"), rows, decimals=2)
+    yield table.first(choices.rows(14), "card.csv", order="the clearest role first")
 
 
-SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, patterns=True)
+def _notes(result: Card | Cards, choices: ViewOptions) -> list[str]:
+    if not choices.verbose:
+        return []
+    return notes_of(result) if isinstance(result, Card) else [LEGEND]
+
+
+SPEC = CommandSpec[Any](content=_content, table=_table, tables=_tables, notes=_notes, patterns=True)

@@ -1,20 +1,35 @@
-"""Gather what the other commands measure of one head, or of every head with a role."""
+"""Gather what the other commands measure of one head, or of every head with a role, and draw a card of each."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
-from attnviz.commands.circuits.measure import Circuits
-from attnviz.commands.circuits.measure import circuits as measure_circuits
+from attnviz.commands.card_result import (
+    SPEC,
+    Card,
+    Cards,
+    Cell,
+    Row,
+    ablation_table,
+    cell_text,
+    examples_of,
+    first_relation,
+    notes_of,
+    sentence_of,
+    tables_of,
+    title_of,
+)
+from attnviz.commands.circuits import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
-from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
+from attnviz.commands.heads.relations import OWN, without_relations
+from attnviz.commands.outputs import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.batches import encode
@@ -25,93 +40,25 @@ from attnviz.measures.predictions import CLASSES, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.options import ModelOptions, checked
-from attnviz.present.result import Result, TextResult
-from attnviz.profiles.examples import RoleExamples
+from attnviz.options import COMMANDS, ModelOptions, checked
+from attnviz.page.page import ERROR, short_float
+from attnviz.present.documents import Entry
+from attnviz.present.fields import Table
+from attnviz.present.figure_context import caption_of, hatched_in_words
+from attnviz.present.published import role_name
+from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
-from attnviz.wording import counted
 
-SHOWN = 3  # hits, and failures, that a card shows
-NEAREST = 3  # heads with similar patterns that a card names
+if TYPE_CHECKING:
+    from attnviz.figures.card import CardPlan, PictureTable
+    from attnviz.figures.claim import ClaimPlan
+
+__all__ = ["SPEC", "Card", "Cards"]  # beside the function what the command prints and writes
 
 _TELLING = 6  # words from which on a sentence makes a telling picture
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Card(TextResult):
-    """Result of :func:`card`: what the other commands measured of one head; None where it was not measured."""
-
-    command: ClassVar[str] = "card"
-
-    head: HeadId
-    analysis: Analysis
-    outputs: HeadOutputs
-    profile: StoredProfile | None
-    nearest: tuple[tuple[HeadId, float], ...]
-    circuits: Circuits | None
-    ablation: Ablation | None
-    on_repeats: Ablation | None
-    patched: dict[str, Any] | None  # its entry in patch.json, with the run's direction, metric and number of pairs
-    corpus: Path | None
-    texts: tuple[str, ...]
-    options: dict[str, Any]
-
-    @property
-    def cards(self) -> "tuple[Card, ...]":
-        return (self,)
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """The roles that it has over a corpus, the clearest first."""
-        return () if self.profile is None else self.profile.of(self.head)
-
-    @property
-    def examples(self) -> list[RoleExamples]:
-        """Sentences of its roles, the clearest role first, or of its best relation."""
-        return _examples(self.profile, self.head)
-
-    @property
-    def shown_examples(self) -> RoleExamples | None:
-        """Of its clearest role with any the clearest hits and failures, :data:`SHOWN` each; None without a role."""
-        passed = {role.role for role in self.roles}
-        shown = next((examples for examples in self.examples if examples.role in passed), None)
-        return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
-
-    @property
-    def part(self) -> Analysis:
-        """The analysis of its kind of attention; the whole in a model of one kind."""
-        return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
-
-    @property
-    def in_words(self) -> str:
-        roles = counted(len(self.roles), "role") if self.roles else "no role"
-        return f"of {self.head} in {self.checkpoint.short_name}: {roles}"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Cards(Result):
-    """Result of :func:`cards`: the cards of several heads of one model, in its order."""
-
-    command: ClassVar[str] = "card"
-
-    checkpoint: Checkpoint
-    cards: tuple[Card, ...]
-    texts: tuple[str, ...]  # that name the folder
-
-    @checked
-    def card(self, head: str | HeadId) -> Card:
-        """The card of one head; UsageError if it has none."""
-        wanted = head_named(head, self.checkpoint.kinds)
-        for card in self.cards:
-            if card.head == wanted:
-                return card
-        raise UsageError(f"{wanted} has no card here; {counted(len(self.cards), 'other head')} can be asked for.")
-
-    @property
-    def in_words(self) -> str:
-        return f"of {counted(len(self.cards), 'head')} of {self.checkpoint.short_name}"
+_ROWS = 6  # rows of a table that are drawn
 
 
 @checked
@@ -234,7 +181,7 @@ def cards(
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
         return reader.read(text, None, target, inner), outputs
 
-    options: dict[str, Any] = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits}
+    options: Entry = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits}
     options |= {"ablate": ablate, "patch": None if patch is None else str(patch), "syntax": syntax}
     of_heads = []
     given = tuple(words for words in (text, target) if words is not None)
@@ -265,7 +212,7 @@ def cards(
     return Cards(checkpoint, tuple(of_heads), (*(names or ["all"]), *given))
 
 
-def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, dict[str, Any]]:
+def _patched(checkpoint: Checkpoint, file: Path) -> dict[str, Entry]:
     """What a patch.json says of each head; UsageError where it is none, or of another model."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -321,7 +268,7 @@ def _texts(
         first = next((items[0].source.text for items in readable if items), None)
     texts = dict[HeadId, str]()
     for head in heads:
-        hits = [example.text for examples in _examples(profile, head)[:1] for example in examples.best]
+        hits = [example.text for examples in examples_of(profile, head)[:1] for example in examples.best]
         telling = min(hits, key=lambda hit: (len(hit.split()) < _TELLING, len(hit)), default=None)
         shown = text or telling or first
         if shown is None:
@@ -354,14 +301,127 @@ def _ablations(
     return removed, measure_ablation((), checkpoint, repeats=True, select=heads, **plain)
 
 
-def first_relation(roles: Sequence[Role]) -> Role | None:
-    """The clearest role that is a relation."""
-    return next((role for role in roles if role.relation), None)
+# --- pictures
 
 
-def _examples(profile: StoredProfile | None, head: HeadId) -> list[RoleExamples]:
-    if profile is None:
-        return []
-    ranks = {role.role: rank for rank, role in enumerate(profile.of(head))}
-    known = [examples for examples in profile.examples if examples.id == head and examples.best]
-    return sorted(known, key=lambda examples: ranks.get(examples.role, len(ranks)))
+def _plans(result: Card | Cards, choices: ViewOptions) -> "Iterator[CardPlan]":
+    """What the head does, its pattern, three tables, hits and failures."""
+    from attnviz.commands.heads.views import HEADS
+    from attnviz.commands.profile.show import named_examples
+    from attnviz.figures.card import CardPlan
+
+    for card in result.cards:
+        pattern = next(iter(HEADS.plans(card.analysis, of_pattern(card, choices))))
+        outlined = ""
+        if pattern.outlines:
+            dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
+            outlined = f" Outlined: pairs of its first role{dashed}."
+        feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
+        hatched = hatched_in_words(pattern.values)
+        title, details, shown = title_of(card), sentence_of(card), card.shown_examples
+        yield CardPlan(
+            stem="card" if isinstance(result, Card) else f"cards/{card.head.file_stem}",
+            caption=caption_of(title, details, *feet, hatched),
+            title=title,
+            notes=(details,) if details else (),
+            feet=tuple(feet),
+            pattern=replace(pattern, title="", evidence=""),
+            tables=tuple(map(_drawn, tables_of(card))),
+            sentences=() if shown is None else tuple(named_examples(shown)),
+            heading="" if shown is None else f"{role_name(shown.role, shown.direction)}: clearest hits and failures",
+        )
+
+
+def _drawn(table: Table[Row]) -> "PictureTable":
+    """The first rows of a table as texts."""
+    from attnviz.figures.card import PictureTable
+
+    n, rows = len(table.rows), table.rows[:_ROWS]
+    title = table.title if n <= _ROWS else f"{table.title} ({_ROWS} of {n})"
+    columns = [
+        [column.title.lower(), *(cell.plain for cell in cells)]
+        for column, cells in zip(table.columns, replace(table, rows=rows).cells(), strict=True)
+    ]
+    is_text = [all(isinstance(row[at], str | None) for row in rows) for at in range(len(columns))]
+    return PictureTable(title, columns, is_text)
+
+
+def _claims(result: Card | Cards, _: ViewOptions) -> "Iterator[ClaimPlan]":
+    """One statement on the head."""
+    from attnviz.commands.heads.claim_view import claim_plan, no_claim
+    from attnviz.figures.claim import Bar
+
+    for card in result.cards:
+        if not card.roles:
+            raise UsageError(f"{no_claim(card.profile, card.checkpoint, [card.head])}.")
+        assert card.profile is not None
+        stem = "claim" if isinstance(result, Card) else f"claims/{card.head.file_stem}"
+        without = ablation_table(card)
+        bars = [
+            Bar(str(on), float(effect), f"{cell_text(effect)} ({cell_text(interval)})", interval)
+            for on, effect, interval, _ in without.rows
+            if isinstance(effect, float) and isinstance(interval, tuple)
+        ]
+        effect = without.title.partition(": ")[2]
+        yield claim_plan(card.profile, card.checkpoint, card.roles[0], stem, effect, bars)
+
+
+def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
+    """Choices for the pattern of a card: pairs of its first role are outlined if that is a relation of the text."""
+    outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
+    return replace(choices, select=(str(card.head),), relation=OWN if outlined else None)
+
+
+def page_data(card: Card, choices: ViewOptions) -> Entry:
+    """``PageData`` as in ``attnviz/page/patterns.js``: the page of ``heads`` on the text, with this card."""
+    from attnviz.commands.heads.page_view import page_data as page_of_heads
+    from attnviz.commands.profile.show import licence_lines
+    from attnviz.commands.profile.views import sentences_entry
+
+    data = page_of_heads(card.analysis, of_pattern(card, choices))
+    (of_head,) = [head for head in data["heads"] if head["id"] == str(card.head)]
+    of_head["words"] = [["Card", title_of(card)], *(["Note", note] for note in notes_of(card))]
+    title = f"{card.head} of {data['title']}"
+    by_name = {role.role: role for role in card.roles}
+    licences = [] if card.profile is None else licence_lines(card.profile, card.examples)
+
+    def page_cell(value: Cell) -> object:  # numbers as numbers, so that the page sorts them
+        if isinstance(value, float):
+            return short_float(value)
+        return value if isinstance(value, int) else cell_text(value)
+
+    return data | {
+        "command": "card",
+        "title": title,
+        "sentences": [title],
+        "look": None,
+        "caption": caption_of(f"Interactive page of {title}; opens from disk, without network"),
+        "command_line": {
+            "program": ["card"],
+            "texts": [str(card.corpus or card.text)],
+            "options": [*data["command_line"]["options"], *COMMANDS["card"].typed(card.options)],
+        },
+        "tables": [
+            {
+                "title": table.title,
+                "note": "",
+                "columns": ["head", *(field.title.lower() for field in table.columns)],
+                "rows": [[str(card.head), *map(page_cell, row)] for row in table.rows],
+                "head": 0,
+            }
+            for table in tables_of(card)
+        ],
+        "examples": [sentences_entry(examples, by_name.get(examples.role)) for examples in card.examples],
+        "notes": [
+            "Labels are of this text alone; ? marks an indication only.",
+            f"Weights on the page are within {ERROR} of the recomputed ones.",
+            *licences,
+        ],
+    }
+
+
+CARD = Drawing(_plans, in_figures("card.card_figure"))
+CLAIM = Drawing(_claims, in_figures("claim.claim_figure"))
+PAGE = page_drawing(
+    "card", page_data, lambda result: "" if isinstance(result, Card) else "a page is of one head; name it"
+)

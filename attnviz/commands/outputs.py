@@ -1,14 +1,15 @@
-"""Measure the output of every head in the residual stream on one text.
+"""What every head adds to the residual stream on one text, and directly to the logit of an answer.
 
-For o_h, o, b_O and f see :mod:`attnviz.run.contributions`. C are the content positions, S the sinks (special
-tokens, in GPT-2 the first and those of :mod:`attnviz.measures.sinks`); means and sums over queries are over C.
+Norms and shares of o_h = (A v) W_O (:mod:`attnviz.measures.output_shares`), norm-weighted attention ‖A[q, k] f(x_k)‖
+with f(x) = (x W_V + b_V) W_O (Kobayashi et al. 2020), and direct effects, o_h at one position times the direction of an
+answer minus a foil in the unembedding (:mod:`attnviz.measures.direct_effects`; Elhage et al. 2021).
 """
 
-import math
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -18,64 +19,42 @@ from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.spans import named_span
 from attnviz.inputs.tokens import Tokens, find_positions, merge_subwords, position_of
 from attnviz.locks import alone
-from attnviz.measures.direct_effects import DirectEffects, Promotion, answer_ids, direct_effects
+from attnviz.measures.direct_effects import DirectEffects, Promotion, TokenLogit, answer_ids, direct_effects
+from attnviz.measures.output_shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint, refuse_target
 from attnviz.options import ModelOptions, checked
+from attnviz.present.direct_effects import effects_entry, effects_in_words, linear_path
+from attnviz.present.documents import Entry, layer_entry, target_entry, text_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, Table, pick, plain_value, values_of
 from attnviz.present.figure_context import FigureContext
+from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, TextResult
+from attnviz.present.view import ViewOptions
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import upcast
-from attnviz.run.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
+from attnviz.run.contributions import LayerContributions, layer_contributions, without_gradients
 from attnviz.run.generate import TargetTokens, target_tokens
 from attnviz.run.record import block_memory
 from attnviz.run.stream import WrittenParts, recording_parts, why_no_effects
 from attnviz.run.verify import VerifiedAttention, verify_attention
-from attnviz.wording import counted, percent, quoted, rounded
+from attnviz.wording import counted, error, percent, quoted, rounded, shortened_token, signed
 
-_SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 
 NO_PROMOTIONS = (
     "Promoted tokens are not given: they need logits of tokens that are linear in the final state. Those of a "
     "masked-language head, and those that are bounded (final_logit_softcapping), are not."
 )
 
-
-@dataclass(frozen=True)
-class HeadContribution:
-    """Norms and shares of one head's output; None without content positions.
-
-    ``projection_share``: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
-    b_O it sums to 1 over the layer; negative if the head opposes the others.
-    """
-
-    id: HeadId
-    norm: float | None  # mean over q in C of ||o_h(q)||, in the units of the residual stream
-    norm_share: float | None  # sum over q in C of ||o_h(q)||, over that of all heads of the layer; 0-1, sums to 1
-    projection_share: float | None
-    sink: float | None  # mean over q in C of sum over k in S of A[q, k], 0-1, as in heads.json; None without sinks
-    sink_by_norm: float | None  # the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k
-    value_norm: float | None  # mean over k in C of ||f(x_k)||
-    value_norm_of_sinks: float | None  # mean over k in S of ||f(x_k)||; None without sinks
-    largest: float  # ||A[q, k] f(x_k)|| over all q and k
-
-    def __repr__(self) -> str:
-        return f"<HeadContribution of {self.id}: {percent(self.norm_share)} of its layer's output>"
-
-
-@dataclass(frozen=True)
-class OutputShares:
-    """Norms and shares of one layer's attention output and bias."""
-
-    layer: int
-    norm: float | None  # mean over q in C of ||o(q)||, the model's own attention output; None without content positions
-    bias_norm: float  # ||b_O||, which no head writes
-    bias_projection_share: float | None  # as that of a head
-    sum_error: float  # largest absolute difference of the sum of all o_h and b_O from the model's, over output_scale
-    output_scale: float  # the layer's largest absolute output in the model
+_SPANS = "The head for question answering gives start and end of an answer: --answer-span (answer_span=...) names one."
+_CSV = "outputs.csv"
+_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14  # tokens listed as promoted and suppressed, and characters of each
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -288,71 +267,6 @@ def head_outputs(
     )
 
 
-def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
-    """Measure norms and shares of every head of a layer, and verify that heads and bias sum to the model's output.
-
-    One head's output of a chunk of rows is in memory at a time.
-
-    Raises:
-        VerificationError: the heads and the bias do not sum to the model's own attention output.
-    """
-    writing = layer_contributions(verified, layer)
-    with without_gradients(verified.checkpoint.device):
-        model_output = verified.model_output(layer)[0].to(writing.value.dtype)
-        lengths, bias = model_output.norm(dim=-1), writing.output_bias
-        direction = model_output / lengths[:, None].clamp_min(torch.finfo(model_output.dtype).tiny)
-        content, keys = (
-            ~torch.tensor(tokens.sink, dtype=torch.bool, device=bias.device) for tokens in verified.tokens_of(layer)
-        )
-        heads = range(len(writing.value))
-        values = torch.stack(list(map(writing.value_norms, heads)))
-        total, largest = bias.expand_as(model_output).clone(), bias.new_zeros(len(heads))
-        measured = bias.new_empty(4, len(heads), len(model_output))
-        for first, patterns in writing.rows():
-            rows, on_sinks = slice(first, first + patterns.shape[1]), ~keys[: patterns.shape[2]]
-            for head, pattern in enumerate(patterns):
-                output = writing.outputs(head, pattern, first)
-                weighted = writing.norms(head, pattern, first, values[head])
-                total[rows] += output
-                along = (output * direction[rows]).sum(-1)
-                by_norm = weighted[:, on_sinks].sum(-1) / weighted.sum(-1)
-                measured[:, head, rows] = torch.stack(
-                    [output.norm(dim=-1), along, pattern[:, on_sinks].sum(-1), by_norm]
-                )
-                largest[head] = largest[head].maximum(weighted.max())
-        parts = f"the outputs of the {len(heads)} heads of layer {layer} and the bias b_O do not sum"
-        error, scale = check_sum(verified, layer, total, parts)
-        length, of_bias = lengths[content].sum(), (direction @ bias)[content].sum()
-        if keys.all():  # no sinks
-            measured[2:] = torch.nan
-        norms, along, by_weight, by_norm = measured[..., content]
-        columns = {
-            "norm": norms.mean(1),
-            "norm_share": norms.sum(1) / norms.sum(),
-            "projection_share": along.sum(1) / length,
-            "sink": by_weight.mean(1),
-            "sink_by_norm": by_norm.mean(1),
-            "value_norm": values[:, keys].mean(1),
-            "value_norm_of_sinks": values[:, ~keys].mean(1),
-        }
-    mean, of_bias = _number(lengths[content].mean()), _number(of_bias / length)
-    shares = OutputShares(layer, mean, float(bias.norm()), of_bias, sum_error=error, output_scale=scale)
-    return shares, [
-        HeadContribution(
-            id=HeadId(layer, head),
-            **{name: _number(column[head]) for name, column in columns.items()},
-            largest=float(largest[head]),
-        )
-        for head in heads
-    ]
-
-
-def _number(value: Tensor) -> float | None:
-    """The number, or None for NaN: a mean or a share of nothing."""
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
 def _context(tokens: Tokens) -> list[int]:
     """Positions of the text in which an answer is looked for: of a pair the second."""
     context = int(1 in tokens.segments)
@@ -384,3 +298,140 @@ def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -
         return len(tokens) - 1
     masked = [position for position, id in enumerate(tokens.ids) if id == checkpoint.tokenizer.mask_token_id]
     return masked[0] if masked else position_of(tokens)
+
+
+# --- tables
+
+
+def _content(result: HeadOutputs, _: ViewOptions) -> Entry:
+    effects, verification = result.effects, result.attention.verification
+    sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
+    return {
+        **text_entry(result),
+        "options": {"at": effects and effects.position, "tokens_cut_off": result.tokens.truncated},
+        "verification": {**sum_errors, "logits": effects and values_of(effects, "error", "scale", "tolerance")},
+        **target_entry(result.target),
+        "layers": [
+            values_of(layer, "layer", "norm", "bias_norm", "bias_projection_share") | layer_entry(layer.layer)
+            for layer in result.layers
+        ],
+        "effects": effects and effects_entry(effects),
+        "end_effects": result.end_effects and effects_entry(result.end_effects),
+        "no_effects": result.no_effects or None,
+    }
+
+
+_COLUMNS: tuple[Field[HeadContribution], ...] = (
+    Field("‖o_h‖", name="norm"),
+    Field("Share", name="norm_share", unit="of Σ‖o_h‖", write=percent),
+    Field("Share", name="projection_share", unit="of ‖o‖", write=percent),
+    Field("Sink", name="sink", unit="weight", detail=True),
+    Field("Sink", name="sink_by_norm", unit="norm", detail=True),
+    Field("‖f(x)‖", name="value_norm", detail=True),
+    Field("‖f(x)‖", name="value_norm_of_sinks", unit="of sinks", detail=True),
+    Field(name="largest"),
+)
+_FIRST = ("id", "projection_share", "sink", "sink_by_norm")
+_LISTED = "id projection_share norm_share norm sink sink_by_norm value_norm value_norm_of_sinks".split()
+
+
+def _table(result: HeadOutputs, choices: ViewOptions) -> Table[HeadContribution]:
+    effects, end = result.effects, result.end_effects
+    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
+    of_heads, moved = ({}, {}) if effects is None else (effects.heads, effects.promotions)
+
+    def adds(title: str, name: str, by_head: dict[HeadId, float]) -> Field[HeadContribution]:
+        return Field(title, lambda head: by_head.get(head.id), "logits", name, write=signed)
+
+    columns: list[Field[HeadContribution]] = [
+        *HEAD,
+        Field(value=lambda head: ranks[head.id], name="rank"),
+        *_COLUMNS,
+        adds("Adds" if end is None else "Start", "direct_effect", of_heads),
+        Field(value=lambda head: plain_value(moved.get(head.id)), name="promotion", csv={}),
+        *([] if end is None else [adds("End", "direct_effect_on_end", end.heads)]),
+    ]
+    return Table("Heads", columns, result.select(choices.select), name="heads")
+
+
+def _tables(result: HeadOutputs, choices: ViewOptions) -> "Iterator[RenderableType]":
+    from attnviz.present.tables import verification_line
+
+    effects, verbose = result.effects, choices.verbose
+    more = f", the sum of all heads and b_O by at most {error(max(layer.sum_error for layer in result.layers))}"
+    verified = verification_line(result.attention.verification, result.checkpoint, more if verbose else "")
+    if effects is not None and verbose:
+        verified.append(
+            f" All parts sum to the difference of the model's logits at #{effects.position} within "
+            f"{error(effects.error * effects.scale)} (tolerance {effects.tolerance * effects.scale:.0e}, in logits)."
+        )
+    yield verified
+    table, few = _table(result, choices), choices.rows(10 if effects is None else 4)
+    listed = replace(table, columns=pick(table.columns, *(_LISTED if verbose else _FIRST)))
+    yield listed.first(few, _CSV, order="the largest share of their layer’s output first")
+    if effects is not None:
+        yield _effects_table(result, effects, table, verbose).first(few, _CSV, order="the largest first")
+    for of_end in (effects, result.end_effects):
+        if of_end is not None:
+            yield effects_in_words(of_end, result.read.labels)
+
+
+def _effects_table(
+    result: HeadOutputs, effects: DirectEffects, table: Table[HeadContribution], whole: bool
+) -> Table[HeadContribution]:
+    """Direct effects, the largest first, and the tokens moved most, or of whom a head speaks for."""
+    from attnviz.present.table_layout import glued
+
+    end, moved = result.end_effects, effects.promotions
+    sizes = {head: abs(value + (end.heads[head] if end else 0.0)) for head, value in effects.heads.items()}
+    rows = sorted((row for row in table.rows if row.id in sizes), key=lambda row: (-sizes[row.id], row.id))
+    columns = pick(table.columns, "id", "direct_effect")
+
+    def side(row: HeadContribution) -> str:
+        value = effects.heads[row.id]
+        choice = effects.answer if value > 0 else effects.foil
+        return "–" if choice is None or signed(value) == rounded(0.0) else quoted(choice.text)
+
+    def tokens(named: Sequence[TokenLogit]) -> object:
+        return glued(f"{shortened_token(token.text, _LONGEST)} {signed(token.logit)}" for token in named)
+
+    title = "Direct effects on answer minus foil"
+    if end is not None:
+        title = "Direct effects on start and end of the answer"
+        columns += pick(table.columns, "direct_effect_on_end")
+    elif not moved:
+        columns.append(Field("Speaks for", side))
+    else:
+        columns.append(Field("Promotes (logits)", lambda row: tokens(moved[row.id].promoted[:_PROMOTED])))
+        if whole:
+            columns.append(Field("Suppresses", lambda row: tokens(moved[row.id].suppressed[:_SUPPRESSED]), detail=True))
+    return Table(title, columns, rows)
+
+
+def _notes(result: HeadOutputs, choices: ViewOptions) -> Iterator[str]:
+    effects, target = result.effects, result.target
+    if effects is None:
+        yield result.no_effects
+    if not choices.verbose:
+        return
+    yield (
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
+        "reaches along o, the sum of all heads and b_O; below 0 it works against the others. Share of Σ‖o_h‖: of the "
+        "norms of the layer’s heads."
+    )
+    yield (
+        f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
+        "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token."
+    )
+    if effects is not None:
+        yield linear_path(result.checkpoint, effects)
+        if not effects.classes and not effects.boundary:
+            promoted = "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
+            yield promoted if effects.promotions else NO_PROMOTIONS
+    if target is not None:
+        from attnviz.present.tables import target_note
+
+        yield f"{target_note(target.text, target.generated)} X: keys, and so f(x) and sinks, are of the source."
+
+
+SPEC = CommandSpec(content=_content, tables=_tables, table=_table, notes=_notes, all_selected=True)

@@ -15,34 +15,46 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from attnviz.errors import ArchitectureError
 from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import Positions, find_positions, merge_pattern, merge_subwords
+from attnviz.inputs.tokens import Positions, find_positions, merge_pattern, merge_subwords, text_at
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint, refuse_words
 from attnviz.options import ModelOptions, checked
-from attnviz.present.figure_context import FigureContext
+from attnviz.present.documents import Entry, text_entry, verification_entry
+from attnviz.present.fields import Field, Table, entry, plain
+from attnviz.present.figure_context import FigureContext, hatched_in_words, norm_in_words
+from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
+from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import transformed_values, uniform_pattern
 from attnviz.run.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.run.record import block_memory
 from attnviz.run.verify import VerifiedAttention, verify_attention
-from attnviz.wording import counted
+from attnviz.wording import counted, error, shortened_token
 
-METHODS = ("attention", "rollout", "norm_rollout")  # of sharing a token's attention; the first fields of InputShares
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attnviz.figures.tiles import TilesPlan
+
+METHODS = ("attention", "rollout", "norm_rollout")  # of sharing a token's attention; the first fields of Shares
 
 _AT_ONCE = 1 << 23  # numbers in the vectors of one chunk of queries: 32 MiB in float32
+_ALIKE, _APART = 0.1, 0.5  # distances between rows
+_TILE = 2.0  # inches
 
 
-class InputShares(NamedTuple):
-    """Shares of the input tokens in one output token, [n] by method."""
+class Shares(NamedTuple):
+    """By method: matrices, [n, n], or the shares of the input tokens in one output token, [n]."""
 
     attention: Tensor  # the mean pattern of the heads of the layer shown
     rollout: Tensor  # of mean patterns
@@ -77,8 +89,7 @@ class Rollout(TextResult):
     norm_means: Tensor  # [n_layers, n, n], norms of weighted values, rows divided by their sum
     weights: Tensor  # [n_layers, n, n], rollout up to each layer from the mean patterns
     norms: Tensor  # [n_layers, n, n], the same from the norms
-    uniform: Tensor  # [n, n], uniform attention in the layer shown
-    uniform_rollout: Tensor  # [n, n], the rollout of uniform attention up to the layer shown
+    last: Shares  # the matrices of the layer shown
     layers: tuple[LayerShares, ...]  # one entry per layer, like all of the above up to the chosen one
     positions: tuple[int, ...]  # of the output token whose inputs are ranked; several where it occurs more than once
 
@@ -92,11 +103,9 @@ class Rollout(TextResult):
         return len(self.layers) - 1
 
     @cached_property
-    def inputs(self) -> InputShares:
+    def inputs(self) -> Shares:
         """Shares of the input tokens in the chosen token; of several positions the mean."""
-        rows = list(self.positions)
-        matrices = (self.means[-1], self.weights[-1], self.norms[-1], self.uniform, self.uniform_rollout)
-        return InputShares(*(matrix[rows].mean(0) for matrix in matrices))
+        return Shares(*(matrix[list(self.positions)].mean(0) for matrix in self.last))
 
     @property
     def in_words(self) -> str:
@@ -134,8 +143,7 @@ def rollout(
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
     of_chunk = block_memory(memory)
-    opened, _ = open_checkpoint(model, **opening)
-    checkpoint = opened.encoder
+    checkpoint = open_checkpoint(model, **opening)[0].encoder
     refuse_words(checkpoint, words=words)
     family = checkpoint.architecture
     if checkpoint.other_layers or family.gated or not family.stream_alone:
@@ -150,27 +158,25 @@ def rollout(
     positions = default if token is None else find_positions(units, token)
     attention = verify_attention(checkpoint, tokens, progress=progress, memory=of_chunk)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
-
-    def rolled(patterns: Iterable[Tensor], learned_sinks: bool = False) -> Iterator[Tensor]:
-        return (merge_pattern(matrix, units.members) for matrix in rolled_out(patterns, residual, learned_sinks))
-
-    weights, norms = (
-        torch.stack([matrix.to(means) for matrix in rolled(patterns, family.learned_sinks)])
-        for patterns in (means, norm_means)
-    )
-    means, norm_means = (merge_pattern(patterns, units.members) for patterns in (means, norm_means))
     uniform_of = cache(lambda window: uniform_pattern(allowed_units(len(tokens), family.causal, window)))
-    uniforms = list(map(uniform_of, checkpoint.windows[:n_layers]))
-    uniform = (merge_pattern(pattern, units.members) for pattern in uniforms)
-    layers, sink = [], torch.tensor(units.sink)
-    by_layer = enumerate(zip(means, weights, norms, uniform, rolled(uniforms), strict=True))
-    for number, matrices in by_layer:
-        named = InputShares(*matrices)._asdict()
-        on_sinks = {
-            name: None if sink.all() else float(rows[~sink][:, sink].double().sum(1).mean())
-            for name, rows in named.items()
-        }
-        apart = {name: rows_apart(rows) for name, rows in named.items()}
+    uniform = list(map(uniform_of, checkpoint.windows[:n_layers]))
+
+    def merged(matrices: Iterable[Tensor]) -> Iterator[Tensor]:
+        return (merge_pattern(matrix, units.members) for matrix in matrices)
+
+    def rolled(patterns: Tensor, learned_sinks: bool = False) -> Tensor:
+        return torch.stack([matrix.to(means) for matrix in merged(rolled_out(patterns, residual, learned_sinks))])
+
+    weights, norms = rolled(means, family.learned_sinks), rolled(norm_means)
+    means, norm_means = (merge_pattern(patterns, units.members) for patterns in (means, norm_means))
+    sink, layers = torch.tensor(units.sink), list[LayerShares]()
+    by_layer = zip(means, weights, norms, merged(uniform), merged(rolled_out(uniform, residual)), strict=True)
+    for number, matrices in enumerate(by_layer):
+        last = Shares(*matrices)
+        on_sinks, apart = {}, {}
+        for name, rows in last._asdict().items():
+            on_sinks[name] = None if sink.all() else float(rows[~sink][:, sink].double().sum(1).mean())
+            apart[name] = rows_apart(rows)
         layers.append(LayerShares(number, on_sinks, apart, errors[number]))
     return Rollout(
         text=text,
@@ -184,8 +190,7 @@ def rollout(
         norm_means=norm_means,
         weights=weights,
         norms=norms,
-        uniform=named["uniform"],
-        uniform_rollout=named["uniform_rollout"],
+        last=last,
         layers=tuple(layers),
         positions=positions,
     )
@@ -209,9 +214,8 @@ def _patterns(
                 added, total[rows] = summed_norms(pattern, vectors[:, :n_keys])
                 norms[layer, rows, :n_keys] = added.cpu()
             parts = f"what attention adds from each token in layer {layer} does not sum"
-            error, _ = check_sum(attention, layer, total + writing.output_bias, parts)
+            errors.append(check_sum(attention, layer, total + writing.output_bias, parts)[0])
         norms[layer] = norm_patterns(norms[layer])
-        errors.append(error)
         tell(progress, "rolling out", layer + 1, n_layers)
     return means, norms, errors
 
@@ -271,3 +275,172 @@ def rows_apart(matrix: Tensor) -> float | None:
     ranks = torch.arange(n, dtype=torch.float64, device=matrix.device)[:, None]
     over_pairs = ((2 * ranks - (n - 1)) * ordered).sum()  # of |a - b|, over all pairs and columns
     return max(0.0, float(over_pairs) / (n * (n - 1)))
+
+
+# --- tables
+
+
+def _content(result: Rollout, _: ViewOptions) -> Entry:
+    units, positions = result.units, list(result.positions)
+    words = list(units.labels) if units.name == "word" else None
+    errors = {layer.layer: layer.parts_error for layer in result.layers}
+    verification = result.attention.verification
+    return {
+        **text_entry(result),
+        "options": {
+            "words": words is not None,
+            "layer": result.layer,
+            "residual": result.residual,
+            "from": positions,
+            "tokens_cut_off": result.tokens.truncated,
+        },
+        "words": words,
+        "verification": verification_entry(verification, lambda check: {"parts_error": errors.get(check.layer)}),
+        "from": {"text": units.labels[positions[0]], "positions": positions},
+        "layers": [entry(plain("layer", "sink", "rows_apart"), layer) for layer in result.layers],
+    }
+
+
+def _inputs(result: Rollout, _: ViewOptions) -> Table[Entry]:
+    """A row an input token."""
+    units = result.units
+    columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
+    columns |= {name: row.tolist() for name, row in result.inputs._asdict().items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return Table("", plain(*columns), rows, name="inputs")
+
+
+def _tables(result: Rollout, choices: ViewOptions) -> "Iterator[RenderableType]":
+    from attnviz.present.table_layout import glued
+    from attnviz.present.tables import verification_line
+
+    worst = max(layer.parts_error for layer in result.layers)
+    parts = f", the sum of what attention adds from each token by at most {error(worst)}" if choices.verbose else ""
+    yield verification_line(result.attention.verification, result.checkpoint, parts)
+    units, positions = result.units, result.positions
+
+    def ranked(name: str) -> Field[int]:
+        row: Tensor = getattr(result.inputs, name)
+        order = row.argsort(descending=True, stable=True).tolist()
+
+        def at_rank(rank: int) -> object:
+            position = order[rank]
+            return glued([f"{row[position]:.3f} #{position} {shortened_token(units.labels[position], 24)}"])
+
+        return Field(name.replace("_", " ").capitalize(), at_rank)
+
+    numbers = ", ".join(f"#{position}" for position in positions[:4]) + (", …" if len(positions) > 4 else "")
+    mean = f", mean of {len(positions)}" if len(positions) > 1 else ""
+    title = f"Inputs of “{text_at(units, positions)}” ({numbers}{mean}) at the output of {_layer_shown(result)}"
+    columns = [Field[int]("Rank", lambda rank: rank + 1), *map(ranked, METHODS)]
+    yield Table(title, columns, range(len(units))).first(choices.rows(9), "rollout.csv", units.name, "ranked")
+    if choices.verbose:
+        short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
+
+        def share(heading: str, summary: str, method: str) -> Field[LayerShares]:
+            return Field(f"{heading}: {short[method]}", lambda layer: getattr(layer, summary)[method])
+
+        of_layers = [
+            Field[LayerShares]("Layer", name="layer"),
+            *(share("Sinks", "sink", method) for method in short),
+            *(share("Rows", "rows_apart", method) for method in [*short][1:]),
+        ]
+        yield Table("Layers (on sinks, and mean distance between two rows; 0–1)", of_layers, result.layers)
+
+
+# --- sentences
+
+
+def _layer_shown(result: Rollout) -> str:
+    """The layer up to which attention was rolled out: ``layer 5, the last``."""
+    return f"layer {result.layer}{', the last' if result.layer == result.checkpoint.n_layers - 1 else ''}"
+
+
+def _method(result: Rollout) -> str:
+    """Which layers are multiplied, and the share of the residual."""
+    share = result.residual
+    layers, everywhere = (f"layers 0 to {result.layer}", " in every layer") if result.layer else ("layer 0", "")
+    return f"through {layers}, {1 - share:g} attention + {share:g} identity{everywhere}"
+
+
+def _spread(result: Rollout) -> str:
+    """Whether rows of the rollout still differ after the last layer; '' for a single row."""
+    apart = result.layers[-1].rows_apart
+    known = [apart[name] or 0.0 for name in METHODS[1:] if apart[name] is not None]
+    if not known:
+        return ""
+    verdict = "rows have much in common"
+    if max(known) >= _APART:
+        verdict = "rows still differ"
+    elif max(known) < _ALIKE:
+        verdict = f"rows are nearly alike: the rollout says little about one {result.units.name} in particular"
+    return f"After layer {result.layer} {verdict} (distance {known[0]:.2f})."
+
+
+def _notes(result: Rollout, choices: ViewOptions) -> Iterator[str]:
+    if choices.verbose:
+        yield (
+            f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {_method(result)}"
+            f"{', layers multiplied' if result.layer else ''}; norm rollout: the norm of what attention adds "
+            "(Kobayashi et al. 2020) in place of the weight; uniform: of uniform attention. Feed-forward networks and "
+            "layer norms are left out."
+        )
+        yield f"Sinks: {result.sinks}." if result.sinks else ""
+    yield _spread(result)
+
+
+SPEC = CommandSpec[Rollout](content=_content, table=_inputs, tables=_tables, notes=_notes)
+
+
+# --- picture
+
+
+def _plan(result: Rollout, choices: ViewOptions) -> "Iterator[TilesPlan]":
+    """The matrices of the layer shown."""
+    from attnviz.figures.matrix import Labels, max_pool, scale_of_means
+    from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling
+
+    about, units, last = result.figure_context, result.units, result.last
+    attention = f"attention of layer {result.layer}"
+    mean = f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})"
+    reached = last.uniform if result.residual == 1 else last.uniform_rollout  # 1: nothing is passed on
+    matrices = [  # the last is uniform attention, which is 0 where the masks forbid any
+        (mean, (attention,), last.attention, last.uniform),
+        ("rollout", (), last.rollout, reached),
+        ("norm rollout", ("by norms",), last.norm_rollout, reached),
+    ]
+    pooled, _ = tile_pooling(units.labels, len(matrices), _TILE, choices.style)
+    tiles = list[Tile]()
+    for name, shorter, *of_tile in matrices:
+        values, uniform = (max_pool(matrix.numpy(), pooled) for matrix in of_tile)
+        tiles.append(Tile(name, np.where(uniform > 0, values, np.nan), shorter))
+    norm, cut = scale_of_means([tile.values for tile in tiles], choices.style, len(units))
+    largest = max(float(np.nanmax(tile.values)) for tile in tiles)
+    larger = f" (larger ones, up to {largest:.2g}, look the same)" if cut else ""
+    yield TilesPlan(
+        stem="rollout",
+        **about.caption_and_notes(
+            f"What comes to each position at the output of {_layer_shown(result)}: the mean attention of that layer "
+            f"alone, its rollout, and its rollout by norms, of {about.model} on {about.text_line}",
+            "rows: positions at the layer's output; columns: input",
+            _spread(result),
+            f"cells: the largest of {pooled} × {pooled}" if pooled > 1 else "",
+            choices.style.why_log(len(units)),
+            caption_only=(
+                _method(result),
+                f"{norm_in_words(norm)}{larger}",
+                hatched_in_words(*(tile.values for tile in tiles)),
+            ),
+        ),
+        title=f"{about.model}: rollout to layer {result.layer}",
+        tiles=tuple(tiles),
+        labels=Labels(units.labels, units.sink),
+        norm=norm,
+        bar=f"share{larger}" if norm.vmin == 0 else "share (log scale)",
+        pooled=pooled,
+        cut=cut,
+        target=_TILE,
+    )
+
+
+ROLLOUT = Drawing(_plan, in_figures("tiles.tiles_figure"))

@@ -1,25 +1,30 @@
 """The steps of a layer, recomputed end to end, each compared with the running model.
 
-One recorded pass gives the model's own steps.
+One recorded pass gives the model's own steps; :mod:`attnviz.reference.layer` has the mathematics.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.commands.explain.reference import LayerParameters, embedded, layer_parameters, recompute_layer
-from attnviz.errors import UsageError, VerificationError
+from attnviz.errors import ArchitectureError, UsageError, VerificationError
 from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
+from attnviz.models.offloading import parameter_of
+from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
+from attnviz.reference.layer import ACTIVATIONS, LayerParameters, LinearMap, recompute_layer
 from attnviz.run.contributions import without_gradients
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.record import Observer, Rows, random_values, record_attention
 from attnviz.run.sites import Site, recording_all, what_to_try
+from attnviz.run.stream import embeddings_of
+
+_NORMS = ("attention_norm", "feed_forward_norm", "attention_output_norm", "feed_forward_output_norm")
 
 # Tolerances of an activation on the model's own input, by dtype; for others that of outputs.
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
@@ -29,6 +34,60 @@ _ON_RANDOM_VALUES = " on random values"
 
 # By step where it is in the model, in words, and the model's own tensor, without the batch axis.
 Shown = dict[str, tuple[str, Tensor]]
+
+
+def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
+    """Read the parameters of a layer, and its config; ArchitectureError for an unknown activation."""
+    architecture, model, modules = checkpoint.architecture, checkpoint.model, checkpoint.modules[layer]
+    name: Any = architecture.activation(checkpoint.config)
+    activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
+    if activation is None:
+        wanted = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+        raise ArchitectureError(
+            f"this model's feed-forward network has the activation {wanted!r}, which the reference does not reproduce; "
+            f"expected one of: {', '.join(ACTIVATIONS)}."
+        )
+    maps = (modules.gate, modules.up_proj, modules.down_proj) if modules.routed is None else (None, None, None)
+    gate, up_proj, down_proj = map(_linear_map, maps)
+    if up_proj is not None and modules.gate is modules.up_proj:  # the first half of one module
+        halves = up_proj.weight.chunk(2, dim=1)
+        biases = (None, None) if up_proj.bias is None else up_proj.bias.chunk(2)
+        gate, up_proj = (replace(up_proj, weight=half, bias=bias) for half, bias in zip(halves, biases, strict=True))
+    heads = architecture.parameters(model, layer)
+    if checkpoint.attention != "eager" and checkpoint.dtype in (torch.bfloat16, torch.float16):
+        heads = replace(heads, upcast=True)  # others do not round scores to the dtype
+    norms = {name: getattr(modules, name) for name in _NORMS}
+    norms["final_norm"] = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
+    return LayerParameters(
+        heads=heads,
+        gate=gate,
+        up_proj=up_proj,
+        activation=activation,
+        down_proj=down_proj,
+        pre_norm=architecture.pre_norm,
+        residual_multiplier=architecture.residual_multiplier(checkpoint.config),
+        parallel=modules.parallel,
+        **{name: None if module is None else checkpoint.norm(module) for name, module in norms.items()},
+    )
+
+
+def _linear_map(module: Any) -> LinearMap | None:
+    """Read an nn.Linear, whose weight is [d_out, d_in], or transformers' Conv1D, [d_in, d_out]."""
+    if module is None:
+        return None
+    weight = parameter_of(module, "weight")
+    weight = weight.T if isinstance(module, nn.Linear) else weight
+    return LinearMap(weight, parameter_of(module, "bias"), input_rounding(module))
+
+
+def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
+    """Input of the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
+    first, *others = embeddings_of(checkpoint, tokens).values()
+    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    x = sum(others, start=first)
+    x = x if tables.norm is None else checkpoint.norm(tables.norm)(x)
+    project = _linear_map(tables.project)
+    return x if project is None else project(x)
 
 
 def probes_of(checkpoint: Checkpoint, layer: int) -> dict[str, Site]:
@@ -125,7 +184,7 @@ class StageCheck:
 
 @dataclass(frozen=True)
 class Stage:
-    """One recomputed step of a layer, named as in :func:`attnviz.commands.explain.reference.recompute_layer`."""
+    """One recomputed step of a layer, named as in :func:`attnviz.reference.layer.recompute_layer`."""
 
     name: str
     tensor: Tensor  # on the model's device and in its dtype, boolean for ``mask``
@@ -148,9 +207,11 @@ class Stage:
 class VerifiedStages(dict[str, Stage]):
     """The steps of one layer by name, in order; it exists only if every step that the model shows is reproduced."""
 
-    def __init__(self, layer: int, parameters: LayerParameters, stages: Iterable[Stage]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, tokens: Tokens, layer: int, parameters: LayerParameters, stages: Iterable[Stage]
+    ) -> None:
         super().__init__((stage.name, stage) for stage in stages)
-        self.layer, self.parameters = layer, parameters
+        self.checkpoint, self.tokens, self.layer, self.parameters = checkpoint, tokens, layer, parameters
 
     def __missing__(self, name: object) -> Stage:
         raise UsageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")
@@ -158,6 +219,28 @@ class VerifiedStages(dict[str, Stage]):
     @property
     def checks(self) -> dict[str, StageCheck]:
         return {name: stage.check for name, stage in self.items() if stage.check is not None}
+
+    @property
+    def norm_order(self) -> str:
+        """``pre-norm`` (GPT-2; GPT-NeoX ``in parallel``), ``post-norm`` (BERT) or ``reordered norm`` (OLMo 2)."""
+        if not self.parameters.pre_norm:
+            return "post-norm"
+        order = "pre-norm" if "attention_norm" in self else "reordered norm"
+        return f"{order}, in parallel" if self.parameters.parallel else order
+
+    @property
+    def experts(self) -> int:
+        """Of a mixture of experts their number; its feed-forward network is one step, the model's own output."""
+        routed: Any = self.checkpoint.modules[self.layer].routed
+        return 0 if routed is None else len(routed.experts.down_proj)
+
+    @property
+    def d_ff(self) -> int:
+        """Width of the feed-forward network; of a mixture, of each expert."""
+        if not self.experts:
+            return self["expanded"].shape[-1]
+        routed: Any = self.checkpoint.modules[self.layer].routed
+        return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)
 
 
 def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int]) -> Iterator[VerifiedStages]:
@@ -228,7 +311,8 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, 
                 f"names: values differ by up to {difference:.3g} on the same input (tolerance {tolerance:g} of the "
                 f"largest, {scale:.6g}). Nothing was written."
             )
-    return VerifiedStages(layer, parameters, [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()])
+    stages = [Stage(name, tensor, checks.get(name)) for name, tensor in steps.items()]
+    return VerifiedStages(checkpoint, tokens, layer, parameters, stages)
 
 
 def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, architecture: Architecture) -> Shown:

@@ -1,4 +1,4 @@
-"""The figures of head outputs: all heads by norm, maps, and one head by weight and by norm."""
+"""The pictures of head outputs: all heads by norm, direct effects, and one head by weight and by norm."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -8,22 +8,23 @@ import numpy as np
 import torch
 from matplotlib.colors import Normalize
 
-from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
-from attnviz.commands.outputs.report import how_it_is_read, versus
+from attnviz.commands.outputs import HeadOutputs
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.measures.direct_effects import DirectEffects
+from attnviz.measures.output_shares import HeadContribution
 from attnviz.models.head_ids import LayerId, Stack
+from attnviz.present.direct_effects import linear_path, versus
 from attnviz.present.figure_context import STACK_LEGEND, FigureContext, hatched_in_words
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.reference.attention import allowed_positions
 from attnviz.run.contributions import layer_contributions
 from attnviz.wording import percent, quoted, signed
 
-_TARGET = 2.6
+_TILE = 2.6  # inches
 # what the tiles are called, also where there is little room
 _NAMES = (("weight A[q, k]", "A"), ("× ‖f(x)‖ of each key", "× ‖f(x)‖"), ("= norm ‖A[q, k] f(x)‖", "= ‖A f(x)‖"))
 
@@ -31,6 +32,7 @@ _BESIDE = {"attention bias": "b_O", "feed-forward": "FFN", "norm bias": "LN"}
 
 
 def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPlan]:
+    """All heads by norm."""
     heads, n = result.select(choices.select), max(len(result.tokens), len(result.read))
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
     of_all = None if style.scale == "per-head" else result.largest
@@ -100,7 +102,7 @@ def _hidden_cells(result: HeadOutputs, layer: int, factor: int) -> Array:
     return hidden
 
 
-def _context(result: HeadOutputs, layer: int) -> FigureContext:
+def _head_context(result: HeadOutputs, layer: int) -> FigureContext:
     """What the figure of one head says it read: of an encoder-decoder source, target, or both."""
     about = result.figure_context
     if result.target is None or not isinstance(layer, LayerId) or layer.stack.letter == "X":
@@ -115,13 +117,13 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
 
     def pooling(head: HeadContribution) -> int:
         queries, keys = result.attention.tokens_of(head.id.layer)
-        return tile_pooling(queries.labels, len(_NAMES), _TARGET, choices.style, keys.labels)[0]
+        return tile_pooling(queries.labels, len(_NAMES), _TILE, choices.style, keys.labels)[0]
 
     n, gated = max(len(result.tokens), len(result.read)), result.checkpoint.architecture.gated
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
     heads = result.select(choices.select)[: choices.top or None]
     for head, norms, (pattern, weighted) in _pooled(result, heads, pooling):
-        about, pooled = _context(result, head.id.layer), pooling(head)
+        about, pooled = _head_context(result, head.id.layer), pooling(head)
         queries, keys = result.attention.tokens_of(head.id.layer)
         value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
         ends = [1.0, float(value_norms.max()), result.largest if style.scale == "shared" else head.largest]
@@ -157,13 +159,14 @@ def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
             labels=Labels(queries.labels, queries.sink),
             keys=Labels(keys.labels, keys.sink) if queries is not keys else None,
             pooled=pooled,
-            target=_TARGET,
+            target=_TILE,
             norm=style.norm(1.0),
             bar=f"weight, or share of the largest norm{' (log scale)' if style.scale == 'log' else ''}",
         )
 
 
 def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]:
+    """What each head adds to the logit of an answer, a token or a class, minus that of a foil."""
     about, splits = result.figure_context, [each for each in (result.effects, result.end_effects) if each is not None]
     of_what = " and ".join(map(versus, splits))
     biases = "b_O" if result.checkpoint.architecture.pre_norm else "b_O; LN: those of norms"
@@ -179,7 +182,7 @@ def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]
         **about.caption_and_notes(
             f"{about.subject}: what every head adds directly to the logit of {of_what}, and what biases "
             f"({biases}) and feed-forward networks (FFN) of each layer add",
-            f"at position {where}. {how_it_is_read(result, splits[0])}",
+            f"at position {where}. {linear_path(result.checkpoint, splits[0])}",
             *sums,
         ),
         title=f"{about.model}: direct effect of each head on {of_what}",
@@ -188,6 +191,7 @@ def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]
 
 
 def _effects_map(result: HeadOutputs, split: DirectEffects, stack: Stack | None, style: Style) -> HeadMap:
+
     layers = [layer.layer for layer in result.layers if stack is None or layer.layer in stack.layers]
     values = np.array([value for head, value in split.heads.items() if head.layer in layers]).reshape(len(layers), -1)
     beside = []
@@ -209,6 +213,9 @@ def _effects_map(result: HeadOutputs, split: DirectEffects, stack: Stack | None,
 
 OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
 EFFECTS = Drawing(
-    _effects, head_map_figure, draw_head_map, missing=lambda result: str(result.no_effects).removesuffix(".")
+    _effects,
+    head_map_figure,
+    draw_head_map,
+    missing=lambda result: str(result.no_effects).removesuffix("."),
 )
 HEADS = Drawing(_heads, tiles_figure, draw_last_tile)

@@ -1,1 +1,0 @@
-"""The command ``attnviz circuits``: what heads read of what earlier heads write, and what they copy; weights alone."""

@@ -1,1 +1,0 @@
-"""The command ``attnviz outputs``: head outputs in the residual stream."""

@@ -1,1 +1,0 @@
-"""The command ``attnviz rollout``: attention rollout through all layers."""

@@ -1,0 +1,493 @@
+"""Why one head's query attends to a key: its scores in parts, and the chain of heads behind them.
+
+A score is linear in what made query and key where norms are held at their own scale::
+
+    score(q, k) = sum over sources s of the query, t of the key of  scale * (part s of query q) · (part t of key k)
+
+A difference is a score less its mean over the keys that the query may attend to: the softmax ignores what all keys have
+in common. See :mod:`attnviz.measures.scores`.
+"""
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, product
+from typing import TYPE_CHECKING, ClassVar, Unpack
+
+import torch
+
+from attnviz.errors import UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tokens import position_of
+from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
+from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
+from attnviz.measures.sinks import with_found_sinks
+from attnviz.models.classifier import SPAN
+from attnviz.models.head_ids import HeadId, head_named
+from attnviz.models.opening import Model, open_checkpoint
+from attnviz.options import ModelOptions, checked
+from attnviz.present.documents import Entry, text_entry, verification_entry
+from attnviz.present.fields import Field, Table, entry, values_of
+from attnviz.present.report import CommandSpec
+from attnviz.present.result import TextResult
+from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.progress import Progress
+from attnviz.run.record import AttentionCall, block_memory
+from attnviz.run.stream import SIDES, Source, recording_parts, source_name, why_no_effects
+from attnviz.run.verify import VerifiedAttention, verify_attention
+from attnviz.wording import counted, error, percent, quoted, rounded, shortened_token, signed, visible
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attnviz.figures.arcs import ArcsPlan
+    from attnviz.figures.running_text import Piece
+
+MOST_PAIRS = 200  # pairs of sources in files; the others are one row
+REST = "all others"
+
+_KEYS = 3  # keys that are explained where none is named
+_SHOWN = 3  # sources of a score that are named in a chain; all others are one
+_WHOLE, _AROUND = 40, 5  # tokens of a text that is shown whole; of a longer one, on either side of the path's tokens
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """The score of one head and key, and where most of it came from; shares are None where parts cancel."""
+
+    scores: QueryScores  # of the one key that the chain is at
+    side: str  # on which the followed head stands, or the one with the largest source: query or key
+    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
+    branches: tuple[tuple[Source, float | None], ...]  # the largest sources of that side, the followed head first
+    rest: float | None  # share of all that is left out
+    position: int  # where that head wrote; that of the query or of the key
+    key: int | None = None  # from which it took most of its part
+    key_share: float | None = None  # what came from there, as a share of that part
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Account(TextResult):
+    """Result of :func:`why`: scores of one query of one head as sums over what made them."""
+
+    command: ClassVar[str] = "why"
+
+    attention: VerifiedAttention  # the verified heads
+    scores: QueryScores  # of the keys that are explained, the strongest first
+    chain: tuple[ChainLink, ...]  # the first key's score, followed from head to head
+    depth: int  # how many heads were asked for
+    named: bool  # whether the key was
+    effects: DirectEffects | None  # at the query on an answer minus a foil, those of the head also by key
+    no_effects: str  # why there are none, or ''
+
+    @property
+    def head(self) -> HeadId:
+        return self.scores.head
+
+    @property
+    def query(self) -> int:
+        return self.scores.query
+
+    @property
+    def keys(self) -> tuple[KeyScore, ...]:
+        return self.scores.keys
+
+    def label(self, position: int) -> str:
+        """A token, shortened, with its position: ``‘cat’ #2``."""
+        return f"‘{shortened_token(self.tokens.labels[position], 24)}’ #{position}"
+
+    @property
+    def in_words(self) -> str:
+        key = self.keys[0]
+        where = f"{self.label(self.query)} → {self.label(key.key)}"
+        return f"of {self.head} in {self.checkpoint.short_name}: {where}, score {rounded(key.score)}"
+
+
+@checked
+def why(
+    text: str,
+    model: Model | None = None,
+    *,
+    head: str | HeadId | None = None,
+    query: str | int | None = None,
+    key: str | int | None = None,
+    answer: str | int | None = None,
+    foil: str | int | None = None,
+    depth: int = 1,
+    pair: str | None = None,
+    truncate: bool = False,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+    **opening: Unpack[ModelOptions],
+) -> Account:
+    """Take the scores of one query of a head apart: what in query and key made them.
+
+    Of an encoder-decoder the encoder alone.
+
+    >>> attnviz.why("The cat that I saw ran away", head="L2H8", query="saw").keys[0].difference  # doctest: +SKIP
+
+    ``query``: a token, ``#3`` or 3; of a word of several pieces the last; default the last that is not special.
+    ``key``: likewise; default the keys with most attention. ``answer``: whose logit the head's output at the query
+    moves, less that of ``foil``. ``depth``: how many heads the chain goes through. The other arguments are as of
+    :func:`attnviz.head_outputs`.
+
+    Raises:
+        AttnvizError: VerificationError where the heads do not reproduce the model, or the parts do not sum to its
+            scores or logits; UsageError for a head, a token, a key or an answer that is not there.
+    """
+    if head is None:
+        raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
+    of_chunk = block_memory(memory)
+    checkpoint = open_checkpoint(model, **opening)[0].encoder
+    ids = answer_ids(checkpoint, answer, foil)
+    chosen = head_named(head, checkpoint.kinds)
+    tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
+    at_query = position_of(tokens, query)
+    at_key = None if key is None else position_of(tokens, key)
+    no_effects = why_no_effects(checkpoint)
+    read = at_query if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
+    if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
+        no_effects = "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
+    elif not no_effects and read != at_query:
+        no_effects = f"Direct effects are not given: the classifier reads #{read}; add --query '#{read}'."
+    if no_effects and ids != (None, None):
+        raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
+    with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
+
+        def keep_call(call: AttentionCall) -> None:
+            if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
+                written.calls[call.layer] = replace(call, value=torch.empty(0))
+
+        verified = verify_attention(
+            checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False, on_attention_call=keep_call
+        )
+
+    @cache
+    def scores_of(head: HeadId) -> ScoreDecomposer:
+        return ScoreDecomposer(verified, written, head)
+
+    scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
+    return Account(
+        text=text,
+        pair=pair,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        attention=verified,
+        scores=scores,
+        chain=follow(scores_of, scores, depth),
+        depth=depth,
+        named=key is not None,
+        effects=None if no_effects else direct_effects(verified, written, at_query, *ids, by_key=chosen),
+        no_effects=no_effects,
+    )
+
+
+def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
+    """Follow the first key's score into the head that most of it came from, and so on, ``depth`` heads at most.
+
+    It ends where no earlier head raises the score, or one has a single key.
+    """
+    links: list[ChainLink] = []
+    while True:
+        key = scores.keys[0]
+        sides = {side: scores.totals(side, key) for side in SIDES}
+        ranked = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
+        value, side, source = max(ranked, key=lambda part: part[0], default=(0.0, "key", None))
+        source = source if value > 0 and key.difference > 0 else None
+        largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
+        link = ChainLink(
+            scores=scores,
+            side=side,
+            source=source,
+            branches=tuple((name, key.share(part)) for name, part in largest),
+            rest=key.share(key.difference - sum(part for _, part in largest)),
+            position=scores.query if side == "query" else key.key,
+        )
+        if source is None:
+            return (*links, link)
+        taken = heads(scores.head).attribute_to_source(scores, side, source)
+        most = int(taken.argmax())
+        links.append(replace(link, key=most, key_share=float(taken[most] / taken.sum())))
+        if len(links) == depth or len(heads(source).allowed(link.position)) == 1:
+            return tuple(links)
+        scores = heads(source).decompose(link.position, most, 1)
+
+
+# --- tables
+
+
+_PAIR_COLUMNS: tuple[Field[Entry], ...] = (
+    Field(name="key"),
+    Field("Query's part", name="query_source"),
+    Field("Key's part", name="key_source"),
+    Field("Difference", name="difference", write=signed),
+    Field("Share", name="share", write=percent),
+    Field("Score", name="score", detail=True),
+)
+_KEY_COLUMNS: tuple[Field[KeyScore], ...] = (
+    Field("Attention", name="weight"),
+    Field("Score", name="score"),
+    Field("Mean of its keys", name="mean"),
+    Field("Difference", name="difference", write=signed),
+)
+
+_SOURCE_COLUMNS: tuple[Field[Entry], ...] = (
+    Field("Source", name="source"),
+    Field("In the query", name="query_difference", write=signed),
+    Field("share", name="query_share", write=percent),
+    Field("In the key", name="key_difference", write=signed),
+    Field("share", name="key_share", write=percent),
+)
+
+
+def _parts(result: Account, key: KeyScore, most: int | None = MOST_PAIRS) -> tuple[list[Entry], list[Entry]]:
+    """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one.
+
+    A part is what one source of the query makes with one source of the key.
+    """
+
+    def part(names: tuple[str, str], difference: float, score: float) -> Entry:
+        values = (key.key, *names, difference, key.share(difference), score)
+        return dict(zip((column.name for column in _PAIR_COLUMNS), values, strict=True))
+
+    names = list(product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources)))
+    differences, scores = key.differences.flatten(), key.pairs.flatten()
+    ranked = differences.abs().argsort(descending=True, stable=True)
+    shown = [part(names[at], float(differences[at]), float(scores[at])) for at in ranked[:most].tolist()]
+    below = [part((name, "–"), difference, score) for name, (score, difference) in key.extras.items()]
+    left = ranked[len(shown) :]
+    if len(left):
+        difference, score = (float(parts[left].double().sum()) for parts in (differences, scores))
+        below.append(part((REST, counted(len(left), "pair")), difference, score))
+    return shown, below
+
+
+def _sources(result: Account, key: KeyScore) -> Table[Entry]:
+    """A row a source with its total on each side, the furthest from 0 first; None where it has no part."""
+    rows: dict[Source, Entry] = {}
+    for side in SIDES:
+        for source, value in result.scores.totals(side, key):
+            unknown = dict.fromkeys(column.name for column in _SOURCE_COLUMNS) | {"source": source_name(source)}
+            rows.setdefault(source, unknown).update({f"{side}_difference": value, f"{side}_share": key.share(value)})
+
+    def furthest(row: Entry) -> float:
+        return -max(abs(float(row[f"{side}_difference"] or 0)) for side in SIDES)
+
+    return Table("Sources", _SOURCE_COLUMNS, sorted(rows.values(), key=furthest))
+
+
+def _chain(result: Account) -> Table[Entry]:
+    """A row a link of the chain of heads."""
+    rows = [
+        {
+            "head": str(link.scores.head),
+            "query": link.scores.query,
+            **values_of(link.scores.keys[0], "key", "score", "difference"),
+            "error": link.scores.error,
+            "side": link.side,
+            "sources": [{"source": source_name(source), "share": share} for source, share in link.branches],
+            "rest": link.rest,
+            "source": None if link.source is None else str(link.source),
+            "source_position": link.position,
+            "source_key": link.key,
+            "source_key_text": None if link.key is None else result.tokens.labels[link.key],
+            "source_key_share": link.key_share,
+        }
+        for link in result.chain
+    ]
+    columns: list[Field[Entry]] = [
+        Field("Head", name="head"),
+        Field("Query", name="query", write=result.label),
+        Field("Key", name="key", write=result.label),
+        Field("Difference", name="difference", write=signed),
+        Field("Made of", lambda row: "\n".join(_parts_of_link(result, row))),
+    ]
+    return Table("Chain: where the first key's score came from", columns, rows)
+
+
+def _content(result: Account, _: ViewOptions) -> Entry:
+    scores, labels, effects = result.scores, result.tokens.labels, result.effects
+    keys = [
+        {
+            "position": key.key,
+            "text": labels[key.key],
+            **entry(_KEY_COLUMNS, key),
+            "pairs": list(chain(*_parts(result, key))),
+            "sources": _sources(result, key).rows,
+        }
+        for key in result.keys
+    ]
+    of_effects = "answer foil predicted difference linear error scale tolerance".split()
+    return {
+        **text_entry(result),
+        "options": {
+            "head": str(result.head),
+            "query": result.query,
+            "key": result.keys[0].key if result.named else None,
+            "depth": result.depth,
+            "tokens_cut_off": result.tokens.truncated,
+        },
+        "verification": verification_entry(result.attention.verification)
+        | {f"scores_{name}": getattr(scores, name) for name in ("error", "scale", "tolerance")},
+        "head": str(result.head),
+        "query": {"position": result.query, "text": labels[result.query], "n_keys": scores.n_keys},
+        "keys": keys,
+        "chain": _chain(result).rows,
+        "effects": effects
+        and {
+            **values_of(effects, *of_effects),
+            "direct_effect": effects.heads[result.head],
+            "direct_effect_by_key": list(effects.keys),
+        },
+        "no_effects": result.no_effects or None,
+    }
+
+
+def _pairs(result: Account, _: ViewOptions) -> Table[Entry]:
+    """A row a pair of sources, key by key."""
+    return Table("", _PAIR_COLUMNS, [part for key in result.keys for part in chain(*_parts(result, key))])
+
+
+def _tables(result: Account, choices: ViewOptions) -> "Iterator[RenderableType]":
+    from attnviz.present.tables import verification_line
+
+    scores, key, effects, whole = result.scores, result.keys[0], result.effects, choices.verbose
+    sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"
+    yield _answer(result)
+    yield verification_line(result.attention.verification, result.checkpoint, sums if whole else "")
+    of_key = Field[KeyScore]("Key", lambda key: result.label(key.key))
+    yield Table(f"{result.head}: what {result.label(result.query)} attends to", [of_key, *_KEY_COLUMNS], result.keys)
+    shown, below = _parts(result, key, choices.rows(4) or None)
+    columns = _PAIR_COLUMNS[1:]
+    last = [column.write(column.value_for(part)) for part in below[-1:] for column in columns]
+    title = f"Why {result.label(key.key)}, rather than its other keys: parts of the difference"
+    yield Table(title, columns, [*shown, *below[:-1]], last)
+    if whole:
+        yield _sources(result, key).first(choices.top, "why.json", "source")
+    if result.depth > 1:
+        yield _chain(result)
+    if effects is None:
+        return
+    if whole:
+        attended = [place for place, value in enumerate(effects.keys) if value]
+        ranked = sorted(attended, key=lambda place: (-abs(effects.keys[place]), place))
+        adds = Field[int]("Adds", lambda place: effects.keys[place], "logits", write=signed)
+        yield Table("What it does", [Field("Key", result.label), adds], ranked).first(choices.top, "why.json", "key")
+    assert effects.foil is not None  # answers in question answering are not for why
+    along = "" if effects.linear else " The head on top is not linear: direct effects are along its gradient."
+    yield (
+        f"At {result.label(result.query)} {result.head} adds {signed(effects.heads[result.head])} directly to the "
+        f"logit of {quoted(effects.answer.text)} minus {quoted(effects.foil.text)}, which is "
+        f"{signed(effects.difference)}.{along}"
+    )
+
+
+# --- sentences
+
+
+def _answer(result: Account) -> str:
+    """The strongest key's score and the two sources of either side that most of its difference comes from."""
+    key, head = result.keys[0], f"{result.label(result.query)} in {result.head}"
+
+    def amount(part: float) -> str:
+        """As a share of the difference; itself where the difference is small beside its parts."""
+        share = key.share(part)
+        return signed(part) if share is None else percent(share)
+
+    where = "above" if key.difference > 0 else "below"
+    most = []
+    for side in SIDES:
+        parts = [(source, value) for source, value in result.scores.totals(side, key) if value * key.difference > 0]
+        named = [f"{source_name(source)} ({amount(value)})" for source, value in parts[:2]]
+        most.append(f"{' and '.join(named) or 'no source'} in the {side}")
+    beside = {name: difference for name, (_, difference) in key.extras.items()}
+    beside = {"content": float(key.differences.sum()), **beside} if beside else beside
+    extras = [f" {name.capitalize()}: {amount(value)}." for name, value in beside.items()]
+    return (
+        f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.key)}, whose score is "
+        f"{rounded(abs(key.difference))} {where} the mean of its keys. Largest parts of that: {'; '.join(most)}."
+        f"{''.join(extras)}"
+    )
+
+
+def _parts_of_link(result: Account, link: Entry) -> list[str]:
+    """The parts of a link's score: of the followed head, also from where it took it; of other sources; of the rest."""
+    parts = [f"{percent(part['share'])} {part['source']}" for part in link["sources"]]
+    if link["source"] is not None:
+        there = f" in the {link['side']} {result.label(link['source_position'])}"
+        parts[0] += f"{there}, {percent(link['source_key_share'])} of it from {result.label(link['source_key'])}"
+    return [*parts, f"{percent(link['rest'])} {REST}"]
+
+
+def _path(result: Account) -> str:
+    """From the first token to the explained head: ``‘five’ #4 → L0H2 → ‘one’ #5 → L1H0``."""
+    followed = [link for link in reversed(result.chain) if link.source is not None]
+    if not followed:
+        return f"{result.label(result.keys[0].key)} → {result.head}"
+    steps = [result.label(followed[0].key or 0), str(followed[0].source)]
+    for link in followed:
+        steps += [result.label(link.position), str(link.scores.head)]
+    return " → ".join(steps)
+
+
+def _notes(result: Account, choices: ViewOptions) -> Iterator[str]:
+    if choices.verbose:
+        yield (
+            f"Difference: the score less its mean over the {counted(result.scores.n_keys, 'key')} that the query may "
+            "attend to, since the softmax ignores what all keys have in common. Each norm is held at its own scale. "
+            "Parts that work against the others are negative; the sources of either side sum to the difference."
+        )
+        yield result.no_effects
+
+
+SPEC = CommandSpec[Account](content=_content, table=_pairs, tables=_tables, notes=_notes)
+
+
+# --- picture
+
+
+def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
+    """The path over the text from head to head to the explained score."""
+    from attnviz.figures.arcs import Arc, ArcsPlan, Sentence
+
+    key, about = result.keys[0], result.figure_context
+    arcs, parts = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")], []
+    for link in _chain(result).rows:
+        parts.append(f"{link['head']}, by parts of the {link['side']}: {', '.join(_parts_of_link(result, link))}")
+        if link["source"] is not None:
+            share = percent(link["sources"][0]["share"])
+            arcs.append((link["source_key"], link["source_position"], f"{link['source']} {share}"))
+    pieces, numbers = _pieces(result.tokens.labels, {place for arc in arcs for place in arc[:2]})
+    score = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
+    beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]
+    title = f"Why {result.label(result.query)} attends to {result.label(key.key)} in {result.head} of {about.subject}"
+    shown = [Arc(numbers[start], numbers[end], name, step=True) for start, end, name in arcs]
+    yield ArcsPlan(
+        stem="why",
+        **about.caption_and_notes(
+            f"{title}: {_path(result)}",
+            f"arrows go from what a head reads to where it writes; beside {result.head} stands its attention, beside "
+            "an earlier head its share of the next head's score, less the mean over its keys",
+            caption_only=(score, *parts, *beside),
+        ),
+        title=_path(result),
+        words=pieces,
+        blocks=(Sentence(str(result.head), score, tuple(shown)),),
+    )
+
+
+def _pieces(labels: tuple[str, ...], ends: Set[int]) -> "tuple[tuple[Piece, ...], dict[int, int]]":
+    """The tokens as running text, of a long one those around the ends of arcs; also each token's place there."""
+    from attnviz.figures.running_text import Piece
+
+    pieces: list[Piece] = []
+    numbers: dict[int, int] = {}
+    for position, label in enumerate(labels):
+        if len(labels) <= _WHOLE or any(abs(position - end) <= _AROUND for end in ends):
+            numbers[position] = len(pieces)
+            pieces.append(Piece(visible(label)))
+        elif position == 0 or position - 1 in numbers:
+            pieces.append(Piece("…"))
+    return tuple(pieces), numbers
+
+
+PATH = Drawing(_plan, in_figures("arcs.arcs_figure"), in_figures("arcs.draw_arcs"))
