@@ -16,7 +16,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.errors import UsageError
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import texts_of
+from tests.support.drawn import drawing_of, texts_of
 from tests.support.models import gpt2_tokenizer, sharp_gpt2
 from tests.support.tolerances import SUMS_32
 
@@ -253,7 +253,8 @@ def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     ids = [str(head.id) for head in drawing.heads]
     assert ids == ["L1H0", "L1H1", "L1H2", "L3H0", "L3H1", "L3H2"]
     np.testing.assert_allclose(drawing.pattern("L3H2"), WEIGHTS[1, 2], atol=1e-3)
-    assert "without attention" in " ".join(texts_of(drawing.figure("map")))
+    (plan,) = drawing_of("heads", "map").plans(drawing, ViewOptions())
+    assert [(list(map(str, of.layers)), of.values.shape) for of in plan.maps] == [(["1", "3"], (2, 3))]
     with pytest.raises(UsageError):
         drawing.figure("heads", select="L0H0")
     page = page_data(drawing, ViewOptions())

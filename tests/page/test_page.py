@@ -139,10 +139,10 @@ def test_a_head_has_the_same_label_marks_and_kinds_in_the_terminal_the_overview_
         assert (cell.family.name, cell.beside) == (head["family"], head["label"])
         assert head["short"] in (*cell.shorter, "–")
     counts = Counter(kind for head in heads.values() for kind in head["kinds"])
-    kinds = summary_entry(result, result.heads)["kinds"]
+    kinds = summary_entry(result.parts[0], result.heads)["kinds"]
     assert counts == {kind: entry["heads"] for kind, entry in kinds.items() if entry["heads"]}
     assert (counts["local"], counts["sink"]) == (2, 2)
-    said = kinds_sentence(result, result.heads)
+    said = kinds_sentence(result.parts[0], result.heads)
     assert sorted(map(int, re.findall(r"(\d+)(?: of 4 heads)? [a-z]", said.partition(" (")[0]))) == sorted(
         counts.values()
     )

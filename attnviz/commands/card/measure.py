@@ -12,7 +12,7 @@ from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.measure import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
 from attnviz.commands.circuits.measure import circuits as measure_circuits
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
@@ -80,9 +80,9 @@ class Card(TextResult):
         return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
 
     @property
-    def part(self) -> Analysis:
+    def part(self) -> Part:
         """The analysis of its kind of attention; the whole in a model of one kind."""
-        return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
+        return self.analysis.part_of(self.head.layer)
 
     @property
     def in_words(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import FuncNorm
 
-from attnviz.commands.compare.measure import Comparison, HeadDifference, side_by_side
+from attnviz.commands.compare.measure import ComparedPart, Comparison, HeadDifference, side_by_side
 from attnviz.commands.compare.report import LONGEST_LABEL, side_lines, sides_in_words
 from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note, pattern_entry
 from attnviz.commands.heads.views import hidden_cells
@@ -93,7 +93,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
     style, sides, end = choices.style, sides_in_words(result), _end(result.heads)
     heads = result.select(choices.select)[: choices.top or None]
 
-    def pooling(part: Comparison) -> tuple[int, int]:  # positions per cell, and the label interval
+    def pooling(part: ComparedPart) -> tuple[int, int]:  # positions per cell, and the label interval
         return heatmap_pooling(part.rows.labels, style, len(part.columns.labels))
 
     for head, values in _pooled_differences(result, heads, lambda part: pooling(part)[0]):
@@ -103,7 +103,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         pooled, every = pooling(part)
         named = FigureContext("", (), len(labels.texts), result.unit).label_interval_note(every)
         largest = head.largest
-        query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head, largest))
+        query, key = (shortened_token(label, LONGEST_LABEL) for label in result.ends(head, largest))
         shown = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         outline = Outline((largest.query // pooled,) * 2, (largest.key // pooled,) * 2)
         if head.rounding:
@@ -140,7 +140,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
 
 
 def _pooled_differences(
-    result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[Comparison], int]
+    result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[ComparedPart], int]
 ) -> Iterator[tuple[HeadDifference, Array]]:
     """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once."""
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
@@ -184,7 +184,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
     position = {head: 2 * number for number, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
-    axes = [axis_of(side) for side in sides]
+    axes = [axis_of(side.parts[0]) for side in sides]
     if "words" in axes[0] and axes[0]["words"]["members"] != axes[1]["words"]["members"]:
         for axis in axes:  # words are of the same tokens, or none
             del axis["words"]

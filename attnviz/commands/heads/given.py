@@ -2,36 +2,28 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.arguments import as_found, as_list, is_whole
-from attnviz.commands.heads.analysis import Analysis, Options, Target
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options, Target
 from attnviz.commands.heads.measure import judged
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import merge_subwords, tokens_of_labels, told_apart
+from attnviz.inputs.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
-from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families import ARCHITECTURES
-from attnviz.models.families.bert_gpt2 import Bert
-from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
+from attnviz.models.head_ids import Stack, layer_of, number_of, one_stack
 from attnviz.options import checked
+from attnviz.present.documents import Entry
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck, Verification
 from attnviz.wording import counted, visible
-
-if TYPE_CHECKING:
-    from attnviz.present.fields import NamedTable
-    from attnviz.present.view import ViewOptions
-
 
 _EXPECTED = (
     "expected weights of the shape [n, n], [n_heads, n, n] or [n_layers, n_heads, n, n], or as a model returns them: "
@@ -45,6 +37,62 @@ _WEIGHTS = ("attention", "attentions", "attn", "weights", "pattern", "heads")
 _ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
 
+@dataclass(frozen=True)
+class GivenModel:
+    """What pictures and tables ask of a model, of weights that came without one."""
+
+    name: str
+    kinds: tuple[Stack, ...]
+    notes: tuple[str, ...] = ()
+    encoder_only: bool = False
+
+    @property
+    def short_name(self) -> str:
+        return visible(self.name)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return self.kinds[0].layers
+
+    def layer_of(self, layer: object) -> int:
+        """The layer with this number; UsageError where there is none."""
+        return layer_of(layer, self.kinds, self.name)
+
+    def head_counts(self, layer: int) -> tuple[int, int]:  # noqa: ARG002 # all layers are alike
+        """Heads, and KV heads: as many, since nothing says that some share keys."""
+        return self.kinds[0].n_heads, self.kinds[0].n_heads
+
+
+@dataclass(frozen=True)
+class GivenPatterns(AttentionSource):
+    """Given weights: level 0, since nothing was compared."""
+
+    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
+    tokens: tuple[Tokens, Tokens]  # of rows and columns
+
+    @property
+    def verification(self) -> Verification:
+        checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
+        return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
+
+    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:  # noqa: ARG002 # they are of all layers
+        """The tokens of rows and columns."""
+        return self.tokens
+
+    def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[SimpleNamespace]:
+        """All rows of a layer, of all or some heads, at once."""
+        pattern = self.patterns[layer] if heads is None else self.patterns[layer][list(heads)]
+        n_queries, n_keys = pattern.shape[-2:]
+        yield SimpleNamespace(in_float32=pattern[None], first=0, n_queries=n_queries, n_keys=n_keys)
+
+    def activation(self, name: str, layer: int) -> Tensor:
+        """Raise UsageError: there is no model to read it from."""
+        raise UsageError(
+            f"weights alone were given, without the {name} of layer {layer}: expected pattern(head), or analyze(...) "
+            "with the model."
+        )
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class RawAttention(Analysis):
     """Attention weights to look at; made by :func:`draw`. It has what an :class:`Analysis` has, and nothing verified.
@@ -54,24 +102,16 @@ class RawAttention(Analysis):
 
     noun: ClassVar[str] = "Attention"
 
-    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
-        """The selected heads; UsageError where none of them is there."""
-        heads = super().select(selections)
-        if not heads:
-            layers = ", ".join(dict.fromkeys(head.id.layer_name for head in self.heads))
-            raise UsageError(
-                f"expected heads of the layers {layers}, which have attention, found {as_found(selections)}."
-            )
-        return heads
-
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "NamedTable[Any]") -> dict[str, Any]:
-        document = super()._document(figures, choices, table)
-        return document | {"model": {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}}
+    @property
+    def model_entry(self) -> Entry:
+        """Name and shape, for a document."""
+        model = self.checkpoint
+        return {"name": model.name, "n_layers": number_of(model.layers[-1]) + 1, "n_heads": self.parts[0].shape[1]}
 
     @property
     def in_words(self) -> str:
-        layers = {head.id.layer for head in self.heads}
-        shape = f"{counted(len(layers), 'layer')} × {counted(self.shape[1], 'head')}"
+        n_layers, n_heads = self.parts[0].shape
+        shape = f"{counted(n_layers, 'layer')} × {counted(n_heads, 'head')}"
         rows = "" if self.context.source is None else f"{len(self.context.units)} × "
         return f"of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified"
 
@@ -127,43 +167,39 @@ def draw(
         patterns = patterns[..., torch.tensor(kept)]
     rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
     _check(patterns, numbers)
-    by_layer = dict(zip(numbers, patterns, strict=True))
-    return _drawn(by_layer, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
+    return _drawn(patterns, numbers, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
 
 
 def _drawn(
-    patterns: dict[int, Tensor], rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str
+    patterns: Tensor, numbers: Sequence[int], rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str
 ) -> RawAttention:
     """The analysis of weights within one text, or from the target in the rows to the source in the columns."""
-    n_layers, n_heads = max(patterns) + 1, len(next(iter(patterns.values())))
-    model: Any = nn.Linear(1, 1)
-    model.config = SimpleNamespace(
-        num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
-    )
+    n_heads, target = patterns.shape[1], None
     if columns is None:
-        causal = len(rows) > 1 and not any(bool(pattern.triu(1).any()) for pattern in patterns.values())
-        read, target = tokens_of_labels(rows, causal), None
+        causal = len(rows) > 1 and not bool(patterns.triu(1).any())
+        read = queries = tokens_of_labels(rows, causal)
         units = merge_subwords(read, words=False)
         context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
-        checkpoint = Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)
+        kind = one_stack(numbers, n_heads)
     else:
-        read, of_target = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
-        context = TextContext(merge_subwords(of_target, False), False, None, merge_subwords(read, False))
-        checkpoint = Checkpoint(name, None, _CrossAttention(), model, None)
-        target = Target(text=" ".join(rows), tokens=of_target, generated=False, context=context, cross=context)
-        patterns = {checkpoint.stacks[0].layer(number): pattern for number, pattern in patterns.items()}
-    verified: Any = GivenPatterns(patterns)
+        read, queries = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
+        context = TextContext(merge_subwords(queries, False), False, None, merge_subwords(read, False))
+        target = Target(text=" ".join(rows), tokens=queries, generated=False, context=context, cross=context)
+        kind = Stack("X", "cross-attention", 0, numbers[-1] + 1, n_heads)
+        kind = replace(kind, own=tuple(map(kind.layer, numbers)))
     measured = HeadStatistics(context, n_heads)
-    for layer, pattern in patterns.items():
+    for layer, pattern in zip(kind.layers, patterns, strict=True):
         measured.begin(layer)
         measured.add(0, pattern)
+    model: Any = GivenModel(name, (kind,))
+    given: Any = GivenPatterns(dict(zip(kind.layers, patterns, strict=True)), (queries, read))
     return RawAttention(
         text=" ".join(read.labels),
         pair=None,
-        checkpoint=checkpoint,
+        checkpoint=model,
         tokens=read,
         context=context,
-        verified=verified,
+        verified=given,
         heads=tuple(judged([measured], None, {}, context, None)),
         parse=None,
         syntax_note="weights were given, not a text.",
@@ -198,39 +234,6 @@ def _labels(tokens: Iterable[str], name: str, n: int, kept: Sequence[bool] | Non
         raise UsageError(f"expected a token for each of the {n} {name} of the weights{padding}, found {len(given)}.")
     labels = [visible(token) for token in given[:n]]
     return tuple(labels if kept is None else compress(labels, kept))
-
-
-class _CrossAttention(Bert):
-    def stacks(self, config: Any) -> tuple[Stack, ...]:
-        return (Stack("X", "cross-attention", 0, config.num_hidden_layers, config.num_attention_heads),)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    in_float32: Tensor
-    n_queries: int
-    n_keys: int
-    first: int = 0
-
-
-@dataclass(frozen=True)
-class GivenPatterns:
-    """Given weights in the place of verified attention: level 0, since nothing was compared."""
-
-    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
-
-    @property
-    def verification(self) -> Verification:
-        checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
-        return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
-
-    def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[_Rows]:
-        """All rows of a layer, of all or some heads."""
-        if layer not in self.patterns:
-            known = numbers_in_words("layer", map(number_of, self.patterns))
-            raise UsageError(f"there is no attention of layer {number_of(layer)}: expected {known}.")
-        pattern = self.patterns[layer] if heads is None else self.patterns[layer][list(heads)]
-        yield _Rows(pattern[None], *pattern.shape[-2:])
 
 
 def _check(patterns: Tensor, layers: Sequence[int]) -> None:

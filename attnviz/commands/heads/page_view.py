@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part, PatternView, TextRead
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.first_look import (
     MOST_LISTED,
@@ -24,7 +25,7 @@ from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.inputs.sound import Frames
-from attnviz.inputs.tokens import Positions, Tokens, merge_subwords, sinks_in_words
+from attnviz.inputs.tokens import Positions, merge_subwords, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
@@ -53,31 +54,31 @@ Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, 
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``; ``choices`` set the initial view."""
-    shown = analysis.drawn(drop_special=False)
-    about, model, parts = shown.figure_context, analysis.checkpoint, shown.parts
-    of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
-    cells = max(len(part.units) * len(part.keys) for part in parts)
+    views = [part.drawn(drop_special=False) for part in analysis.parts]
+    about, model = analysis.figure_context, analysis.checkpoint
+    number_of_view = {layer: number for number, view in enumerate(views) for layer in view.layers}
+    cells = max(len(view.units) * len(view.keys) for view in views)
     ranked = _most_telling_first(analysis, choices)
 
     def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
-        return ((head.id, [pattern]) for head, pattern in filled)
+        for view in views:
+            heads = [analysis.head(id) for id in ids if id.layer in view.layers]
+            yield from ((head.id, [pattern]) for head, pattern in view.read(heads, lambda head: empty(head.id)))
 
-    kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
+    kept = pack(ranked, patterns, cells, lambda id: views[number_of_view[id.layer]].context.causal, choices.budget)
     index = {head: number for number, head in enumerate(kept)}
-    row_of = {layer: row for row, layer in enumerate(of_layer)}
-    first_head, start = ranked[0], parts[of_layer[ranked[0].layer]]
-    relations = dict(_relations(analysis, choices)) if choices.relation else {}
+    row_of = {layer: row for row, layer in enumerate(dict.fromkeys(head.id.layer for head in analysis.heads))}
+    first_head, last = ranked[0], views[-1]
+    relations = dict(_relations(analysis, views[0], choices)) if choices.relation else {}
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
-    last = parts[-1]
-    axes = [axis_of(last)]
-    if last.stack_letter == "X":  # the source, then the target
-        axes.insert(0, _axis(last, last.keys, last.tokens))
+    axes = [axis_of(last)] if last.context.source is None else [_axis(last, last.keys, last.columns), axis_of(last)]
+    read = [last.columns.tokens, last.rows.tokens][-len(axes) :]  # of each axis
+    numbers = {id(tokens): number for number, tokens in enumerate(read)}
     packed_patterns = []
-    for head, (packed,) in kept.items():  # rows and columns by the numbers of their axes: the source, then the target
-        part = parts[of_layer[head.layer]]
-        rows, columns = part.stack_letter in ("D", "X"), part.stack_letter == "D"
-        packed_patterns.append(pattern_entry(packed, int(rows), int(columns), analysis.context_of(head.layer)))
+    for head, (packed,) in kept.items():
+        view = views[number_of_view[head.layer]]
+        rows, columns = (numbers[id(side.tokens)] for side in (view.rows, view.columns))
+        packed_patterns.append(pattern_entry(packed, rows, columns, analysis.context_of(head.layer)))
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -90,17 +91,17 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "notes": list(filter(None, [first, *_page_notes(analysis)])),
         "sides": [about.model],
         "axes": axes,
-        "kinds": [part.stack.name for part in parts if part.stack is not None],
+        "kinds": [view.name for view in views if view.name],
         "end": 1,
-        "rows": [HeadId(layer, 0).layer_name for layer in of_layer],
-        "columns": max(part.shape[1] for part in parts),
+        "rows": [HeadId(layer, 0).layer_name for layer in row_of],
+        "columns": max(view.shape[1] for view in views),
         "statistics": list(_statistics(analysis)),
         "heads": [
             {
                 **_head_entry(analysis, head),
                 **relations.get(head.id, {}),
                 "row": row_of[head.id.layer],
-                "kind": of_layer[head.id.layer],
+                "kind": number_of_view[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
             }
             for head in analysis.heads
@@ -109,17 +110,14 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "families": families_entry(),
-        "command_line": {
-            "program": ["heads"] if analysis.verification.level else [],
-            "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
-            "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
-            "scale": PLAIN.scaled_for(analysis.longest).scale,
-        },
+        "command_line": _command_line(analysis, choices),
         "start": {
             "head": str(first_head),
             "scale": choices.style.scaled_for(analysis.longest).scale,
             "drop": choices.drop_special,
-            "token": list(() if choices.token is None else token_positions(start, choices.token)),
+            "token": []
+            if choices.token is None
+            else list(token_positions(views[number_of_view[first_head.layer]], choices.token)),
         },
         "tables": [],
         **first_look_entry(analysis, choices),
@@ -132,8 +130,8 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
     rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        table = look_table(rows, len(analysis.select(choices.select)), choices)
-        listed = page_table(table.title, " ".join(score_notes(rows)), table.columns, rows, head=0)
+        table = look_table(analysis, rows, choices)
+        listed = page_table(table.title, " ".join(score_notes(analysis, rows)), table.columns, rows, head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 
@@ -173,13 +171,11 @@ def kinds_in_words(analysis: Analysis) -> str:
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
-def _relations(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[HeadId, dict[str, Any]]]:
+def _relations(analysis: Analysis, view: PatternView, choices: ViewOptions) -> Iterator[tuple[HeadId, dict[str, Any]]]:
     """The pairs that the heatmaps of selected heads outline, as in ``Head`` of ``attnviz/page/patterns.js``."""
-    for part in analysis.parts:
-        for relation in relations_of(part, part.select(choices.select), choices.relation):
-            pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(part, relation, 1)]
-            said = capital(outlined_note(part, relation))
-            yield relation.head.id, {"relation": {"said": said, "pairs": pairs}}
+    for relation in relations_of(analysis, analysis.select(choices.select), choices.relation):
+        pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(view, relation, 1)]
+        yield relation.head.id, {"relation": {"said": capital(outlined_note(analysis, relation)), "pairs": pairs}}
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
@@ -203,14 +199,27 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     }
 
 
-def axis_of(analysis: Analysis) -> dict[str, Any]:
+def axis_of(part: Part) -> dict[str, Any]:
     """The tokens of the rows, with the words that they merge into; or the words."""
-    return _axis(analysis, analysis.units, analysis.row_tokens)
+    return _axis(part, part.units, part.rows)
 
 
-def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any]:
-    words = None if analysis.options.words or isinstance(tokens, Frames) else merge_subwords(tokens, True)
+def _axis(part: Part, units: Positions, read: TextRead) -> dict[str, Any]:
+    tokens, is_whole = read.tokens, part.analysis.options.words or isinstance(read.tokens, Frames)
+    words = None if is_whole else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
+
+
+def _command_line(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
+    """What draws the page again; of given weights nothing does."""
+    if not analysis.verification.level:
+        return {"program": [], "texts": [], "options": []}
+    return {
+        "program": ["heads"],
+        "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
+        "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
+        "scale": PLAIN.scaled_for(analysis.longest).scale,
+    }
 
 
 def command_options(analysis: Analysis) -> list[str]:
@@ -244,25 +253,25 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
     )
 
 
-def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
+def statistic_meaning(part: Part, statistic: str) -> tuple[str, str, str]:
     """Title, meaning and unit of a statistic of this text; shares have unit ''."""
-    unit = analysis.units.name
-    return described(statistic, unit, sinks_in_words(analysis.keys, unit, "the special tokens"))
+    unit = part.units.name
+    return described(statistic, unit, sinks_in_words(part.keys, unit, "the special tokens"))
 
 
-def uniform_value(analysis: Analysis, statistic: str) -> float | None:
+def uniform_value(part: Part, statistic: str) -> float | None:
     """The statistic under uniform attention, if layers have windows the mean over the layers; None if undefined."""
-    layers = analysis.checkpoint.layers if analysis.windowed else analysis.checkpoint.layers[:1]
-    values = [analysis.context_of(layer).uniform.get(statistic) for layer in layers]
+    contexts = [part.context_of(layer) for layer in part.layers] if part.analysis.windowed else [part.context]
+    values = (context.uniform.get(statistic) for context in contexts)
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return fmean(known) if known else None
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
     for name in [*SCALARS, *analysis.optional]:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
-        yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)
+        yield statistic_entry(name, *statistic_meaning(analysis.parts[0], name), uniform, values)
     spans = analysis.spans
     if spans is not None and spans.layout.first_new is not None:
         ratios = [spans.lookback(head.id) for head in analysis.heads]

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
-from attnviz.commands.heads.analysis import Analysis, units_with
+from attnviz.commands.heads.analysis import Analysis, Part, PatternView, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.first_look import MOST_DRAWN, corpora_of, in_text, listed_heads, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data, statistic_meaning, uniform_value
@@ -53,7 +53,7 @@ _BARS = {
 
 
 def pooled_patterns(
-    shown: Analysis, heads: Iterable[HeadFindings], factor: int
+    shown: PatternView, heads: Iterable[HeadFindings], factor: int
 ) -> Iterator[tuple[HeadFindings, Array]]:
     """Yield each head with its pooled pattern: of ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
     n_queries, n_keys = len(shown.units), len(shown.keys)
@@ -65,7 +65,7 @@ def pooled_patterns(
         yield head, np.where(hidden[window], np.nan, pooled.cells)
 
 
-def hidden_cells(shown: Analysis, layer: int, factor: int) -> NDArray[np.bool_]:
+def hidden_cells(shown: Part, layer: int, factor: int) -> NDArray[np.bool_]:
     """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
     seen = PooledPattern(len(shown.units), len(shown.keys), factor)
     for first, allowed in shown.allowed(layer):
@@ -82,7 +82,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
     style = choices.style.scaled_for(analysis.longest)
     heads = analysis.select(choices.select)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
-    about = analysis.drawn(choices.drop_special).figure_context
+    about = analysis.parts[-1].drawn(choices.drop_special).figure_context
     per_head = style.scale == "per-head"
     # a small selection, whose tokens are named
     few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
@@ -164,10 +164,10 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     )
 
 
-def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
+def _labels(shown: PatternView) -> tuple[Labels, Labels | None]:
     """Labels of rows, and of columns if these are another text."""
     rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
-    return rows, Labels(shown.keys.labels, shown.keys.sink) if shown.rows_differ_from_columns else None
+    return rows, None if shown.is_square else Labels(shown.keys.labels, shown.keys.sink)
 
 
 def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
@@ -188,8 +188,8 @@ def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]
         yield from _heatmaps_of(part, choices)
 
 
-def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
+def _heatmaps_of(part: Part, choices: ViewOptions) -> Iterator[HeatmapPlan]:
+    analysis, heads, shown = part.analysis, part.select(choices.select), part.drawn(choices.drop_special)
     style = choices.style.scaled_for(analysis.longest)
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {relation.head.id: relation for relation in of_heads}
@@ -199,7 +199,7 @@ def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPl
     spans = " · ".join(dict.fromkeys(bracket.name for bracket in (*row_brackets, *column_brackets)))
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
-    if analysis.context.source is not None:
+    if shown.context.source is not None:
         axes, which = OF_TWO_TEXTS, f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label = _largest(values), head.shown
@@ -272,8 +272,8 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
         pooled, every = tile_pooling(labels.texts, len(of_layers) + 1, _TILE, style, keys.texts if keys else ())
         means = _mean_patterns(shown, of_layers, pooled)
-        norm, cut = scale_of_means(means, style, part.longest)
-        kind = f"{shown.stack_name} " if shown.stack_name else ""
+        norm, cut = scale_of_means(means, style, analysis.longest)
+        kind = f"{part.name} ".lstrip()
         whose, title = f"each {kind}layer’s heads, and of all", f"mean pattern of each {kind}layer’s heads"
         selected, last = "", ("all layers", "all")
         if len(heads) < len(part.heads):
@@ -286,14 +286,14 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         of_source = shown.context.source is not None
         rows = "Rows (target) attend to columns (source)." if of_source else "Rows attend to columns."
         yield TilesPlan(
-            stem=shown.stem("mean"),
+            stem=part.stem("mean"),
             **about.caption_and_notes(
                 f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
                 selected,
                 f"a mean: no head need look like it. {rows}",
                 about.label_interval_note(every),
                 about.pooled(pooled),
-                style.why_log(part.longest),
+                style.why_log(analysis.longest),
                 caption_only=(
                     f"{norm_in_words(norm)}{' (larger weights look the same)' if cut else ''}",
                     hatched_in_words(*means),
@@ -311,7 +311,7 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         )
 
 
-def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
+def _mean_patterns(shown: PatternView, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
     """Mean over these heads of each layer, and over all of them, pooled, float64."""
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total, hidden = np.zeros((n_queries, n_keys)), list[NDArray[np.bool_]]()
@@ -343,20 +343,16 @@ def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
             several = len({part.context_of(layer).window for layer in part.layers}) > 1
             mean = " (mean of layers)" if several else ""
             title, whose, reference = "", "", None
-            if part.stack:
-                title, whose = f"{part.stack.letter}: {part.stack.name}", f" ({part.stack.name})"
+            if part.name:
+                title, whose = f"{part.stack.letter}: {part.name}", f" ({part.name})"
             if len(measured):
                 alone.append(f"colours from 0 to {format_number(top)}{whose}")
             if uniform is not None:
                 reference = (uniform, f"uniform attention{mean}")
                 alone.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
-            n_heads = len(part.heads)
-            hatched = []
-            if lacking := n_heads - len(measured):
-                hatched.append(f"hatched: not measurable on this text for {lacking} of {n_heads} heads")
-            if values.size > n_heads:
-                hatched.append("hatched layers: without attention")
-            facts.append("; ".join(hatched))
+            lacking = len(part.heads) - len(measured)
+            if lacking:
+                facts.append(f"hatched: not measurable on this text for {lacking} of {len(part.heads)} heads")
             sizes.append(f"{title} {part.shape[0]} × {part.shape[1]}".strip())
             bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
             norm = Normalize(0, top, clip=True)
@@ -374,15 +370,10 @@ def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
         )
 
 
-def _values(analysis: Analysis, statistic: str) -> Array:
-    """Values [n_layers, n_heads], NaN for None, and for layers without attention."""
-    values = np.full(analysis.shape, np.nan)
-    layers = list(analysis.layers)
-    for head in analysis.heads:
-        value = head.statistics.get(statistic)
-        if value is not None:
-            values[layers.index(head.id.layer), head.id.head] = value
-    return values
+def _values(part: Part, statistic: str) -> Array:
+    """Values [n_layers, n_heads], NaN for None."""
+    values = [head.statistics.get(statistic) for head in part.heads]
+    return np.array(values, dtype=float).reshape(part.shape)
 
 
 _NO_PAGE = "it shows all rows; leave out --queries (queries=...)"
