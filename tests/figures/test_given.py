@@ -72,6 +72,16 @@ def test_weights_by_layer_are_those_that_were_given(given: Any):
     torch.testing.assert_close(drawn(attnviz.draw(given, TOKENS)), WEIGHTS, atol=SUMS_32, rtol=SUMS_32)
 
 
+def test_of_a_stack_of_several_texts_one_is_drawn():
+    stacked = torch.stack([WEIGHTS.flip(-1), WEIGHTS], dim=1)  # [n_layers, batch, n_heads, n, n]
+    torch.testing.assert_close(drawn(attnviz.draw(stacked, TOKENS, batch=1)), WEIGHTS)
+
+
+def test_of_given_weights_nothing_but_the_pattern_can_be_read():
+    with pytest.raises(UsageError, match="pattern"):
+        attnviz.draw(WEIGHTS, TOKENS).activation("z", 0)
+
+
 def test_of_a_cache_of_several_texts_one_is_drawn():
     cache = {name: torch.cat([values.roll(1, 1), values]) for name, values in PATTERNS.items()}
     torch.testing.assert_close(drawn(attnviz.draw(cache, TOKENS, batch=1)), WEIGHTS)

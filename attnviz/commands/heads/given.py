@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options, Target
@@ -38,11 +38,13 @@ _ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
 
 @dataclass(frozen=True)
-class GivenModel:
-    """What pictures and tables ask of a model, of weights that came without one."""
+class GivenAttention(AttentionSource):
+    """Given weights, and what pictures and tables ask of the model that they are of; level 0: nothing was compared."""
 
     name: str
-    kinds: tuple[Stack, ...]
+    kinds: tuple[Stack, ...]  # one: all of its layers
+    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
+    tokens: tuple[Tokens, Tokens]  # of rows and columns
     notes: tuple[str, ...] = ()
     encoder_only: bool = False
 
@@ -61,14 +63,6 @@ class GivenModel:
     def head_counts(self, layer: int) -> tuple[int, int]:  # noqa: ARG002 # all layers are alike
         """Heads, and KV heads: as many, since nothing says that some share keys."""
         return self.kinds[0].n_heads, self.kinds[0].n_heads
-
-
-@dataclass(frozen=True)
-class GivenPatterns(AttentionSource):
-    """Given weights: level 0, since nothing was compared."""
-
-    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
-    tokens: tuple[Tokens, Tokens]  # of rows and columns
 
     @property
     def verification(self) -> Verification:
@@ -156,18 +150,16 @@ def draw(
         UsageError: weights of another shape, not finite, negative, or with rows that sum to more than 1; another
             number of tokens; several texts and no index.
     """
-    patterns, numbers, steps = _read(weights, layers, batch, keys is not None)
+    patterns, numbers, n_steps = _read(weights, layers, batch, keys is not None)
     n_queries, n_keys = patterns.shape[2:]
-    n_more = int(steps > 0)  # the last new token, which was never read
-    kept = _kept(mask, batch, n_keys, steps if keys is None else 0)
-    kept_rows = kept if keys is None else None
-    if kept_rows is not None:
-        patterns = patterns[:, :, torch.tensor(kept_rows)]
-    if kept is not None:
-        patterns = patterns[..., torch.tensor(kept)]
-    rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
+    kept = kept_rows = _kept(mask, batch, n_keys, n_steps if keys is None else 0)
+    if keys is not None:
+        kept_rows = torch.ones(n_queries, dtype=torch.bool)
+    rows = _labels(tokens, "rows", kept_rows, n_more=int(n_steps > 0))  # the last new token was never read
+    columns = None if keys is None else _labels(keys, "columns", kept)
+    patterns = patterns[:, :, kept_rows][..., kept]
     _check(patterns, numbers)
-    return _drawn(patterns, numbers, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
+    return _drawn(patterns, numbers, rows, columns, name)
 
 
 def _drawn(
@@ -188,15 +180,15 @@ def _drawn(
         kind = Stack("X", "cross-attention", 0, numbers[-1] + 1, n_heads)
         kind = replace(kind, own=tuple(map(kind.layer, numbers)))
     measured = HeadStatistics(context, n_heads)
-    for layer, pattern in zip(kind.layers, patterns, strict=True):
+    by_layer = dict(zip(kind.layers, patterns, strict=True))
+    for layer, pattern in by_layer.items():
         measured.begin(layer)
         measured.add(0, pattern)
-    model: Any = GivenModel(name, (kind,))
-    given: Any = GivenPatterns(dict(zip(kind.layers, patterns, strict=True)), (queries, read))
+    given: Any = GivenAttention(name, (kind,), by_layer, (queries, read))
     return RawAttention(
         text=" ".join(read.labels),
         pair=None,
-        checkpoint=model,
+        checkpoint=given,
         tokens=read,
         context=context,
         verified=given,
@@ -208,50 +200,46 @@ def _drawn(
     )
 
 
-def _kept(mask: Any, batch: int | None, n: int, steps: int) -> list[bool] | None:
-    """Which of n tokens a mask shows, of a generation perhaps of the prompt alone; None without a mask."""
+def _kept(mask: Any, batch: int | None, n: int, n_steps: int) -> Tensor:
+    """Which of n tokens a mask shows, boolean [n]; of a generation it may be of the prompt alone."""
     if mask is None:
-        return None
+        return torch.ones(n, dtype=torch.bool)
     rows = _real_array(mask, "a mask").bool()
     rows = rows[None] if rows.ndim == 1 else rows
-    lengths = {n, n - steps + 1, n + 1} if steps else {n}
+    lengths = {n, n - n_steps + 1, n + 1} if n_steps else {n}
     if rows.ndim != 2 or rows.shape[1] not in lengths or not rows.any():
         raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
     row = batch if len(rows) > 1 else 0
     if row is None or not 0 <= row < len(rows):
         raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
-    return [*rows[row].tolist(), *[True] * n][:n]
+    return pad(rows[row], (0, max(0, n - rows.shape[1])), value=True)[:n]
 
 
-def _labels(tokens: Iterable[str], name: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
-    """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
+def _labels(tokens: Iterable[str], name: str, kept: Tensor, n_more: int = 0) -> tuple[str, ...]:
+    """The labels of rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
     what = "a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives"
-    given = as_list(tokens, what)
+    given, n = as_list(tokens, what), len(kept)
     if not all(isinstance(token, str) for token in given):
         raise UsageError(f"expected {what}, found {as_found(tokens)}.")
     if len(given) not in (n, n + n_more):
-        padding = "" if kept is None else ", padding included"
-        raise UsageError(f"expected a token for each of the {n} {name} of the weights{padding}, found {len(given)}.")
-    labels = [visible(token) for token in given[:n]]
-    return tuple(labels if kept is None else compress(labels, kept))
+        raise UsageError(
+            f"expected a token for each of the {n} {name} of the weights, padding included, found {len(given)}."
+        )
+    return tuple(visible(token) for token, is_kept in zip(given, kept, strict=False) if is_kept)
 
 
 def _check(patterns: Tensor, layers: Sequence[int]) -> None:
-    """Raise UsageError for the first number that is no attention weight, and say where it is."""
-    sums, found = patterns.sum(-1), ""
-    wrong = (~patterns.isfinite() | (patterns < 0)).nonzero()
-    too_large = (sums > 1 + _ROUNDING).nonzero()
-    if len(wrong):
-        layer, head, query, key = place = tuple(wrong[0].tolist())
-        found = f"{float(patterns[place]):.4g} at L{layers[layer]}H{head}, query #{query}, key #{key}"
-    elif len(too_large):
-        layer, head, query = place = tuple(too_large[0].tolist())
-        found = f"a row that sums to {float(sums[place]):.4g} at L{layers[layer]}H{head}, query #{query}"
-    if found:
-        raise UsageError(
-            f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found}; give "
-            "softmax(scores)."
-        )
+    """Raise UsageError for the first row that is none of attention weights, and say where it is."""
+    sums = patterns.sum(-1)
+    fits = patterns.isfinite().all(-1) & (patterns >= 0).all(-1) & (sums <= 1 + _ROUNDING)
+    if fits.all():
+        return
+    layer, head, query = place = tuple((~fits).nonzero()[0].tolist())
+    raise UsageError(
+        f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found at L{layers[layer]}H{head}, "
+        f"query #{query}, {float(patterns[place].min()):.4g} as the least of a row that sums to {float(sums[place]):.4g}; "
+        "give softmax(scores)."
+    )
 
 
 def _read(
@@ -259,45 +247,26 @@ def _read(
 ) -> tuple[Tensor, list[int], int]:
     """The weights of one text, the numbers of their layers, and the steps of a generation; 0 steps of one pass.
 
-    Weights are [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider.
-
-    Args:
-        weights: of one of the shapes that the message names; None stands for a layer without attention.
-        layers: numbers of the layers; default their places.
-        batch: the index of the text.
-        between_texts: whether keys are of another text.
+    Weights are [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider. ``between_texts``: whether keys
+    are of another text.
 
     Raises:
         UsageError: another shape, no real numbers, several texts and no index.
     """
-    weights = getattr(weights, "cache_dict", weights)  # of TransformerLens
-    of_layers = isinstance(weights, list | tuple) and all(isinstance(layer, Mapping) for layer in weights)
-    if isinstance(weights, Mapping) or (of_layers and weights):
-        by_layer = _by_layer(weights)
-        layers = sorted(by_layer) if layers is None else layers
-        weights = [_real_array(by_layer[number]) for number in sorted(by_layer)]
-    steps, n_steps = [weights], 0
-    if isinstance(weights, list | tuple) and weights and all(map(_is_pass, weights)):
-        steps, n_steps = list(weights), len(weights)
-    elif not _is_pass(weights):
-        array = _real_array(weights)
-        steps = [list(array[(None,) * max(0, 4 - array.ndim)])]
-        if array.ndim > 4 or 0 in array.shape:
-            raise UsageError(f"{_EXPECTED} {list(array.shape)}.")
-    numbers = [number for number, layer in enumerate(steps[0]) if layer is not None]
-    if not numbers:
+    steps, is_generated = _steps_of(getattr(weights, "cache_dict", weights))  # TransformerLens has one
+    if not steps[0]:
         raise UsageError(
             "expected attention weights, found none: models that transformers loads with sdpa return no weights; load "
             'the model with attn_implementation="eager".'
         )
-    if n_steps:
-        patterns = [_joined([_of_one_text(step[number], batch) for step in steps], between_texts) for number in numbers]
-    else:
-        patterns = [_of_one_text(steps[0][number], batch) for number in numbers]
+    patterns, numbers = [], list(steps[0])
+    for number in numbers:
+        of_layer = [_of_one_text(step.get(number), batch) for step in steps]
+        patterns.append(_joined(of_layer, between_texts) if is_generated else of_layer[0])
     shapes = sorted({tuple(pattern.shape) for pattern in patterns})
     if len(shapes) > 1:
         raise UsageError(f"expected layers of one shape, found {' and '.join(str(list(shape)) for shape in shapes)}.")
-    if not between_texts and patterns[0].shape[1] != patterns[0].shape[2]:
+    if not between_texts and shapes[0][1] != shapes[0][2]:
         raise UsageError(
             f"{_EXPECTED} {list(shapes[0][1:])}; cross-attention also takes keys=, the tokens of its columns."
         )
@@ -310,7 +279,27 @@ def _read(
                 f"{as_found(layers)}."
             )
         numbers = list(map(int, listed))
-    return torch.stack(patterns), numbers, n_steps
+    return torch.stack(patterns), numbers, len(steps) if is_generated else 0
+
+
+def _steps_of(weights: Any) -> tuple[list[dict[int, Any]], bool]:
+    """The weights of each step, by layer in order; and whether these are the steps of a generation, or one pass."""
+    several = weights if isinstance(weights, list | tuple) else ()
+    if isinstance(weights, Mapping) or (several and all(isinstance(layer, Mapping) for layer in several)):
+        return [dict(sorted(_by_layer(weights).items()))], False
+    if several and all(map(_is_pass, several)):
+        return list(map(_numbered, several)), True
+    if _is_pass(weights):
+        return [_numbered(weights)], False
+    array = _real_array(weights)
+    if array.ndim > 5 or 0 in array.shape:
+        raise UsageError(f"{_EXPECTED} {list(array.shape)}.")
+    return [_numbered(array[(None,) * max(0, 4 - array.ndim)])], False
+
+
+def _numbered(layers: Iterable[Any]) -> dict[int, Any]:
+    """Layers by their place, without those that have no attention."""
+    return {number: layer for number, layer in enumerate(layers) if layer is not None}
 
 
 def _by_layer(given: Any) -> dict[int, Any]:
