@@ -165,7 +165,11 @@ def statistic_entry(
 
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:
-    """The page of ``PageData`` in ``patterns.js`` (or ``LayerData``); ``light`` is as the system prefers."""
+    """The page of ``PageData`` in ``patterns.js`` (or ``LayerData``); ``light`` is as the system prefers.
+
+    Colours and families are those of the figures, in every page.
+    """
+    data = {"colours": colours_entry(), "families": families_entry(), **data}
     style = _source("page.css")
     script = script_text(data["command"] if data["command"] in MODULES else "")
     parts = {

@@ -16,7 +16,7 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, gr
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.models.head_ids import HeadId
-from attnviz.page.page import ERROR, PackedPattern, colours_entry, families_entry, label_entry, pack, statistic_entry
+from attnviz.page.page import ERROR, PackedPattern, label_entry, pack, statistic_entry
 from attnviz.present.figure_context import FigureContext, capital, caption_of, hatched_in_words
 from attnviz.present.tables import verification_line
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
@@ -225,8 +225,6 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
             for axis, side, packed in zip((0, len(axes) - 1), sides, of_head, strict=True)
         ],
         "dropped": first.sinks,
-        "colours": colours_entry(),
-        "families": families_entry(),
         "command_line": {"program": ["compare"], "texts": texts, "options": options},
         "start": {"head": str(ranked[0]), "scale": "shared", "drop": choices.drop_special, "token": []},
         "tables": [],

@@ -18,7 +18,7 @@ from attnviz.figures.matrix import LONGEST
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.style import DPI, Style, figure_style
 from attnviz.models.head_ids import HeadId
-from attnviz.page.page import colours_entry, packed_numbers
+from attnviz.page.page import packed_numbers
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.reference.attention import BY_POSITION, upcast
 from attnviz.wording import counted, right_to_left, visible
@@ -112,7 +112,6 @@ def page_data(result: Explanation, _: ViewOptions) -> dict[str, Any]:
         "verification": verified_line(result).plain,
         "notes": list(_notes(result, n_kept)),
         "tables": [],
-        "colours": colours_entry(),
         "heads": [str(HeadId(result.layer, head)) for head in range(model.n_heads)],
         "tokens": {
             "labels": labels,

@@ -192,6 +192,10 @@ class Analysis(TextResult, OfPatterns):
         """The parts of which heads are selected."""
         return [part for part in self.parts if part.select(selections)]
 
+    def drawn(self, choices: ViewOptions) -> "list[PatternView]":
+        """The parts of which heads are selected, as pictures show them."""
+        return [part.drawn(choices.drop_special) for part in self.parts_of(choices.select)]
+
     @property
     def units(self) -> Positions:
         """Rows of patterns: tokens, or words; with :attr:`Options.queries` some of them; of the first part."""

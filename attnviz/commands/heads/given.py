@@ -235,10 +235,10 @@ def _check(patterns: Tensor, layers: Sequence[int]) -> None:
     if fits.all():
         return
     layer, head, query = place = tuple((~fits).nonzero()[0].tolist())
+    least, total = float(patterns[place].min()), float(sums[place])
     raise UsageError(
         f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found at L{layers[layer]}H{head}, "
-        f"query #{query}, {float(patterns[place].min()):.4g} as the least of a row that sums to {float(sums[place]):.4g}; "
-        "give softmax(scores)."
+        f"query #{query}, {least:.4g} as the least of a row that sums to {total:.4g}; give softmax(scores)."
     )
 
 

@@ -35,8 +35,6 @@ from attnviz.page.page import (
     ERROR,
     PackedPattern,
     axis_entry,
-    colours_entry,
-    families_entry,
     label_entry,
     pack,
     statistic_entry,
@@ -108,8 +106,6 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         ],
         "patterns": packed_patterns,
         "dropped": analysis.sinks,
-        "colours": colours_entry(),
-        "families": families_entry(),
         "command_line": _command_line(analysis, choices),
         "start": {
             "head": str(first_head),
