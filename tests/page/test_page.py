@@ -83,10 +83,10 @@ def test_above_the_budget_the_first_heads_are_kept() -> None:
     one = len(packed(noise[HeadId(0, 4)], False))
 
     def kept(budget: int) -> list[int]:
-        def patterns(ids: Any, empty: Any) -> Any:
-            return ((id, [filled(noise[id], empty(id))]) for id in ids)
+        def patterns(ids: Any) -> Any:
+            return ((id, [filled(noise[id], PackedPattern(False))]) for id in ids)
 
-        of = pack(ranked, patterns, 2500, lambda _: False, budget)
+        of = pack(ranked, patterns, 2500, budget)
         return [head.head for head in of]
 
     assert kept(10 * one) == [4, 1, 0, 2, 3, 5]

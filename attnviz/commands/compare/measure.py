@@ -96,11 +96,11 @@ class ComparedPart:
 
     @cached_property
     def rows(self) -> Axis:
-        return Axis.of(*((side.rows.tokens, side.units) for side in self.sides))
+        return Axis.of(*((side.rows, side.units) for side in self.sides))
 
     @cached_property
     def columns(self) -> Axis:
-        return Axis.of(*((side.columns.tokens, side.keys) for side in self.sides))
+        return Axis.of(*((side.columns, side.keys) for side in self.sides))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -220,7 +220,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         contexts = [side.context_of(layer) for side in (first, second)]
         queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
         keys = torch.stack([context.key_non_sink for context in contexts]).all(0)
-        chunks = side_by_side(first.chunks(layer), second.chunks(layer))
+        chunks = side_by_side(*(side.part_of(layer).chunks(layer) for side in (first, second)))
         chunks = noting_largest(layer, chunks, largest, of_content, queries, keys)
         tally.add(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
     heads = []
@@ -269,7 +269,7 @@ def side_by_side(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Align the chunks of two sides, which may differ in size, to the same rows and keys.
 
-    From those of :meth:`attnviz.commands.heads.analysis.Analysis.chunks` to the first query and the rows of both,
+    From those of :meth:`attnviz.commands.heads.analysis.Part.chunks` to the first query and the rows of both,
     [n_heads, rows, n_keys] each.
     """
     first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]

@@ -10,7 +10,7 @@ from matplotlib.colors import FuncNorm
 
 from attnviz.commands.compare.measure import ComparedPart, Comparison, HeadDifference, side_by_side
 from attnviz.commands.compare.report import LONGEST_LABEL, side_lines, sides_in_words
-from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note, pattern_entry
+from attnviz.commands.heads.page_view import axis_of, command_options, kept_note, packed_patterns, pattern_entry
 from attnviz.commands.heads.views import hidden_cells
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
@@ -149,7 +149,7 @@ def _pooled_differences(
         numbers = [head.id.head for head in of_layer]
         shape = len(part.rows.labels), len(part.columns.labels)
         pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
-        for first, a, b in side_by_side(*(side.chunks(layer, numbers) for side in result.sides)):
+        for first, a, b in side_by_side(*(side.chunks(layer, numbers) for side in part.sides)):
             for differences, rows in zip(pooled, b.double() - a.double(), strict=True):
                 differences.add(first, rows)
         a_hidden, b_hidden = (hidden_cells(side, layer, factor(part)) for side in part.sides)
@@ -175,13 +175,13 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
     first, second = sides = result.sides
-    model, n, causal = first.checkpoint, len(result.rows.labels), first.context.causal
+    model, n = first.checkpoint, len(result.rows.labels)
 
-    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        of_sides = (side.read(map(side.head, ids), lambda head: empty(head.id)) for side in sides)
-        return ((head.id, [a, b]) for (head, a), (_, b) in zip(*of_sides, strict=True))
+    def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        of_sides = (packed_patterns(side.parts[0], ids) for side in sides)
+        return ((id, [a, b]) for (id, a), (_, b) in zip(*of_sides, strict=True))
 
-    kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
+    kept = pack(ranked, patterns, 2 * n * n, choices.budget)
     position = {head: 2 * number for number, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
     axes = [axis_of(side.parts[0]) for side in sides]

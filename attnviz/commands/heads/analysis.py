@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -106,24 +106,6 @@ class OfPatterns(OfHeads[HeadFindings]):
     def part_of(self, layer: int) -> "Part":
         """The part that a layer is of; UsageError where there is no such layer."""
         raise NotImplementedError
-
-    def chunks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """The patterns of a layer, or of some of its heads, in chunks of queries: see :meth:`Part.chunks`."""
-        return self.part_of(layer).chunks(layer, heads)
-
-    def read(
-        self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]
-    ) -> Iterator[tuple[HeadFindings, T]]:
-        """Yield each head with its own ``reader``, which has read the whole pattern chunk by chunk.
-
-        Heads come in the model's order: a layer is recomputed once for those of its heads that stand together.
-        """
-        for layer, of_layer in groupby(heads, lambda head: head.id.layer):
-            readers = [(head, reader(head)) for head in of_layer]
-            for first, chunk in self.chunks(layer, [head.id.head for head, _ in readers]):
-                for (_, of_head), rows in zip(readers, chunk, strict=True):
-                    of_head.add(first, rows)
-            yield from readers
 
     def layer_patterns(self, layer: int, heads: Sequence[int] | None = None) -> Tensor:
         """The verified patterns of one layer, or of some of its heads, [n_heads, n_queries, n_keys], on the CPU."""
@@ -316,17 +298,6 @@ class Analysis(TextResult, OfPatterns):
         )
 
 
-class TextRead(NamedTuple):
-    """What the rows of patterns are of, or their columns."""
-
-    tokens: Tokens
-    texts: tuple[str, ...]  # one, or both of a pair
-
-    @property
-    def seen(self) -> list[str]:  # the texts, up to the last character that the model reads
-        return self.tokens.texts_read(*self.texts)
-
-
 @dataclass(frozen=True, eq=False)
 class Part(OfPatterns):
     """One kind of attention of an analysis."""
@@ -364,19 +335,19 @@ class Part(OfPatterns):
         return self.analysis.context_of(layer)
 
     @property
-    def rows(self) -> TextRead:
-        return self._text_of(0)
+    def rows(self) -> Tokens:
+        return self.source.tokens_of(self.layers[0])[0]
 
     @property
-    def columns(self) -> TextRead:
-        return self._text_of(1)
+    def columns(self) -> Tokens:
+        return self.source.tokens_of(self.layers[0])[1]
 
-    def _text_of(self, side: int) -> TextRead:
-        analysis, source = self.analysis, self.source
-        tokens, target = source.tokens_of(self.layers[0])[side], analysis.target
+    def texts_of(self, tokens: Tokens) -> list[str]:
+        """The text of its rows or columns, or both of a pair."""
+        analysis, target = self.analysis, self.analysis.target
         if target is not None and tokens is target.tokens:
-            return TextRead(tokens, (target.text,))
-        return TextRead(tokens, tuple(text for text in (analysis.text, analysis.pair) if text is not None))
+            return [target.text]
+        return [text for text in (analysis.text, analysis.pair) if text is not None]
 
     @property
     def units(self) -> Positions:
@@ -427,6 +398,20 @@ class Part(OfPatterns):
             yield first, pattern
             first += pattern.shape[1]
 
+    def read(
+        self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]
+    ) -> Iterator[tuple[HeadFindings, T]]:
+        """Yield each head with its own ``reader``, which has read the whole pattern chunk by chunk.
+
+        Heads come in the model's order: a layer is recomputed once for those of its heads that stand together.
+        """
+        for layer, of_layer in groupby(heads, lambda head: head.id.layer):
+            readers = [(head, reader(head)) for head in of_layer]
+            for first, chunk in self.chunks(layer, [head.id.head for head, _ in readers]):
+                for (_, of_head), rows in zip(readers, chunk, strict=True):
+                    of_head.add(first, rows)
+            yield from readers
+
     def allowed(self, layer: int) -> Iterator[tuple[int, Tensor]]:
         """The keys that a layer's mask lets rows attend to, boolean [rows, n_keys], in chunks as of :meth:`chunks`."""
         context = self.context_of(layer)
@@ -455,7 +440,7 @@ class Part(OfPatterns):
     @property
     def figure_context(self) -> FigureContext:
         analysis, units, columns = self.analysis, self.units, self.columns
-        about = FigureContext(self.checkpoint.short_name, self.rows.texts, len(units), units.name)
+        about = FigureContext(self.checkpoint.short_name, tuple(self.texts_of(self.rows)), len(units), units.name)
         if not analysis.verification.level:
             about = replace(about, model=f"{about.model} (not verified)")
         if self.context.queries is not None:
@@ -465,10 +450,10 @@ class Part(OfPatterns):
         if self.context.source is None:
             return about
         of_source = counted(len(self.keys), units.name)
-        if isinstance(columns.tokens, Frames):
-            of_source = columns.tokens.in_words
+        if isinstance(columns, Frames):
+            of_source = columns.in_words
         sizes = of_source, counted(len(self.context.units), units.name)
-        return replace(about, texts=(*columns.texts, *about.texts), sizes=sizes)
+        return replace(about, texts=(*self.texts_of(columns), *about.texts), sizes=sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -489,8 +474,8 @@ class PatternView(Part):
         return self._in_intervals(super().context_of(layer))
 
     def _in_intervals(self, context: TextContext) -> TextContext:
-        tokens = self.columns.tokens
-        return replace(context, source=tokens.intervals) if isinstance(tokens, Frames) else context
+        columns = self.columns
+        return replace(context, source=columns.intervals) if isinstance(columns, Frames) else context
 
     @property
     def units(self) -> Positions:  # those of the part that are shown

@@ -1,11 +1,11 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from attnviz.commands.heads.analysis import Analysis, Part, PatternView, TextRead
+from attnviz.commands.heads.analysis import Analysis, Part, PatternView
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.first_look import (
     MOST_LISTED,
@@ -25,7 +25,7 @@ from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.inputs.sound import Frames
-from attnviz.inputs.tokens import Positions, merge_subwords, sinks_in_words
+from attnviz.inputs.tokens import Positions, Tokens, merge_subwords, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
@@ -47,36 +47,21 @@ from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted
 
-Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id
-
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``; ``choices`` set the initial view."""
     views = [part.drawn(drop_special=False) for part in analysis.parts]
-    about, model = analysis.figure_context, analysis.checkpoint
+    about, ranked, last = analysis.figure_context, _most_telling_first(analysis, choices), views[-1]
     number_of_view = {layer: number for number, view in enumerate(views) for layer in view.layers}
-    cells = max(len(view.units) * len(view.keys) for view in views)
-    ranked = _most_telling_first(analysis, choices)
-
-    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        for view in views:
-            heads = [analysis.head(id) for id in ids if id.layer in view.layers]
-            yield from ((head.id, [pattern]) for head, pattern in view.read(heads, lambda head: empty(head.id)))
-
-    kept = pack(ranked, patterns, cells, lambda id: views[number_of_view[id.layer]].context.causal, choices.budget)
-    index = {head: number for number, head in enumerate(kept)}
     row_of = {layer: row for row, layer in enumerate(dict.fromkeys(head.id.layer for head in analysis.heads))}
-    first_head, last = ranked[0], views[-1]
     relations = dict(_relations(analysis, views[0], choices)) if choices.relation else {}
-    first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
     axes = [axis_of(last)] if last.context.source is None else [_axis(last, last.keys, last.columns), axis_of(last)]
-    read = [last.columns.tokens, last.rows.tokens][-len(axes) :]  # of each axis
-    numbers = {id(tokens): number for number, tokens in enumerate(read)}
-    packed_patterns = []
-    for head, (packed,) in kept.items():
-        view = views[number_of_view[head.layer]]
-        rows, columns = (numbers[id(side.tokens)] for side in (view.rows, view.columns))
-        packed_patterns.append(pattern_entry(packed, rows, columns, analysis.context_of(head.layer)))
+    kept = _patterns(views, ranked, choices.budget)
+    index = {head: number for number, head in enumerate(kept)}
+    first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
+    token = []
+    if choices.token is not None:
+        token = list(token_positions(views[number_of_view[ranked[0].layer]], choices.token))
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -85,7 +70,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             f"{'' if analysis.target else f', {counted(about.n, about.unit)}'}; opens from disk, without network",
             first,
         ),
-        "verification": verification_line(analysis.verification, model).plain,
+        "verification": verification_line(analysis.verification, analysis.checkpoint).plain,
         "notes": list(filter(None, [first, *_page_notes(analysis)])),
         "sides": [about.model],
         "axes": axes,
@@ -104,21 +89,39 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             }
             for head in analysis.heads
         ],
-        "patterns": packed_patterns,
+        "patterns": list(kept.values()),
         "dropped": analysis.sinks,
         "command_line": _command_line(analysis, choices),
         "start": {
-            "head": str(first_head),
+            "head": str(ranked[0]),
             "scale": choices.style.scaled_for(analysis.longest).scale,
             "drop": choices.drop_special,
-            "token": []
-            if choices.token is None
-            else list(token_positions(views[number_of_view[first_head.layer]], choices.token)),
+            "token": token,
         },
         "tables": [],
         **first_look_entry(analysis, choices),
         **page_spans(analysis),
     }
+
+
+def _patterns(views: Sequence[PatternView], ranked: Sequence[HeadId], budget: int) -> dict[HeadId, dict[str, Any]]:
+    """``Packed`` of as many heads as there is room for; axis 0 is the source, where there is one, and 1 the target."""
+
+    def read(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        return ((id, [pattern]) for view in views for id, pattern in packed_patterns(view, ids))
+
+    source, entries = views[-1].columns, {}
+    for id, (packed,) in pack(ranked, read, max(len(view.units) * len(view.keys) for view in views), budget).items():
+        (view,) = [view for view in views if id.layer in view.layers]
+        rows, columns = (int(tokens is not source) for tokens in (view.rows, view.columns))
+        entries[id] = pattern_entry(packed, rows, columns, view.context_of(id.layer))
+    return entries
+
+
+def packed_patterns(part: Part, ids: Iterable[HeadId]) -> Iterator[tuple[HeadId, PackedPattern]]:
+    """The patterns of those of these heads that are of a part, in the page's format."""
+    heads = [part.head(id) for id in ids if id.layer in part.layers]
+    return ((head.id, pattern) for head, pattern in part.read(heads, lambda _: PackedPattern(part.context.causal)))
 
 
 def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -200,8 +203,8 @@ def axis_of(part: Part) -> dict[str, Any]:
     return _axis(part, part.units, part.rows)
 
 
-def _axis(part: Part, units: Positions, read: TextRead) -> dict[str, Any]:
-    tokens, is_whole = read.tokens, part.analysis.options.words or isinstance(read.tokens, Frames)
+def _axis(part: Part, units: Positions, tokens: Tokens) -> dict[str, Any]:
+    is_whole = part.analysis.options.words or isinstance(tokens, Frames)
     words = None if is_whole else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
 

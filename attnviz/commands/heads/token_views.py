@@ -102,7 +102,7 @@ def token_positions(part: Part, token: str | int) -> tuple[int, ...]:
     except UsageError as error:
         if not part.name:
             raise
-        text = "source" if part.rows.tokens is part.analysis.tokens else "target"
+        text = "source" if part.rows is part.analysis.tokens else "target"
         raise UsageError(f"the token is looked for in the {text}, whose tokens attend there: {error}") from error
 
 
@@ -189,7 +189,7 @@ def _lines_plan(
         f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
         "square root of the attention weight, from 0 to 1"
     )
-    segments = enumerate(shown.rows.tokens.segments[members[0]] for members in units.members)
+    segments = enumerate(shown.rows.segments[members[0]] for members in units.members)
     of_texts = [(position, segment) for position, segment in segments if segment is not None]  # no special token
     return LinesPlan(
         stem=stem,
@@ -270,7 +270,7 @@ def _text_plan(part: Part, heads: Sequence[HeadFindings], choices: ViewOptions, 
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
-    pieces, units_of = pieces_of(shown.columns.tokens, shown.columns.seen, shown.keys)
+    pieces, units_of = pieces_of(shown.columns, shown.columns.texts_read(*shown.texts_of(shown.columns)), shown.keys)
     received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
     is_mean = len(heads) > MOST_HEADS
     names = [head.title for head in heads]

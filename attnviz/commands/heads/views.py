@@ -115,11 +115,8 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         rows = f"{rows}; ticks: {sinks_in_words(first.keys, about.unit)}"
     roles, corpus = "", ""
     if analysis.profile is not None:
-        roles = "On the right: the role over a corpus (hollow: this text does not show it; half: not known)."
-        corpus = (
-            f"on the right the role over a corpus ({corpora_of(analysis, heads)}; a stored profile), hollow "
-            "where this text does not show it, half where that is not known"
-        )
+        corpus = "the role over a corpus (hollow: this text does not show it; half: not known)"
+        roles, corpus = f"On the right: {corpus}.", f"on the right {corpus}, {corpora_of(analysis, heads)}"
     written, why_log, label_interval, of_cells = _facts(first, choices, pooled, every)
     yield HeadGridPlan(
         stem="overview",
