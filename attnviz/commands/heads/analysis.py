@@ -449,7 +449,7 @@ class Part(OfPatterns):
             about = replace(about, generated=analysis.continuation.text, n_generated=analysis.continuation.count)
         if self.context.source is None:
             return about
-        of_source = counted(len(self.keys), units.name)
+        of_source = counted(len(self.context.keys), units.name)
         if isinstance(columns, Frames):
             of_source = columns.in_words
         sizes = of_source, counted(len(self.context.units), units.name)
@@ -495,8 +495,12 @@ class PatternView(Part):
 
     def chunks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:
         """As of :class:`Part`, between the units that are shown."""
-        for first, pattern in self._kept(super().chunks(layer, heads)):
-            totals = pattern.sum(-1, keepdim=True) if self.without_sinks else torch.ones(1)
+        chunks = super().chunks(layer, heads)
+        if not self.without_sinks:
+            yield from chunks
+            return
+        for first, pattern in self._kept(chunks):
+            totals = pattern.sum(-1, keepdim=True)
             yield first, pattern / totals.masked_fill(totals == 0, 1.0)
 
     def allowed(self, layer: int) -> Iterator[tuple[int, Tensor]]:

@@ -33,7 +33,7 @@ from attnviz.commands.heads.relations import HeadRelation, relations_of, word_po
 from attnviz.commands.heads.spans import lookback_fields, span_table, span_tables, spans_entry
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.measures.contacts import CONTACTS
-from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES, SINK
+from attnviz.measures.patterns import PATTERNS, REPEATS, SHARES, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.present.documents import target_entry, tokens_entry, verification_entry
@@ -109,6 +109,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "model": analysis.model_entry,
         "text": analysis.text,
         "pair": analysis.pair,
+        "tokens": tokens,
         **more,
         **spans_entry(
             analysis.spans,
@@ -120,7 +121,6 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": parse.parser if parse else None,
         },
-        "tokens": tokens,
         **({"decision": analysis.decision.entry} if analysis.decision else {}),
         "verification": verification_entry(analysis.verification),
         "summary": {part.name: summary_entry(part, of_part) for part, of_part in parts if of_part}
@@ -272,8 +272,7 @@ def _head_table(part: Part, ranked: Sequence[HeadFindings], top: int | None, ord
         *pick(LABEL, "label_score", "label_baseline", "label_n"),
         *(_statistic(name, unit) for name in listed),
     ]
-    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
-    last = ["uniform", "", "", "", "", *(uniform.get(name, "") for name in listed)]
+    last = ["uniform", "", "", "", "", *(context.uniform.get(name, "") for name in listed)]
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 

@@ -89,8 +89,7 @@ def _facts(shown: PatternView, choices: ViewOptions, pooled: int, every: int) ->
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
     style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
     shown = analysis.drawn(choices)
-    first, last = shown[0], shown[-1]
-    about = last.figure_context if len(shown) == len(analysis.parts) else analysis.figure_context
+    first, about = shown[0], analysis.parts[-1].drawn(choices.drop_special).figure_context
     per_head = style.scale == "per-head"
     # a small selection, whose tokens are named
     few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
