@@ -78,8 +78,19 @@ def test_of_a_stack_of_several_texts_one_is_drawn():
 
 
 def test_of_given_weights_nothing_but_the_pattern_can_be_read():
+    drawing = attnviz.draw(WEIGHTS, TOKENS)
     with pytest.raises(UsageError, match="pattern"):
-        attnviz.draw(WEIGHTS, TOKENS).activation("z", 0)
+        drawing.activation("z", 0)
+    with pytest.raises(UsageError, match="analyze"):
+        attnviz.compare(drawing, drawing)
+
+
+def test_each_head_of_given_weights_has_keys_of_its_own():
+    document = attnviz.draw(WEIGHTS, TOKENS).document(by="kv-head")
+    assert [entry["heads"] for entry in document["kv_heads"]] == [
+        f"L{layer}H{head}" for layer in (0, 1) for head in range(3)
+    ]
+    assert not any("kv_head" in head for head in document["heads"])
 
 
 def test_of_a_cache_of_several_texts_one_is_drawn():
