@@ -368,7 +368,7 @@ def _claims(result: Card | Cards, _: ViewOptions) -> "Iterator[ClaimPlan]":
 
 def of_pattern(card: Card, choices: ViewOptions) -> ViewOptions:
     """Choices for the pattern of a card: pairs of its first role are outlined if that is a relation of the text."""
-    outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.part)
+    outlined = bool(card.roles) and card.roles[0].relation is not None and not without_relations(card.analysis)
     return replace(choices, select=(str(card.head),), relation=OWN if outlined else None)
 
 

@@ -16,7 +16,7 @@ from attnviz.commands.ablate.effects import SAME, RoleEffect
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import with_intervals
 from attnviz.commands.circuits import Circuits, Pair
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.commands.outputs import HeadOutputs
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.errors import UsageError
@@ -104,9 +104,9 @@ class Card(TextResult):
         return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
 
     @property
-    def part(self) -> Analysis:
+    def part(self) -> Part:
         """The analysis of its kind of attention; the whole in a model of one kind."""
-        return next(part for part in self.analysis.parts if any(head.id == self.head for head in part.heads))
+        return self.analysis.part_of(self.head.layer)
 
     @property
     def in_words(self) -> str:

@@ -21,7 +21,7 @@ from attnviz.inputs.tokens import position_of
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
-from attnviz.page.page import colours_entry, packed_numbers
+from attnviz.page.page import packed_numbers
 from attnviz.present.documents import Entry, text_entry
 from attnviz.present.fields import Field, Table
 from attnviz.present.layer_steps import TEXTS, steps_of
@@ -424,7 +424,6 @@ def page_data(result: Explanation, _: ViewOptions) -> Entry:
         "verification": verified_line(result).plain,
         "notes": list(_notes(result, n_kept)),
         "tables": [],
-        "colours": colours_entry(),
         "heads": [str(HeadId(result.layer, head)) for head in range(model.n_heads)],
         "tokens": {
             "labels": labels,

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import as_found, is_whole
-from attnviz.errors import CheckpointError, UsageError, VerificationError
+from attnviz.errors import CheckpointError, VerificationError
 from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
-from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, number_of, numbers_in_words, one_stack
+from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, layer_of, number_of, one_stack
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
@@ -180,14 +179,7 @@ class Checkpoint:
 
     def layer_of(self, layer: object) -> int:
         """The attention layer with this number; one of :attr:`layers` is itself. UsageError if there is none."""
-        by_index = self.stacks or isinstance(layer, NumberedLayer)
-        known = {int(layer) if by_index else number_of(layer): layer for layer in self.layers}
-        in_words = numbers_in_words("layer", known)
-        if not is_whole(layer):
-            raise UsageError(f"expected a layer as a whole number, {in_words}, found {as_found(layer)}.")
-        if layer not in known:
-            raise UsageError(f"the model {self.name} has no layer {layer} with heads: expected {in_words}.")
-        return known[layer]
+        return layer_of(layer, self.kinds, self.name)
 
     @property
     def n_heads(self) -> int:
@@ -197,6 +189,10 @@ class Checkpoint:
         """Heads in one layer; encoder and decoder may differ."""
         layer_id = self.layers[layer]
         return layer_id.stack.n_heads if isinstance(layer_id, LayerId) else self.n_heads
+
+    def head_counts(self, layer: int) -> tuple[int, int]:
+        """Heads, and KV heads, in one layer."""
+        return self.architecture.head_counts(self.config, layer)
 
     @property
     def d_model(self) -> int:

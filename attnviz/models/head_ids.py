@@ -116,6 +116,18 @@ def layers_in_words(layers: Sequence[int]) -> str:
     return f"layer{'' if len(layers) == 1 else 's'} {joined}"
 
 
+def layer_of(layer: object, kinds: Sequence[Stack], model: str) -> int:
+    """The layer of a model with this number; a layer of its own is itself. UsageError where there is none."""
+    by_index = kinds[0].name or isinstance(layer, NumberedLayer)
+    known = {int(own) if by_index else number_of(own): own for kind in kinds for own in kind.layers}
+    in_words = numbers_in_words("layer", known)
+    if not is_whole(layer):
+        raise UsageError(f"expected a layer as a whole number, {in_words}, found {as_found(layer)}.")
+    if layer not in known:
+        raise UsageError(f"the model {model} has no layer {layer} with heads: expected {in_words}.")
+    return known[layer]
+
+
 def is_of_source(layer: int) -> bool:
     """Whether queries and keys are of the source text: all but those of a decoder after an encoder."""
     return not isinstance(layer, LayerId) or layer.stack.letter == "E"

@@ -164,6 +164,29 @@ export function walk(event, at) {
   next.focus();
 }
 
+/** A button for each format of a file. @param {(format: "svg"|"png") => void} write */
+export function saveButtons(write) {
+  return /** @type {("svg"|"png")[]} */ (["svg", "png"]).map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => write(format) }));
+}
+
+/** Draws again a moment after the window has another size. @param {() => void} show */
+export function onResize(show) {
+  let waiting = 0;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(show, 100);
+  });
+}
+
+/** Writes to the address what is chosen. @param {string} said */
+export function writeHash(said) {
+  try {
+    history.replaceState(null, "", `#${said}`);
+  } catch {
+    // a page inside another, such as a notebook's, has no address of its own
+  }
+}
+
 /** What Python filled in. */
 export function givenData() {
   return JSON.parse(document.getElementById("data")?.textContent ?? "");

@@ -1,5 +1,5 @@
 /** The page of a layer: its steps as panels, for the token and the head that are chosen. */
-import { element, frame, givenData, walk } from "./dom.js";
+import { element, frame, givenData, onResize, walk, writeHash } from "./dom.js";
 import { heatmap, Themes, thumbnail } from "./pictures.js";
 import { isolated, paint } from "./scene.js";
 import { asMatrix, colours, digits, legendOf, numberTable, sum, Tensor } from "./steps.js";
@@ -53,11 +53,7 @@ class Layer {
     this.showChoices();
     addEventListener("hashchange", () => this.choose(this.fromHash()));
     addEventListener("keydown", (event) => this.key(event));
-    let waiting = 0;
-    addEventListener("resize", () => {
-      clearTimeout(waiting);
-      waiting = setTimeout(() => this.show(), 100);
-    });
+    onResize(() => this.show());
     for (const media of [this.themes.dark, this.themes.paper]) media.addEventListener("change", () => this.show());
     this.show();
   }
@@ -87,11 +83,7 @@ class Layer {
     if (change.key === undefined) this.state.key = this.strongest(this.state);
     const { head, token, key } = this.state;
     const { heads, tokens } = this.data;
-    try {
-      history.replaceState(null, "", `#head=${heads[head]}&token=${tokens.first + token}&key=${tokens.first + key}`);
-    } catch {
-      // a page inside another, such as a notebook's, has no address of its own
-    }
+    writeHash(`head=${heads[head]}&token=${tokens.first + token}&key=${tokens.first + key}`);
     const focused = document.activeElement?.id;
     this.show();
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });

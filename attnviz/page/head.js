@@ -1,6 +1,6 @@
 /** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
-import { choice, cue, element, save, sortable, switches, tick, walk } from "./dom.js";
-import { nearestHeads, OVER } from "./heads.js";
+import { choice, cue, element, save, saveButtons, sortable, switches, tick, walk } from "./dom.js";
+import { headLinks, nearestHeads, OVER } from "./heads.js";
 import { attentionOf } from "./patterns.js";
 import { colourAt, endsOf, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
 import { fileOf, paint } from "./scene.js";
@@ -50,7 +50,7 @@ export class HeadPanel {
     this.scroll = cue(element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of the head" }, this.canvas));
     this.table = element("div");
     this.said = element("p", { class: "quiet" });
-    this.saves = ["svg", "png"].map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => this.save(/** @type {"svg"|"png"} */ (format)) }));
+    this.saves = saveButtons((format) => this.save(format));
     this.nearest = element("p", { class: "nearest" });
     this.command = element("code");
     this.copied = element("span", { class: "quiet", role: "status" });
@@ -365,11 +365,7 @@ export class HeadPanel {
     if (turn !== this.turn) return;
     if (!found.length) return this.nearest.replaceChildren();
     this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : data.command === "card" ? " on this text" : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
-      ...found.slice(0, NEAREST).flatMap(({ other, distance }, at) => [
-        ...(at ? [", "] : []),
-        element("button", { type: "button", class: "link", text: data.heads[other].id, title: data.heads[other].label, onclick: () => app.open(other) }),
-        ` ${distance.toFixed(2)}`,
-      ]));
+      ...headLinks(app, found.slice(0, NEAREST).map(({ other, distance }) => [other, distance])));
   }
 
   showStatistics() {

@@ -1,5 +1,5 @@
 /** All heads: as a grid of thumbnails, as a scatter of two statistics, as a table; sorted and filtered. */
-import { cellText, choice, cue, element, markElement, ordered, save, sortable, switches } from "./dom.js";
+import { cellText, choice, cue, element, markElement, ordered, save, saveButtons, sortable, switches } from "./dom.js";
 import { hellinger } from "./patterns.js";
 import { scatter, thumbnail } from "./pictures.js";
 import { fileOf, mark, paint } from "./scene.js";
@@ -21,6 +21,15 @@ export const OVER = " over the corpus";
 /** The names that a head is filtered by: its label, its role and the role's family. @param {import("./patterns.js").Head} head */
 export function namesOf({ label, role }) {
   return [label.replace(/\?$/, ""), ...(role ? [role.label, role.family].map((name) => name + OVER) : [])];
+}
+
+/** Heads that a click opens, each with a number. @param {import("./page.js").App} app @param {[number, number][]} heads place and number */
+export function headLinks(app, heads) {
+  return heads.flatMap(([place, number], at) => [
+    ...(at ? [", "] : []),
+    element("button", { type: "button", class: "link", text: app.data.heads[place].id, title: app.data.heads[place].label, onclick: () => app.open(place) }),
+    ` ${number.toFixed(2)}`,
+  ]);
 }
 
 export class HeadsPanel {
@@ -49,8 +58,7 @@ export class HeadsPanel {
     this.y = choice("Up", "y", statistics, (y) => app.set({ y }));
     this.marks = choice("Marks", "marks", [["text", "label on the text"], ["corpus", "role over the corpus"]], (marks) => app.set({ marks }));
     this.marks.field.hidden = !data.heads.some((head) => head.role);
-    this.axes = element("div", { class: "controls" }, this.x.field, this.y.field, this.marks.field,
-      ...["svg", "png"].map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => this.save(/** @type {"svg"|"png"} */ (format)) })));
+    this.axes = element("div", { class: "controls" }, this.x.field, this.y.field, this.marks.field, ...saveButtons((format) => this.save(format)));
     this.count = element("p", { class: "quiet" });
     this.grid = element("div", { class: "grid", tabindex: 0, role: "group", "aria-label": "Heads; arrows walk through them" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
@@ -171,11 +179,7 @@ export class HeadsPanel {
       return;
     }
     const ranked = data.heads.map((_, place) => place).sort((a, b) => Number(between.values[b]) - Number(between.values[a]));
-    const named = ranked.slice(0, MOST).flatMap((place, at) => [
-      ...(at ? [", "] : []),
-      element("button", { type: "button", class: "link", text: data.heads[place].id, title: data.heads[place].label, onclick: () => app.open(place) }),
-      ` ${Number(between.values[place]).toFixed(2)}`,
-    ]);
+    const named = headLinks(app, ranked.slice(0, MOST).map((place) => [place, Number(between.values[place])]));
     const [from, to] = between.names.map((name) => element("bdi", { text: name }));
     this.between.replaceChildren("Attention to content from ", from, " to ", to, ", the largest: ", ...named, `; uniform attention ${Number(between.uniform).toFixed(2)}.`);
   }

@@ -1,5 +1,5 @@
 /** The page: what is chosen, kept in location.hash; keys; both panels. */
-import { frame, givenData } from "./dom.js";
+import { frame, givenData, onResize, writeHash } from "./dom.js";
 import { ExamplesPanel } from "./examples.js";
 import { HeadPanel } from "./head.js";
 import { BETWEEN, HeadsPanel, namesOf } from "./heads.js";
@@ -51,11 +51,7 @@ export class App {
     this.examples = new ExamplesPanel(/** @type {HTMLElement} */ (document.getElementById("examples")), this);
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => this.set(this.fromHash(), false));
-    let waiting = 0;
-    addEventListener("resize", () => {
-      clearTimeout(waiting);
-      waiting = setTimeout(() => this.show(), 100);
-    });
+    onResize(() => this.show());
     this.themes.dark.addEventListener("change", () => this.show(true));
     this.paper.addEventListener("change", () => this.show());
     this.show(true);
@@ -120,11 +116,7 @@ export class App {
       if (name === "head" || String(value) === String(start[/** @type {keyof State} */ (name)])) continue;
       said.set(name, typeof value === "boolean" ? String(Number(value)) : String(value));
     }
-    try {
-      history.replaceState(null, "", `#${said}`);
-    } catch {
-      // a page inside another, such as a notebook's, has no address of its own
-    }
+    writeHash(String(said));
   }
 
   /** The head that is to be seen: the one below the pointer, or the one that was clicked. */

@@ -63,19 +63,17 @@ class PackedPattern:
 
 def pack(
     ranked: Sequence[K],
-    patterns: Callable[[Sequence[K], Callable[[K], PackedPattern]], Iterator[tuple[K, Sequence[PackedPattern]]]],
+    patterns: Callable[[Sequence[K]], Iterator[tuple[K, Sequence[PackedPattern]]]],
     cells: int,
-    triangle: Callable[[K], bool],
     budget: int = BUDGET,
 ) -> dict[K, list[str]]:
     """Pack the patterns of as many heads as the budget of bytes has room for, at least of one.
 
-    ``ranked`` are ids, the most important first. ``patterns`` gets ids in their own order, and what makes an empty
-    pattern of one; it yields each with its patterns, filled, one a side. ``cells``: weights of a head, at most.
+    ``ranked`` are ids, the most important first. ``patterns`` gets ids in their own order and yields each with its
+    patterns, one a side. ``cells``: weights of a head, at most.
     """
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
-    filled = patterns(sorted(tried), lambda head: PackedPattern(triangle(head)))
-    packed = {head: [side.text() for side in sides] for head, sides in filled}
+    packed = {head: [side.text() for side in sides] for head, sides in patterns(sorted(tried))}
     kept: dict[K, list[str]] = {}
     for head in tried:
         budget -= sum(map(len, packed[head]))
@@ -165,7 +163,11 @@ def statistic_entry(
 
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:
-    """The page of ``PageData`` in ``patterns.js`` (or ``LayerData``); ``light`` is as the system prefers."""
+    """The page of ``PageData`` in ``patterns.js`` (or ``LayerData``); ``light`` is as the system prefers.
+
+    Colours and families are those of the figures, in every page.
+    """
+    data = {"colours": colours_entry(), "families": families_entry(), **data}
     style = _source("page.css")
     script = script_text(data["command"] if data["command"] in MODULES else "")
     parts = {

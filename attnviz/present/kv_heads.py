@@ -18,7 +18,7 @@ def kv_groups(model: Checkpoint) -> dict[tuple[int, int], list[HeadId]]:
     """The heads that read the keys and values of each KV head, by its layer and number there."""
     groups: dict[tuple[int, int], list[HeadId]] = {}
     for id in select_heads((), model.kinds):
-        n_heads, n_kv_heads = model.architecture.head_counts(model.config, id.layer)
+        n_heads, n_kv_heads = model.head_counts(id.layer)
         groups.setdefault((id.layer, id.head * n_kv_heads // n_heads), []).append(id)
     return groups
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from attnviz.models.head_ids import HeadId
+from attnviz.profiles.records import entry_of, record_of
 
 GROUPS = ("best", "failures")  # clearest hits and clearest misses
 _WORD = re.compile(r"\S+")
@@ -65,18 +66,12 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def entry(example: Example) -> dict[str, Any]:
-        text = {"corpus": example.corpus, "number": example.number, "text": example.text}
-        text |= {} if example.id is None else {"id": example.id}
+        values = entry_of(example)
+        text = {name: values.pop(name) for name in ("corpus", "number", "text")}
+        id = values.pop("id")
+        text |= {} if id is None else {"id": id}
         index, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
-        return {
-            "text": index,
-            "query": list(example.query),
-            "key": list(example.key),
-            "weight": example.weight,
-            "hit": example.hit,
-            "gold": None if example.gold is None else [list(unit) for unit in example.gold],
-            "gold_weight": example.gold_weight,
-        }
+        return {"text": index, **values}
 
     roles = [
         {"id": str(role.id), "role": role.role, "direction": role.direction}
@@ -86,48 +81,19 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
     return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
-def text_or_none(value: object) -> str | None:
-    """A text of a JSON document."""
-    return None if value is None else str(value)
-
-
 def stored_examples(
     entry: dict[str, Any] | None, head: Callable[[str], HeadId] = HeadId.parse
 ) -> tuple[RoleExamples, ...]:
     """Read the entry ``examples`` of profile.json; any error of a dict where it is damaged."""
-    if entry is None:
-        return ()
 
-    def unit(stored: Any) -> Unit:
-        text, start, end = stored
-        return Unit(str(text), int(start), int(end))
+    def of_role(role: dict[str, Any], texts: list[dict[str, Any]]) -> RoleExamples:
+        groups = {
+            group: tuple(record_of(Example, example | texts[example["text"]]) for example in role[group])
+            for group in GROUPS
+        }
+        return record_of(RoleExamples, role, id=head(role["id"]), **groups)
 
-    def example(stored: dict[str, Any]) -> Example:
-        gold = stored["gold"]
-        gold_weight = stored["gold_weight"]
-        text = entry["texts"][stored["text"]]
-        return Example(
-            corpus=str(text["corpus"]),
-            number=int(text["number"]),
-            text=str(text["text"]),
-            query=unit(stored["query"]),
-            key=unit(stored["key"]),
-            weight=float(stored["weight"]),
-            hit=bool(stored["hit"]),
-            gold=None if gold is None else (unit(gold[0]), unit(gold[1])),
-            gold_weight=None if gold_weight is None else float(gold_weight),
-            id=text_or_none(text.get("id")),
-        )
-
-    return tuple(
-        RoleExamples(
-            head(role["id"]),
-            str(role["role"]),
-            text_or_none(role["direction"]),
-            *(tuple(map(example, role[group])) for group in GROUPS),
-        )
-        for role in entry["roles"]
-    )
+    return () if entry is None else tuple(of_role(role, entry["texts"]) for role in entry["roles"])
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:

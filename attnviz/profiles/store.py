@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from attnviz.errors import OutputError, UsageError
 from attnviz.judge.roles import Role, role_key
 from attnviz.locks import lock, unlock
-from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import describes
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import FULL_NAMES, Source, weights_sha256
-from attnviz.profiles.examples import RoleExamples, stored_examples, text_or_none
+from attnviz.profiles.examples import RoleExamples, stored_examples
 from attnviz.profiles.parts import Merged, corpus_in_words, measured_on, merged, part_of, parts_of
+from attnviz.profiles.records import record_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -277,31 +277,8 @@ def _role(id: HeadId, entry: dict[str, Any]) -> Role:
     role = str(entry["role"])
     if "offset:" in role and role not in OFFSETS:
         raise ValueError(f"expected a role, found {role}")
-    evidence = {"interval": None} if describes(role) else entry
-    untrained = evidence.get("untrained")
-    return Role(
-        id=id,
-        role=role,
-        score=float(entry["score"]),
-        baseline=float(entry["baseline"]),
-        n=int(entry["n"]),
-        texts=int(entry.get("texts", 0)),
-        interval=_interval(evidence["interval"]),
-        difference=_interval(evidence.get("difference")),
-        threshold=str(entry.get("threshold", "")),
-        holds=bool(entry["holds"]),
-        direction=text_or_none(entry["direction"]),
-        baselines=dict(entry.get("baselines", {})),
-        offset=entry.get("offset"),
-        untrained=None if untrained is None else float(untrained),
-        refuted=bool(evidence.get("refuted")),
-        too_few=str(entry.get("too_few", "")),
-        simultaneous_over=evidence.get("simultaneous_over"),
-    )
-
-
-def _interval(ends: Any) -> Interval | None:
-    if ends is None:
-        return None
-    low, high = ends
-    return float(low), float(high)
+    known: dict[str, Any] = {"texts": 0, "threshold": "", "baselines": {}, "difference": None}
+    known |= entry | {"p": None, "q": None}
+    if describes(role):  # it has no evidence
+        known |= {"interval": None, "difference": None, "untrained": None, "refuted": False, "simultaneous_over": None}
+    return record_of(Role, known, id=id)

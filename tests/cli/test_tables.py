@@ -64,6 +64,7 @@ def test_every_number_of_a_head_stands_in_its_column_with_uniform_attention_belo
     }
     assert rows["L1H1"] == {"Head": "L1H1", **expected}
     uniform = {"Sink": "0.33", "Entropy": "1.79", "Prev": "0.19", "Curr": "0.25", "Next": "0.19", "Local": "0.62"}
+    uniform |= {"Conf": "0.17", "Conf, content": "0.25", "Distance": "1.94", "Distance, content": "1.25"}
     assert {name: value for name, value in rows["uniform"].items() if value not in ("", "–", "uniform")} == uniform
     sink = patterns_of(hand_made())["sink"]
     assert (sink["Strongest heads"], sink["Baseline"]) == ("L1H0 1.00  L0H1 0.33  L1H1 0.31  L0H0 0.25", "0.33")

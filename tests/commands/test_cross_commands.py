@@ -60,7 +60,7 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     ids = {f"E{layer}H{head}" for layer in range(2) for head in range(4)}
     assert {str(head) for head in found.roles_by_head()} == ids
     encoders = [analyze(text, models["t5"], target=READ).parts[0] for text in (SHORT, SOURCE)]
-    n = [len(part.tokens) for part in encoders]
+    n = [len(part.rows) for part in encoders]
     entropies = [[head.statistics["entropy"] for head in part.heads] for part in encoders]
     expected = np.average(entropies, axis=0, weights=n)
     np.testing.assert_allclose(found.statistics.results()["entropy"].flatten(), expected, atol=SUMS_32)

@@ -165,7 +165,7 @@ def test_of_an_encoder_decoder_the_encoders_heads_have_relations_and_of_the_othe
         assert len(list(hints(analysis, choices, {"figures": []}))) == (select != ("E",))
     for kind, part in zip("EDX", analysis.parts, strict=True):
         kinds = {each.kind for head in analysis.select(kind) for each in head.verdicts}
-        assert ("syntactic" in kinds) == (part.parse is not None) == (kind == "E")
+        assert ("syntactic" in kinds) == (kind == "E") == (part.rows is analysis.tokens)
     assert analysis.document(relation="own")["heads"][0]["relation"] is None  # no head has one as its label
 
 

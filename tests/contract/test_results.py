@@ -256,6 +256,11 @@ def test_odd_arguments_are_refused_with_what_was_expected(result: Any, tmp_path:
 @pytest.mark.parametrize("wrong", [-1, 99, 1.5, object(), np.ones((2, 2)), [None], "\0"])
 def test_the_methods_of_results_refuse_what_they_cannot_take(wrong: Any):
     heads = result_of("heads")
-    for method in (heads.layer_patterns, heads.drawn, result_of("compare").part_of, result_of("explain").tensor):
+    for method in (
+        heads.layer_patterns,
+        heads.parts[0].drawn,
+        result_of("compare").part_of,
+        result_of("explain").tensor,
+    ):
         with pytest.raises(UsageError):
             method(wrong)

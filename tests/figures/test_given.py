@@ -16,7 +16,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.errors import UsageError
 from attnviz.present.view import ViewOptions
-from tests.support.drawn import texts_of
+from tests.support.drawn import drawing_of, texts_of
 from tests.support.models import gpt2_tokenizer, sharp_gpt2
 from tests.support.tolerances import SUMS_32
 
@@ -70,6 +70,27 @@ OTHERS = {"hook_embed": torch.ones(1, 9, 4), "blocks.0.attn.hook_attn_scores": -
 )
 def test_weights_by_layer_are_those_that_were_given(given: Any):
     torch.testing.assert_close(drawn(attnviz.draw(given, TOKENS)), WEIGHTS, atol=SUMS_32, rtol=SUMS_32)
+
+
+def test_of_a_stack_of_several_texts_one_is_drawn():
+    stacked = torch.stack([WEIGHTS.flip(-1), WEIGHTS], dim=1)  # [n_layers, batch, n_heads, n, n]
+    torch.testing.assert_close(drawn(attnviz.draw(stacked, TOKENS, batch=1)), WEIGHTS)
+
+
+def test_of_given_weights_nothing_but_the_pattern_can_be_read():
+    drawing = attnviz.draw(WEIGHTS, TOKENS)
+    with pytest.raises(UsageError, match="pattern"):
+        drawing.activation("z", 0)
+    with pytest.raises(UsageError, match="analyze"):
+        attnviz.compare(drawing, drawing)
+
+
+def test_each_head_of_given_weights_has_keys_of_its_own():
+    document = attnviz.draw(WEIGHTS, TOKENS).document(by="kv-head")
+    assert [entry["heads"] for entry in document["kv_heads"]] == [
+        f"L{layer}H{head}" for layer in (0, 1) for head in range(3)
+    ]
+    assert not any("kv_head" in head for head in document["heads"])
 
 
 def test_of_a_cache_of_several_texts_one_is_drawn():
@@ -253,7 +274,8 @@ def test_layers_without_attention_keep_their_numbers(given: Any, layers: Any):
     ids = [str(head.id) for head in drawing.heads]
     assert ids == ["L1H0", "L1H1", "L1H2", "L3H0", "L3H1", "L3H2"]
     np.testing.assert_allclose(drawing.pattern("L3H2"), WEIGHTS[1, 2], atol=1e-3)
-    assert "without attention" in " ".join(texts_of(drawing.figure("map")))
+    (plan,) = drawing_of("heads", "map").plans(drawing, ViewOptions())
+    assert [(list(map(str, of.layers)), of.values.shape) for of in plan.maps] == [(["1", "3"], (2, 3))]
     with pytest.raises(UsageError):
         drawing.figure("heads", select="L0H0")
     page = page_data(drawing, ViewOptions())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.commands.heads.views import pooled_patterns
 from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.figures.style import Style
@@ -42,7 +42,7 @@ def windowed() -> Analysis:
     return attnviz.analyze("the cat that i saw ran away", model, tokenizer=tokenizer, syntax=False)
 
 
-def translated() -> Analysis:
+def translated() -> Part:
     tokenizer = unigram_tokenizer()
     model = sharp("t5", len(tokenizer))
     return attnviz.analyze(SOURCE, model, tokenizer=tokenizer, target=TARGET, syntax=False).parts[2]
@@ -58,10 +58,10 @@ CASES = [
 ]
 
 
-def whole(analysis: Analysis, layer: int, drop: bool) -> np.ndarray:
+def whole(part: Part, layer: int, drop: bool) -> np.ndarray:
     """The patterns of a layer by the definition: matrices that merge and pick, rows over their sums."""
-    context = analysis.context_of(layer)
-    pattern = whole_pattern(analysis.verified, layer)[0].double().numpy()
+    context = part.context_of(layer)
+    pattern = whole_pattern(part.source, layer)[0].double().numpy()
 
     def members(units: Any, n: int) -> np.ndarray:
         matrix = np.zeros((len(units), n))
@@ -87,12 +87,13 @@ def largest_of_each(values: np.ndarray, factor: int) -> np.ndarray:
 @pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("make", CASES)
 def test_patterns_are_pooled_as_the_whole_ones_are(make: Any, drop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    analysis = make()
-    chosen = [head for head in analysis.heads if head.id.head % 2]
-    expected = {layer: whole(analysis, layer, drop) for layer in {head.id.layer for head in chosen}}
+    made = make()
+    part = made if isinstance(made, Part) else made.parts[0]
+    chosen = [head for head in part.heads if head.id.head % 2]
+    expected = {layer: whole(part, layer, drop) for layer in {head.id.layer for head in chosen}}
     for size in (*SIZES, 10**6):
         in_blocks(monkeypatch, size)
-        shown = analysis.drawn(drop)
+        shown = part.drawn(drop)
         for factor in (3, 10):
             for head, cells in pooled_patterns(shown, chosen, factor):
                 largest = largest_of_each(expected[head.id.layer][head.id.head], factor)

@@ -83,10 +83,10 @@ def test_above_the_budget_the_first_heads_are_kept() -> None:
     one = len(packed(noise[HeadId(0, 4)], False))
 
     def kept(budget: int) -> list[int]:
-        def patterns(ids: Any, empty: Any) -> Any:
-            return ((id, [filled(noise[id], empty(id))]) for id in ids)
+        def patterns(ids: Any) -> Any:
+            return ((id, [filled(noise[id], PackedPattern(False))]) for id in ids)
 
-        of = pack(ranked, patterns, 2500, lambda _: False, budget)
+        of = pack(ranked, patterns, 2500, budget)
         return [head.head for head in of]
 
     assert kept(10 * one) == [4, 1, 0, 2, 3, 5]
@@ -139,10 +139,10 @@ def test_a_head_has_the_same_label_marks_and_kinds_in_the_terminal_the_overview_
         assert (cell.family.name, cell.beside) == (head["family"], head["label"])
         assert head["short"] in (*cell.shorter, "–")
     counts = Counter(kind for head in heads.values() for kind in head["kinds"])
-    kinds = summary_entry(result, result.heads)["kinds"]
+    kinds = summary_entry(result.parts[0], result.heads)["kinds"]
     assert counts == {kind: entry["heads"] for kind, entry in kinds.items() if entry["heads"]}
     assert (counts["local"], counts["sink"]) == (2, 2)
-    said = kinds_sentence(result, result.heads)
+    said = kinds_sentence(result.parts[0], result.heads)
     assert sorted(map(int, re.findall(r"(\d+)(?: of 4 heads)? [a-z]", said.partition(" (")[0]))) == sorted(
         counts.values()
     )

@@ -116,7 +116,9 @@ def hand_made(
             heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_non_sink), stored))
     verification = Verification(tolerance, tuple(layer.check for layer in layers))
     attention: Any = SimpleNamespace(
-        verification=verification, rows=lambda layer, heads=None: _rows(layers[layer], heads)
+        verification=verification,
+        tokens_of=lambda layer: (tokens, tokens),
+        rows=lambda layer, heads=None: _rows(layers[layer], heads),
     )
     return Analysis(
         text=text,

@@ -4,7 +4,7 @@ A is the first side and B the second; every difference is B - A, so that a posit
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.tokens import Positions, Tokens, merge_subwords
 from attnviz.judge.verdicts import Label
@@ -83,6 +83,26 @@ class Axis(NamedTuple):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class ComparedPart:
+    """One kind of attention of both sides."""
+
+    first: Part  # A
+    second: Part  # B
+
+    @property
+    def sides(self) -> tuple[Part, Part]:
+        return self.first, self.second
+
+    @cached_property
+    def rows(self) -> Axis:
+        return Axis.of(*((side.rows, side.units) for side in self.sides))
+
+    @cached_property
+    def columns(self) -> Axis:
+        return Axis.of(*((side.columns, side.keys) for side in self.sides))
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Comparison(Result, OfHeads[HeadDifference]):
     """What :func:`compare` measured; both sides are verified."""
@@ -133,28 +153,17 @@ class Comparison(Result, OfHeads[HeadDifference]):
         return self.first.units.name
 
     @cached_property
-    def parts(self) -> "tuple[Comparison, ...]":
-        """Of encoder-decoders one for each kind of attention, with its heads and texts; else the whole."""
-        if not self.first.checkpoint.stacks or self.first.stack is not None:
-            return (self,)
-        parts = zip(self.checkpoint.stacks, self.first.parts, self.second.parts, strict=True)
-        return tuple(
-            replace(self, first=a, second=b, heads=tuple(head for head in self.heads if head.id.layer in stack.layers))
-            for stack, a, b in parts
-        )
+    def parts(self) -> "tuple[ComparedPart, ...]":
+        """One for each kind of attention: of encoder-decoders up to three."""
+        return tuple(map(ComparedPart, self.first.parts, self.second.parts))
 
-    def part_of(self, head: HeadDifference) -> "Comparison":
+    def part_of(self, head: HeadDifference) -> "ComparedPart":
         """The part that a head is of."""
-        return next(part for part in self.parts if self.own(head) in part.heads)
+        return next(part for part in self.parts if self.own(head).id.layer in part.first.layers)
 
-    @cached_property
-    def rows(self) -> Axis:
-        return Axis.of(*((side.row_tokens, side.units) for side in self.sides))
-
-    @cached_property
-    def columns(self) -> Axis:
-        crossed = self.first.stack_letter == "X"
-        return Axis.of(*((side.tokens if crossed else side.row_tokens, side.keys) for side in self.sides))
+    @property
+    def rows(self) -> Axis:  # of encoder-decoders those of the encoder
+        return self.parts[0].rows
 
     def ends(self, head: HeadDifference, most: LargestDifference) -> tuple[str, str]:
         """The labels of the query and the key of one of a head's largest differences."""
@@ -197,7 +206,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         VerificationError: a model was changed since it was analysed.
     """
     for side in (first, second):
-        if not isinstance(side, Analysis):
+        if not isinstance(side, Analysis) or not side.verification.level:
             raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {as_found(side)}.")
     check_comparable(first, second)
     floor = max(
@@ -211,7 +220,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         contexts = [side.context_of(layer) for side in (first, second)]
         queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
         keys = torch.stack([context.key_non_sink for context in contexts]).all(0)
-        chunks = side_by_side(first.chunks(layer), second.chunks(layer))
+        chunks = side_by_side(*(side.part_of(layer).chunks(layer) for side in (first, second)))
         chunks = noting_largest(layer, chunks, largest, of_content, queries, keys)
         tally.add(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
     heads = []
@@ -260,7 +269,7 @@ def side_by_side(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Align the chunks of two sides, which may differ in size, to the same rows and keys.
 
-    From those of :meth:`attnviz.commands.heads.analysis.Analysis.chunks` to the first query and the rows of both,
+    From those of :meth:`attnviz.commands.heads.analysis.Part.chunks` to the first query and the rows of both,
     [n_heads, rows, n_keys] each.
     """
     first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import FuncNorm
 
-from attnviz.commands.compare.measure import Comparison, HeadDifference, side_by_side
+from attnviz.commands.compare.measure import ComparedPart, Comparison, HeadDifference, side_by_side
 from attnviz.commands.compare.report import LONGEST_LABEL, side_lines, sides_in_words
-from attnviz.commands.heads.page_view import Empty, axis_of, command_options, kept_note, pattern_entry
+from attnviz.commands.heads.page_view import axis_of, command_options, kept_note, packed_patterns, pattern_entry
 from attnviz.commands.heads.views import hidden_cells
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.models.head_ids import HeadId
-from attnviz.page.page import ERROR, PackedPattern, colours_entry, families_entry, label_entry, pack, statistic_entry
+from attnviz.page.page import ERROR, PackedPattern, label_entry, pack, statistic_entry
 from attnviz.present.figure_context import FigureContext, capital, caption_of, hatched_in_words
 from attnviz.present.tables import verification_line
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
@@ -93,7 +93,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
     style, sides, end = choices.style, sides_in_words(result), _end(result.heads)
     heads = result.select(choices.select)[: choices.top or None]
 
-    def pooling(part: Comparison) -> tuple[int, int]:  # positions per cell, and the label interval
+    def pooling(part: ComparedPart) -> tuple[int, int]:  # positions per cell, and the label interval
         return heatmap_pooling(part.rows.labels, style, len(part.columns.labels))
 
     for head, values in _pooled_differences(result, heads, lambda part: pooling(part)[0]):
@@ -103,7 +103,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         pooled, every = pooling(part)
         named = FigureContext("", (), len(labels.texts), result.unit).label_interval_note(every)
         largest = head.largest
-        query, key = (shortened_token(label, LONGEST_LABEL) for label in part.ends(head, largest))
+        query, key = (shortened_token(label, LONGEST_LABEL) for label in result.ends(head, largest))
         shown = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         outline = Outline((largest.query // pooled,) * 2, (largest.key // pooled,) * 2)
         if head.rounding:
@@ -140,7 +140,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
 
 
 def _pooled_differences(
-    result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[Comparison], int]
+    result: Comparison, heads: Iterable[HeadDifference], factor: Callable[[ComparedPart], int]
 ) -> Iterator[tuple[HeadDifference, Array]]:
     """Yield heads in the model's order, each with its pooled B - A; a layer is recomputed once."""
     for layer, group in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
@@ -149,7 +149,7 @@ def _pooled_differences(
         numbers = [head.id.head for head in of_layer]
         shape = len(part.rows.labels), len(part.columns.labels)
         pooled = [PooledPattern(*shape, factor(part)) for _ in of_layer]
-        for first, a, b in side_by_side(*(side.chunks(layer, numbers) for side in result.sides)):
+        for first, a, b in side_by_side(*(side.chunks(layer, numbers) for side in part.sides)):
             for differences, rows in zip(pooled, b.double() - a.double(), strict=True):
                 differences.add(first, rows)
         a_hidden, b_hidden = (hidden_cells(side, layer, factor(part)) for side in part.sides)
@@ -175,16 +175,16 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
     first, second = sides = result.sides
-    model, n, causal = first.checkpoint, len(result.rows.labels), first.context.causal
+    model, n = first.checkpoint, len(result.rows.labels)
 
-    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        of_sides = (side.read(map(side.head, ids), lambda head: empty(head.id)) for side in sides)
-        return ((head.id, [a, b]) for (head, a), (_, b) in zip(*of_sides, strict=True))
+    def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        of_sides = (packed_patterns(side.parts[0], ids) for side in sides)
+        return ((id, [a, b]) for (id, a), (_, b) in zip(*of_sides, strict=True))
 
-    kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
+    kept = pack(ranked, patterns, 2 * n * n, choices.budget)
     position = {head: 2 * number for number, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
-    axes = [axis_of(side) for side in sides]
+    axes = [axis_of(side.parts[0]) for side in sides]
     if "words" in axes[0] and axes[0]["words"]["members"] != axes[1]["words"]["members"]:
         for axis in axes:  # words are of the same tokens, or none
             del axis["words"]
@@ -225,8 +225,6 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
             for axis, side, packed in zip((0, len(axes) - 1), sides, of_head, strict=True)
         ],
         "dropped": first.sinks,
-        "colours": colours_entry(),
-        "families": families_entry(),
         "command_line": {"program": ["compare"], "texts": texts, "options": options},
         "start": {"head": str(ranked[0]), "scale": "shared", "drop": choices.drop_special, "token": []},
         "tables": [],

@@ -89,6 +89,8 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ClaimPlan]:
 
 
 def _missing(analysis: Analysis) -> str:
+    if not analysis.verification.level:
+        return "weights were given, of which no role over a corpus is known"
     has_role = any(head.role is not None for head in analysis.heads)
     return "" if has_role else no_claim(analysis.profile, analysis.checkpoint)
 

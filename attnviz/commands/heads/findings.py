@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
@@ -118,14 +119,14 @@ def sorted_by_selection(heads: Sequence[HeadFindings], names: Collection[str]) -
     The clearest of each name come first, in turn, then the next of each; heads that are selected by id come last, by
     their labels.
     """
-    ranked = clearest_first(heads)
-    places: dict[HeadId, tuple[float, int]] = {}
-    for turn, name in enumerate(names):
-        clarity = {head.id: max(map(rank_value, parts)) for head in ranked if (parts := head.found_as([name]))}
-        for rank, id in enumerate(sorted(clarity, key=lambda id: -clarity[id])):
-            places[id] = min(places.get(id, (rank, turn)), (rank, turn))
+    ranked = {head.id: head for head in clearest_first(heads)}
+    named = []
+    for name in names:
+        clarity = {id: max(map(rank_value, parts)) for id, head in ranked.items() if (parts := head.found_as([name]))}
+        named.append(sorted(clarity, key=clarity.__getitem__, reverse=True))
+    in_turn = [id for turn in zip_longest(*named) for id in turn if id is not None]
     shown = []
-    for head in sorted(ranked, key=lambda head: places.get(head.id, (float("inf"), 0))):
+    for head in map(ranked.__getitem__, dict.fromkeys([*in_turn, *ranked])):
         leading = {part.role for part in head.found_as(names)}
         roles = head.roles and tuple(sorted(head.roles, key=lambda role: role.role not in leading))
         shown.append(replace(head, roles=roles))

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.commands.heads.findings import (
     HeadFindings,
     clearest_first,
@@ -38,14 +39,14 @@ FEW = 100  # tokens below which a text is called short (our own choice)
 
 LABEL_KINDS = ("local", "syntactic", "long-range", "sink", "repeats", "broad", "other", "unnamed")  # in this order
 MISSION = ("local", "syntactic", "long-range")  # of these up to three heads are among those to look at, of others one
+_NOT_KNOWN = ("", "not parsed", "corpus only", "too few")  # of what is seen on a text
 MOST_LISTED = 6  # heads to look at
 MOST_DRAWN = 144  # heads that have a heatmap each by default: those of BERT-base, GPT-2; of more those to look at
 
 
 class LookRow(NamedTuple):
-    """A part of the model, one of its heads, and what that does: over the corpus, or on this text."""
+    """A head, and what it does: over the corpus, or on this text."""
 
-    part: Analysis
     head: HeadFindings
     judged: Role | Verdict | None
 
@@ -62,26 +63,27 @@ def subject(analysis: Analysis) -> str:
     """``minilm, 72 heads, on “The cat ran” (5 tokens)``."""
     what = f"{analysis.checkpoint.short_name}, {counted(len(analysis.heads), 'head')}, on"
     if analysis.target is not None:
-        return f"{what} {analysis.parts[-1].figure_context.text_line}"
+        return f"{what} {analysis.figure_context.text_line}"
     units = analysis.context.units
     return f"{what} {quoted(analysis.text)} ({counted(len(units), units.name)})"
 
 
-def kinds_sentence(part: Analysis, heads: Sequence[HeadFindings]) -> str:
+def kinds_sentence(part: Part, heads: Sequence[HeadFindings]) -> str:
     """How many of the heads do what on this text."""
     n, unit = part.context.n_non_sink, part.units.name
     if n < LEAST_N:
         return f"{counted(n, unit)} besides sinks: too few to say what a head does, which takes {LEAST_N}."
     counts = Counter(kind for head in heads for kind in head.kinds)
     ranked = sorted(counts.items(), key=lambda item: (item[0] == UNNAMED, -item[1]))  # those without a pattern last
-    sinks = sinks_in_words(part.context.keys, unit, special=_special_tokens(part)) or "sinks"
+    keys = part.context.keys
+    special = dict.fromkeys(visible(keys.labels[at]) for at, is_special in enumerate(keys.special) if is_special)
+    sinks = sinks_in_words(keys, unit, special=" and ".join(special)) or "sinks"
     said = []
     for place, (kind, count) in enumerate(ranked):
         of_all = f" of {len(heads)}{' selected' if len(heads) < len(part.heads) else ''} heads" if place == 0 else ""
         said.append(f"{count}{of_all} {family_words(kind, count, unit, sinks)}")
     twice = " (some count twice)" if counts.total() > len(heads) else ""
-    where = "On this text" if part.stack is None else capital(part.stack.name)
-    return f"{where}: {'; '.join(said)}{twice}."
+    return f"{capital(part.name) or 'On this text'}: {'; '.join(said)}{twice}."
 
 
 def trust_sentence(analysis: Analysis) -> str:
@@ -91,7 +93,7 @@ def trust_sentence(analysis: Analysis) -> str:
     if analysis.profile is not None:
         trust = f"{few}: trust the column “Over the corpus”," if few else "“Over the corpus” is"
         return f"{trust} a stored profile of {corpora_of(analysis, analysis.heads)}."
-    if analysis.checkpoint.stacks or not analysis.verification.level:
+    if not analysis.verification.level or analysis.checkpoint.stacks:
         return ""
     begins = f"{few}; to" if few else "To"
     return f"{begins} measure every head over a corpus: {profile_command(analysis.checkpoint)}"
@@ -109,68 +111,63 @@ def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookR
     Each with what it does over the corpus, or without a profile on this text, for which it is listed.
     """
     _, names = ids_and_names(choices.select)
-    parts, rows = analysis.parts_of(choices.select), list[LookRow]()
-    beside_spans = MOST_BESIDE_SPANS if analysis.spans and most else most
+    parts, heads = analysis.parts_of(choices.select), list[HeadFindings]()
+    limit = (MOST_BESIDE_SPANS if analysis.spans and most else most) // len(parts)
     for part in parts:
-        heads = sorted_by_selection(part.select(choices.select), names)
-        limit = beside_spans // len(parts) or len(heads)
-        chosen = heads[:limit] if choices.select else heads_to_look_at(heads, limit)
-        for head in chosen:
-            rows.append(LookRow(part, head, head.role if analysis.profile else selected_verdict(head, names)))
-    return rows
+        ranked = sorted_by_selection(part.select(choices.select), names)
+        count = limit or len(ranked)
+        heads += ranked[:count] if choices.select else heads_to_look_at(ranked, count)
+    return [LookRow(head, head.role if analysis.profile else selected_verdict(head, names)) for head in heads]
 
 
-def look_table(rows: Sequence[LookRow], n_heads: int, choices: ViewOptions) -> RowTable[LookRow]:
+def look_table(analysis: Analysis, rows: Sequence[LookRow], choices: ViewOptions) -> RowTable[LookRow]:
     """What each head does over the corpus, or without a profile on this text."""
-    unit, has_profile = rows[0].part.units.name, rows[0].part.profile is not None
+    unit, model = analysis.units.name, analysis.checkpoint
     columns: list[Field[LookRow]] = [
         Field("Head", lambda row: row.head.id),
-        Field("Over the corpus" if has_profile else "On this text", lambda row: does(*row)),
+        Field("Over the corpus" if analysis.profile else "On this text", lambda row: does(analysis, *row)),
         Field("Name", lambda row: short_name(row.judged.role) if row.judged else ""),
         Field("Score", lambda row: score_and_baseline(row.judged)[0] if row.judged else ""),
         Field("Guess", lambda row: score_and_baseline(row.judged)[1] if row.judged else ""),
         Field("n", lambda row: f"{row.judged.n:,}" if row.judged else ""),
     ]
-    if has_profile:
-        columns.append(Field("On this text", lambda row: on_this_text(row.part, row.head)))
+    if analysis.profile:
+        columns.append(Field("On this text", lambda row: on_this_text(analysis, row.head)))
     if choices.relation:
-        counts = {}
-        for part in dict.fromkeys(row.part for row in rows):
-            for relation in relations_of(part, [row.head for row in rows if row.part is part], choices.relation):
-                counts[relation.head.id] = f"{visible(relation.name)} {relation.found} of {len(relation.pairs)}"
+        relations = relations_of(analysis, [row.head for row in rows], choices.relation)
+        counts = {each.head.id: f"{visible(each.name)} {each.found} of {len(each.pairs)}" for each in relations}
         columns.insert(3, Field("Finds", lambda row: counts.get(row.head.id, "")))
     for name in dict.fromkeys(map(statistic_named, choices.maps)):
         columns.append(statistic_field(name, lambda row, name=name: row.head.statistics.get(name), unit))  # type: ignore[misc]
-    title = f"Heads to look at ({listed_of(len(rows), n_heads)})"
-    one = next((str(row.head.id) for row in rows if row.head.role is not None), None)
-    if one is not None:
-        model = rows[0].part.checkpoint
+    title = f"Heads to look at ({listed_of(len(rows), len(analysis.select(choices.select)))})"
+    with_role = [str(row.head.id) for row in rows if row.head.role is not None]
+    if with_role:
         named = [] if model.name == "minilm" else model.model_options
-        title += f"; more of one: {visible(' '.join(['attnviz card', one, *named]))}"
+        title += f"; more of one: {visible(' '.join(['attnviz card', with_role[0], *named]))}"
     return RowTable(title, columns, rows)
 
 
-def on_this_text(part: Analysis, head: HeadFindings) -> str:
+def on_this_text(analysis: Analysis, head: HeadFindings) -> str:
     """Whether a head does on this text what it does over the corpus; the label of a head that does nothing there."""
-    word, score = seen(part, head)
-    if word is None:
-        verdict = head.labelled.verdict
-        return head.shown if verdict is None else f"{short_name(head.label)} ({rounded(verdict.judged[0])})"
+    word, score = seen(analysis, head)
+    if not word:
+        word, score = head.shown, head.labelled.judged[0]
+        word = word if head.labelled.verdict is None else short_name(head.label)
     return word if score is None else f"{word} ({rounded(score)})"
 
 
-def in_text(part: Analysis, head: HeadFindings) -> bool | None:
+def in_text(analysis: Analysis, head: HeadFindings) -> bool | None:
     """Whether a head does on this text what it does over the corpus; None where that is not known."""
-    word, _ = seen(part, head)
-    return None if word in (None, "not parsed", "corpus only", "too few") else word in ("yes", "yes, and sinks")
+    word, _ = seen(analysis, head)
+    return None if word in _NOT_KNOWN else word.startswith("yes")
 
 
-def seen(part: Analysis, head: HeadFindings) -> tuple[str | None, float | None]:
-    """:func:`on_this_text` of a head with a role, and the score, if that tells of it; None without a role."""
+def seen(analysis: Analysis, head: HeadFindings) -> tuple[str, float | None]:
+    """:func:`on_this_text` of a head with a role, and the score, if that tells of it; '' without a role."""
     role = head.role
     if role is None:
-        return None, None
-    if role.relation is not None and part.parse is None:
+        return "", None
+    if role.relation is not None and analysis.parse is None:
         return "not parsed", None
     verdict = next((found for found in head.verdicts if found.role == role.role), None)
     if verdict is None:
@@ -183,47 +180,41 @@ def seen(part: Analysis, head: HeadFindings) -> tuple[str | None, float | None]:
     return "yes" if shows else "no", verdict.judged[0]
 
 
-def score_notes(rows: Sequence[LookRow]) -> list[str]:
+def score_notes(analysis: Analysis, rows: Sequence[LookRow]) -> list[str]:
     """What scores and guesses are."""
     shown = {row.judged.role for row in rows if row.judged}
     others = {"semantic": "semantic: a cosine", "broad": "broad: of uniform entropy"}
     score = "; ".join(["share of attention, or of n pairs found", *(others[r] for r in others if r in shown)])
     guess = "the same for uniform attention, or the best of six rules"
-    weak = "" if rows[0].part.profile else f" n below {ENOUGH}: weak."
+    weak = "" if analysis.profile else f" n below {ENOUGH}: weak."
     return [f"Score: {score}.", f"Guess: {guess}.{weak}"]
 
 
-def _special_tokens(analysis: Analysis) -> str:
-    units = analysis.context.keys
-    labels = zip(units.labels, units.special, strict=True)
-    return " and ".join(dict.fromkeys(visible(label) for label, special in labels if special))
-
-
-def does(part: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> str:
+def does(analysis: Analysis, head: HeadFindings, judged: Role | Verdict | None) -> str:
     """What a head does, in words, and whether it does so beside sinks."""
     if judged is None:
-        return head.label if head.label in NO_LABEL else f"shows {'no role' if part.profile else 'no pattern'}"
-    words = role_words(judged.role, judged.direction, "token" if isinstance(judged, Role) else part.units.name)
+        return head.label if head.label in NO_LABEL else f"shows {'no role' if analysis.profile else 'no pattern'}"
+    words = role_words(judged.role, judged.direction, "token" if isinstance(judged, Role) else analysis.units.name)
     label = head.role_label if isinstance(judged, Role) else head.label
     return f"{words}, beside sinks" if judged.role != SINK and label.startswith(SINK) else words
 
 
-def unless_seen(part: Analysis, head: HeadFindings) -> str:
+def unless_seen(analysis: Analysis, head: HeadFindings) -> str:
     """`` (none here)`` and the like after a role that this text does not show; else ''."""
-    return "" if head.role is None or in_text(part, head) else f" ({seen(part, head)[0]})"
+    return "" if head.role is None or in_text(analysis, head) else f" ({seen(analysis, head)[0]})"
 
 
-def over_corpus(part: Analysis, head: HeadFindings) -> str:
+def over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     """``over the corpus: from object to verb (not here), score 0.74, baseline 0.36, n = 1,190``; '' without a role."""
     role = head.role
     if role is None:
         return ""
-    return f"over the corpus: {does(part, head, role)}{unless_seen(part, head)}, {role_numbers(role)}"
+    return f"over the corpus: {does(analysis, head, role)}{unless_seen(analysis, head)}, {role_numbers(role)}"
 
 
-def labels_and_roles(part: Analysis, heads: Sequence[HeadFindings]) -> str:
+def labels_and_roles(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
     """Heads with their labels, and the roles over the corpus if there are any, for captions."""
-    names = ("; ".join(filter(None, (head.shown, over_corpus(part, head)))) for head in heads)
+    names = ("; ".join(filter(None, (head.shown, over_corpus(analysis, head)))) for head in heads)
     return ", ".join(f"{head.id} ({name})" for head, name in zip(heads, names, strict=True))
 
 
@@ -234,13 +225,13 @@ def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
     return visible(analysis.profile.measured_by(roles) or analysis.profile.measured_on)
 
 
-def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
+def summary_entry(part: Part, heads: Sequence[HeadFindings]) -> dict[str, Any]:
     """``summary`` of heads.json: heads, labels and the best head by kind, and kinds by layer."""
     by_kind: dict[str, list[HeadFindings]] = {kind: [] for kind in LABEL_KINDS}
     layers: dict[int, dict[str, int]] = {}
     for head in heads:
         counts = layers.setdefault(head.id.layer, dict.fromkeys(LABEL_KINDS, 0))
-        for kind in {kind if kind in LABEL_KINDS else "other" for kind in head.kinds}:
+        for kind in set(map(_kind_of, head.kinds)):
             counts[kind] += 1
             by_kind[kind].append(head)
     kinds = {}
@@ -253,7 +244,7 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
         }
     return {
         "heads": len(heads),
-        "n": analysis.context.n_non_sink,
+        "n": part.context.n_non_sink,
         "kinds": kinds,
         "layers": [{**layer_entry(layer), **counts} for layer, counts in layers.items()],
     }
@@ -264,22 +255,20 @@ def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> 
 
     Then by roles that only describe, then by the labels of heads without a role.
     """
-    ranked = list[tuple[bool, bool, int, int, HeadFindings]]()
-    left = list(heads)
-    for kind_at, kind in enumerate(LABEL_KINDS):
+    left, ranked = list(heads), list[tuple[tuple[int, ...], HeadFindings]]()
+    for order, kind in enumerate(LABEL_KINDS):
         of_kind = []
         for head in left:
             judged: Sequence[Role | Verdict] = [head.role] if head.role else head.labelled.verdicts
-            clearest = [rank_value(part) for part in judged if _kind_of(part.role) == kind]
-            if clearest:
-                without = not head.role
-                of_kind.append((without, not without and describes(judged[0].role), -max(clearest), head.id, head))
-        of_kind.sort(key=lambda item: item[:4])
-        new = of_kind[: 3 if kind in MISSION else 1]
-        ranked += [(without, only, place, kind_at, head) for place, (without, only, *_, head) in enumerate(new)]
-        left = [head for head in left if head not in [item[-1] for item in new]]
-    kept = sorted(ranked, key=lambda item: item[:4])[:most]
-    return [item[-1] for item in sorted(kept, key=lambda item: (item[3], item[2]))]
+            clearest = max((rank_value(part) for part in judged if _kind_of(part.role) == kind), default=None)
+            if clearest is not None:
+                evidence = 2 if head.role is None else int(describes(head.role.role))  # the least is the best
+                of_kind.append((evidence, -clearest, head.id, head))
+        new = sorted(of_kind, key=itemgetter(0, 1, 2))[: 3 if kind in MISSION else 1]
+        ranked += [((evidence, place, order), head) for place, (evidence, *_, head) in enumerate(new)]
+        left = [head for head in left if all(head is not other for *_, other in new)]
+    kept = sorted(ranked, key=itemgetter(0))[:most]
+    return [head for _, head in sorted(kept, key=lambda item: item[0][:0:-1])]  # by kind, then by place
 
 
 def _kind_of(name: str) -> str:
@@ -289,8 +278,8 @@ def _kind_of(name: str) -> str:
 
 def listed_heads(analysis: Analysis) -> list[HeadFindings]:
     """The heads to look at, of every kind of attention equally many; the first one where no head stands out."""
-    parts = analysis.parts
-    listed = [head for part in parts for head in heads_to_look_at(part.heads, MOST_LISTED // len(parts))]
+    most = MOST_LISTED // len(analysis.parts)
+    listed = [head for part in analysis.parts for head in heads_to_look_at(part.heads, most)]
     return listed or list(analysis.heads[:1])
 
 

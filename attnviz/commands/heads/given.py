@@ -2,36 +2,28 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import compress
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.arguments import as_found, as_list, is_whole
-from attnviz.commands.heads.analysis import Analysis, Options, Target
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options, Target
 from attnviz.commands.heads.measure import judged
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import merge_subwords, tokens_of_labels, told_apart
+from attnviz.inputs.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
-from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families import ARCHITECTURES
-from attnviz.models.families.bert_gpt2 import Bert
-from attnviz.models.head_ids import HeadId, Stack, number_of, numbers_in_words
+from attnviz.models.head_ids import Stack, layer_of, number_of, one_stack
 from attnviz.options import checked
+from attnviz.present.documents import Entry
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck, Verification
 from attnviz.wording import counted, visible
-
-if TYPE_CHECKING:
-    from attnviz.present.fields import Table
-    from attnviz.present.view import ViewOptions
-
 
 _EXPECTED = (
     "expected weights of the shape [n, n], [n_heads, n, n] or [n_layers, n_heads, n, n], or as a model returns them: "
@@ -45,6 +37,56 @@ _WEIGHTS = ("attention", "attentions", "attn", "weights", "pattern", "heads")
 _ROUNDING = 1e-2  # how far above 1 a row may sum, in half precision
 
 
+@dataclass(frozen=True)
+class GivenAttention(AttentionSource):
+    """Given weights, and what pictures and tables ask of the model that they are of; level 0: nothing was compared."""
+
+    name: str
+    kinds: tuple[Stack, ...]  # one: all of its layers
+    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
+    tokens: tuple[Tokens, Tokens]  # of rows and columns
+    notes: tuple[str, ...] = ()
+    encoder_only: bool = False
+
+    @property
+    def short_name(self) -> str:
+        return visible(self.name)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return self.kinds[0].layers
+
+    def layer_of(self, layer: object) -> int:
+        """The layer with this number; UsageError where there is none."""
+        return layer_of(layer, self.kinds, self.name)
+
+    def head_counts(self, layer: int) -> tuple[int, int]:  # noqa: ARG002 # all layers are alike
+        """Heads, and KV heads: as many, since nothing says that some share keys."""
+        return self.kinds[0].n_heads, self.kinds[0].n_heads
+
+    @property
+    def verification(self) -> Verification:
+        checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
+        return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
+
+    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:  # noqa: ARG002 # they are of all layers
+        """The tokens of rows and columns."""
+        return self.tokens
+
+    def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[SimpleNamespace]:
+        """All rows of a layer, of all or some heads, at once."""
+        pattern = self.patterns[layer] if heads is None else self.patterns[layer][list(heads)]
+        n_queries, n_keys = pattern.shape[-2:]
+        yield SimpleNamespace(in_float32=pattern[None], first=0, n_queries=n_queries, n_keys=n_keys)
+
+    def activation(self, name: str, layer: int) -> Tensor:
+        """Raise UsageError: there is no model to read it from."""
+        raise UsageError(
+            f"weights alone were given, without the {name} of layer {layer}: expected pattern(head), or analyze(...) "
+            "with the model."
+        )
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class RawAttention(Analysis):
     """Attention weights to look at; made by :func:`draw`. It has what an :class:`Analysis` has, and nothing verified.
@@ -54,24 +96,16 @@ class RawAttention(Analysis):
 
     noun: ClassVar[str] = "Attention"
 
-    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
-        """The selected heads; UsageError where none of them is there."""
-        heads = super().select(selections)
-        if not heads:
-            layers = ", ".join(dict.fromkeys(head.id.layer_name for head in self.heads))
-            raise UsageError(
-                f"expected heads of the layers {layers}, which have attention, found {as_found(selections)}."
-            )
-        return heads
-
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "Table[Any]") -> dict[str, Any]:
-        document = super()._document(figures, choices, table)
-        return document | {"model": {name: document["model"][name] for name in ("name", "n_layers", "n_heads")}}
+    @property
+    def model_entry(self) -> Entry:
+        """Name and shape, for a document."""
+        model = self.checkpoint
+        return {"name": model.name, "n_layers": number_of(model.layers[-1]) + 1, "n_heads": self.parts[0].shape[1]}
 
     @property
     def in_words(self) -> str:
-        layers = {head.id.layer for head in self.heads}
-        shape = f"{counted(len(layers), 'layer')} × {counted(self.shape[1], 'head')}"
+        n_layers, n_heads = self.parts[0].shape
+        shape = f"{counted(n_layers, 'layer')} × {counted(n_heads, 'head')}"
         rows = "" if self.context.source is None else f"{len(self.context.units)} × "
         return f"of {shape} on {rows}{counted(len(self.context.keys), 'token')}, not verified"
 
@@ -116,54 +150,48 @@ def draw(
         UsageError: weights of another shape, not finite, negative, or with rows that sum to more than 1; another
             number of tokens; several texts and no index.
     """
-    patterns, numbers, steps = _read(weights, layers, batch, keys is not None)
+    patterns, numbers, n_steps = _read(weights, layers, batch, keys is not None)
     n_queries, n_keys = patterns.shape[2:]
-    n_more = int(steps > 0)  # the last new token, which was never read
-    kept = _kept(mask, batch, n_keys, steps if keys is None else 0)
-    kept_rows = kept if keys is None else None
-    if kept_rows is not None:
-        patterns = patterns[:, :, torch.tensor(kept_rows)]
-    if kept is not None:
-        patterns = patterns[..., torch.tensor(kept)]
-    rows = _labels(tokens, "rows", n_queries, kept_rows, n_more)
+    kept = kept_rows = _kept(mask, batch, n_keys, n_steps if keys is None else 0)
+    if keys is not None:
+        kept_rows = torch.ones(n_queries, dtype=torch.bool)
+    rows = _labels(tokens, "rows", kept_rows, n_more=int(n_steps > 0))  # the last new token was never read
+    columns = None if keys is None else _labels(keys, "columns", kept)
+    patterns = patterns[:, :, kept_rows][..., kept]
     _check(patterns, numbers)
-    by_layer = dict(zip(numbers, patterns, strict=True))
-    return _drawn(by_layer, rows, None if keys is None else _labels(keys, "columns", n_keys, kept), name)
+    return _drawn(patterns, numbers, rows, columns, name)
 
 
 def _drawn(
-    patterns: dict[int, Tensor], rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str
+    patterns: Tensor, numbers: Sequence[int], rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str
 ) -> RawAttention:
     """The analysis of weights within one text, or from the target in the rows to the source in the columns."""
-    n_layers, n_heads = max(patterns) + 1, len(next(iter(patterns.values())))
-    model: Any = nn.Linear(1, 1)
-    model.config = SimpleNamespace(
-        num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=n_heads, n_layer=n_layers, n_head=n_heads
-    )
+    n_heads, target = patterns.shape[1], None
     if columns is None:
-        causal = len(rows) > 1 and not any(bool(pattern.triu(1).any()) for pattern in patterns.values())
-        read, target = tokens_of_labels(rows, causal), None
+        causal = len(rows) > 1 and not bool(patterns.triu(1).any())
+        read = queries = tokens_of_labels(rows, causal)
         units = merge_subwords(read, words=False)
         context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
-        checkpoint = Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)
+        kind = one_stack(numbers, n_heads)
     else:
-        read, of_target = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
-        context = TextContext(merge_subwords(of_target, False), False, None, merge_subwords(read, False))
-        checkpoint = Checkpoint(name, None, _CrossAttention(), model, None)
-        target = Target(text=" ".join(rows), tokens=of_target, generated=False, context=context, cross=context)
-        patterns = {checkpoint.stacks[0].layer(number): pattern for number, pattern in patterns.items()}
-    verified: Any = GivenPatterns(patterns)
+        read, queries = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
+        context = TextContext(merge_subwords(queries, False), False, None, merge_subwords(read, False))
+        target = Target(text=" ".join(rows), tokens=queries, generated=False, context=context, cross=context)
+        kind = Stack("X", "cross-attention", 0, numbers[-1] + 1, n_heads)
+        kind = replace(kind, own=tuple(map(kind.layer, numbers)))
     measured = HeadStatistics(context, n_heads)
-    for layer, pattern in patterns.items():
+    by_layer = dict(zip(kind.layers, patterns, strict=True))
+    for layer, pattern in by_layer.items():
         measured.begin(layer)
         measured.add(0, pattern)
+    given: Any = GivenAttention(name, (kind,), by_layer, (queries, read))
     return RawAttention(
         text=" ".join(read.labels),
         pair=None,
-        checkpoint=checkpoint,
+        checkpoint=given,
         tokens=read,
         context=context,
-        verified=verified,
+        verified=given,
         heads=tuple(judged([measured], None, {}, context, None)),
         parse=None,
         syntax_note="weights were given, not a text.",
@@ -172,83 +200,46 @@ def _drawn(
     )
 
 
-def _kept(mask: Any, batch: int | None, n: int, steps: int) -> list[bool] | None:
-    """Which of n tokens a mask shows, of a generation perhaps of the prompt alone; None without a mask."""
+def _kept(mask: Any, batch: int | None, n: int, n_steps: int) -> Tensor:
+    """Which of n tokens a mask shows, boolean [n]; of a generation it may be of the prompt alone."""
     if mask is None:
-        return None
+        return torch.ones(n, dtype=torch.bool)
     rows = _real_array(mask, "a mask").bool()
     rows = rows[None] if rows.ndim == 1 else rows
-    lengths = {n, n - steps + 1, n + 1} if steps else {n}
+    lengths = {n, n - n_steps + 1, n + 1} if n_steps else {n}
     if rows.ndim != 2 or rows.shape[1] not in lengths or not rows.any():
         raise UsageError(f"expected a mask of {n} tokens with 1 for those that are shown, found {as_found(mask)}.")
     row = batch if len(rows) > 1 else 0
     if row is None or not 0 <= row < len(rows):
         raise UsageError(f"expected the mask of one text, [n], or batch as its index, found {len(rows)} rows.")
-    return [*rows[row].tolist(), *[True] * n][:n]
+    return pad(rows[row], (0, max(0, n - rows.shape[1])), value=True)[:n]
 
 
-def _labels(tokens: Iterable[str], name: str, n: int, kept: Sequence[bool] | None, n_more: int = 0) -> tuple[str, ...]:
-    """The labels of n rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
+def _labels(tokens: Iterable[str], name: str, kept: Tensor, n_more: int = 0) -> tuple[str, ...]:
+    """The labels of rows or columns, without padding, from the tokens of all and perhaps ``n_more``."""
     what = "a list of tokens as strings, such as tokenizer.convert_ids_to_tokens(ids) gives"
-    given = as_list(tokens, what)
+    given, n = as_list(tokens, what), len(kept)
     if not all(isinstance(token, str) for token in given):
         raise UsageError(f"expected {what}, found {as_found(tokens)}.")
     if len(given) not in (n, n + n_more):
-        padding = "" if kept is None else ", padding included"
-        raise UsageError(f"expected a token for each of the {n} {name} of the weights{padding}, found {len(given)}.")
-    labels = [visible(token) for token in given[:n]]
-    return tuple(labels if kept is None else compress(labels, kept))
-
-
-class _CrossAttention(Bert):
-    def stacks(self, config: Any) -> tuple[Stack, ...]:
-        return (Stack("X", "cross-attention", 0, config.num_hidden_layers, config.num_attention_heads),)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    in_float32: Tensor
-    n_queries: int
-    n_keys: int
-    first: int = 0
-
-
-@dataclass(frozen=True)
-class GivenPatterns:
-    """Given weights in the place of verified attention: level 0, since nothing was compared."""
-
-    patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
-
-    @property
-    def verification(self) -> Verification:
-        checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
-        return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
-
-    def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[_Rows]:
-        """All rows of a layer, of all or some heads."""
-        if layer not in self.patterns:
-            known = numbers_in_words("layer", map(number_of, self.patterns))
-            raise UsageError(f"there is no attention of layer {number_of(layer)}: expected {known}.")
-        pattern = self.patterns[layer] if heads is None else self.patterns[layer][list(heads)]
-        yield _Rows(pattern[None], *pattern.shape[-2:])
+        raise UsageError(
+            f"expected a token for each of the {n} {name} of the weights, padding included, found {len(given)}."
+        )
+    return tuple(visible(token) for token, is_kept in zip(given, kept, strict=False) if is_kept)
 
 
 def _check(patterns: Tensor, layers: Sequence[int]) -> None:
-    """Raise UsageError for the first number that is no attention weight, and say where it is."""
-    sums, found = patterns.sum(-1), ""
-    wrong = (~patterns.isfinite() | (patterns < 0)).nonzero()
-    too_large = (sums > 1 + _ROUNDING).nonzero()
-    if len(wrong):
-        layer, head, query, key = place = tuple(wrong[0].tolist())
-        found = f"{float(patterns[place]):.4g} at L{layers[layer]}H{head}, query #{query}, key #{key}"
-    elif len(too_large):
-        layer, head, query = place = tuple(too_large[0].tolist())
-        found = f"a row that sums to {float(sums[place]):.4g} at L{layers[layer]}H{head}, query #{query}"
-    if found:
-        raise UsageError(
-            f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found}; give "
-            "softmax(scores)."
-        )
+    """Raise UsageError for the first row that is none of attention weights, and say where it is."""
+    sums = patterns.sum(-1)
+    fits = patterns.isfinite().all(-1) & (patterns >= 0).all(-1) & (sums <= 1 + _ROUNDING)
+    if fits.all():
+        return
+    layer, head, query = place = tuple((~fits).nonzero()[0].tolist())
+    least, total = float(patterns[place].min()), float(sums[place])
+    raise UsageError(
+        f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found at L{layers[layer]}H{head}, "
+        f"query #{query}, {least:.4g} as the least of a row that sums to {total:.4g}; give softmax(scores)."
+    )
 
 
 def _read(
@@ -256,45 +247,26 @@ def _read(
 ) -> tuple[Tensor, list[int], int]:
     """The weights of one text, the numbers of their layers, and the steps of a generation; 0 steps of one pass.
 
-    Weights are [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider.
-
-    Args:
-        weights: of one of the shapes that the message names; None stands for a layer without attention.
-        layers: numbers of the layers; default their places.
-        batch: the index of the text.
-        between_texts: whether keys are of another text.
+    Weights are [n_layers, n_heads, n_queries, n_keys], on the CPU, in float32 or wider. ``between_texts``: whether keys
+    are of another text.
 
     Raises:
         UsageError: another shape, no real numbers, several texts and no index.
     """
-    weights = getattr(weights, "cache_dict", weights)  # of TransformerLens
-    of_layers = isinstance(weights, list | tuple) and all(isinstance(layer, Mapping) for layer in weights)
-    if isinstance(weights, Mapping) or (of_layers and weights):
-        by_layer = _by_layer(weights)
-        layers = sorted(by_layer) if layers is None else layers
-        weights = [_real_array(by_layer[number]) for number in sorted(by_layer)]
-    steps, n_steps = [weights], 0
-    if isinstance(weights, list | tuple) and weights and all(map(_is_pass, weights)):
-        steps, n_steps = list(weights), len(weights)
-    elif not _is_pass(weights):
-        array = _real_array(weights)
-        steps = [list(array[(None,) * max(0, 4 - array.ndim)])]
-        if array.ndim > 4 or 0 in array.shape:
-            raise UsageError(f"{_EXPECTED} {list(array.shape)}.")
-    numbers = [number for number, layer in enumerate(steps[0]) if layer is not None]
-    if not numbers:
+    steps, is_generated = _steps_of(getattr(weights, "cache_dict", weights))  # TransformerLens has one
+    if not steps[0]:
         raise UsageError(
             "expected attention weights, found none: models that transformers loads with sdpa return no weights; load "
             'the model with attn_implementation="eager".'
         )
-    if n_steps:
-        patterns = [_joined([_of_one_text(step[number], batch) for step in steps], between_texts) for number in numbers]
-    else:
-        patterns = [_of_one_text(steps[0][number], batch) for number in numbers]
+    patterns, numbers = [], list(steps[0])
+    for number in numbers:
+        of_layer = [_of_one_text(step.get(number), batch) for step in steps]
+        patterns.append(_joined(of_layer, between_texts) if is_generated else of_layer[0])
     shapes = sorted({tuple(pattern.shape) for pattern in patterns})
     if len(shapes) > 1:
         raise UsageError(f"expected layers of one shape, found {' and '.join(str(list(shape)) for shape in shapes)}.")
-    if not between_texts and patterns[0].shape[1] != patterns[0].shape[2]:
+    if not between_texts and shapes[0][1] != shapes[0][2]:
         raise UsageError(
             f"{_EXPECTED} {list(shapes[0][1:])}; cross-attention also takes keys=, the tokens of its columns."
         )
@@ -307,7 +279,27 @@ def _read(
                 f"{as_found(layers)}."
             )
         numbers = list(map(int, listed))
-    return torch.stack(patterns), numbers, n_steps
+    return torch.stack(patterns), numbers, len(steps) if is_generated else 0
+
+
+def _steps_of(weights: Any) -> tuple[list[dict[int, Any]], bool]:
+    """The weights of each step, by layer in order; and whether these are the steps of a generation, or one pass."""
+    several = weights if isinstance(weights, list | tuple) else ()
+    if isinstance(weights, Mapping) or (several and all(isinstance(layer, Mapping) for layer in several)):
+        return [dict(sorted(_by_layer(weights).items()))], False
+    if several and all(map(_is_pass, several)):
+        return list(map(_numbered, several)), True
+    if _is_pass(weights):
+        return [_numbered(weights)], False
+    array = _real_array(weights)
+    if array.ndim > 5 or 0 in array.shape:
+        raise UsageError(f"{_EXPECTED} {list(array.shape)}.")
+    return [_numbered(array[(None,) * max(0, 4 - array.ndim)])], False
+
+
+def _numbered(layers: Iterable[Any]) -> dict[int, Any]:
+    """Layers by their place, without those that have no attention."""
+    return {number: layer for number, layer in enumerate(layers) if layer is not None}
 
 
 def _by_layer(given: Any) -> dict[int, Any]:

@@ -1,10 +1,11 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part, PatternView
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
 from attnviz.commands.heads.first_look import (
     MOST_LISTED,
@@ -34,8 +35,6 @@ from attnviz.page.page import (
     ERROR,
     PackedPattern,
     axis_entry,
-    colours_entry,
-    families_entry,
     label_entry,
     pack,
     statistic_entry,
@@ -48,36 +47,21 @@ from attnviz.present.tables import page_table, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted
 
-Empty = Callable[[HeadId], PackedPattern]  # makes the empty pattern of a head, by id
-
 
 def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``; ``choices`` set the initial view."""
-    shown = analysis.drawn(drop_special=False)
-    about, model, parts = shown.figure_context, analysis.checkpoint, shown.parts
-    of_layer = {head.id.layer: number for number, part in enumerate(parts) for head in part.heads}
-    cells = max(len(part.units) * len(part.keys) for part in parts)
-    ranked = _most_telling_first(analysis, choices)
-
-    def patterns(ids: Sequence[HeadId], empty: Empty) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
-        filled = shown.read(map(shown.head, ids), lambda head: empty(head.id))
-        return ((head.id, [pattern]) for head, pattern in filled)
-
-    kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
+    views = [part.drawn(drop_special=False) for part in analysis.parts]
+    about, ranked, last = analysis.figure_context, _most_telling_first(analysis, choices), views[-1]
+    number_of_view = {layer: number for number, view in enumerate(views) for layer in view.layers}
+    row_of = {layer: row for row, layer in enumerate(dict.fromkeys(head.id.layer for head in analysis.heads))}
+    relations = dict(_relations(analysis, views[0], choices)) if choices.relation else {}
+    axes = [axis_of(last)] if last.context.source is None else [_axis(last, last.keys, last.columns), axis_of(last)]
+    kept = _patterns(views, ranked, choices.budget)
     index = {head: number for number, head in enumerate(kept)}
-    row_of = {layer: row for row, layer in enumerate(of_layer)}
-    first_head, start = ranked[0], parts[of_layer[ranked[0].layer]]
-    relations = dict(_relations(analysis, choices)) if choices.relation else {}
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
-    last = parts[-1]
-    axes = [axis_of(last)]
-    if last.stack_letter == "X":  # the source, then the target
-        axes.insert(0, _axis(last, last.keys, last.tokens))
-    packed_patterns = []
-    for head, (packed,) in kept.items():  # rows and columns by the numbers of their axes: the source, then the target
-        part = parts[of_layer[head.layer]]
-        rows, columns = part.stack_letter in ("D", "X"), part.stack_letter == "D"
-        packed_patterns.append(pattern_entry(packed, int(rows), int(columns), analysis.context_of(head.layer)))
+    token = []
+    if choices.token is not None:
+        token = list(token_positions(views[number_of_view[ranked[0].layer]], choices.token))
     return {
         "command": "heads",
         "title": f"{about.model} on {about.text_line}",
@@ -86,40 +70,33 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             f"{'' if analysis.target else f', {counted(about.n, about.unit)}'}; opens from disk, without network",
             first,
         ),
-        "verification": verification_line(analysis.verification, model).plain,
+        "verification": verification_line(analysis.verification, analysis.checkpoint).plain,
         "notes": list(filter(None, [first, *_page_notes(analysis)])),
         "sides": [about.model],
         "axes": axes,
-        "kinds": [part.stack.name for part in parts if part.stack is not None],
+        "kinds": [view.name for view in views if view.name],
         "end": 1,
-        "rows": [HeadId(layer, 0).layer_name for layer in of_layer],
-        "columns": max(part.shape[1] for part in parts),
+        "rows": [HeadId(layer, 0).layer_name for layer in row_of],
+        "columns": max(view.shape[1] for view in views),
         "statistics": list(_statistics(analysis)),
         "heads": [
             {
                 **_head_entry(analysis, head),
                 **relations.get(head.id, {}),
                 "row": row_of[head.id.layer],
-                "kind": of_layer[head.id.layer],
+                "kind": number_of_view[head.id.layer],
                 "patterns": [index[head.id]] if head.id in index else [],
             }
             for head in analysis.heads
         ],
-        "patterns": packed_patterns,
+        "patterns": list(kept.values()),
         "dropped": analysis.sinks,
-        "colours": colours_entry(),
-        "families": families_entry(),
-        "command_line": {
-            "program": ["heads"] if analysis.verification.level else [],
-            "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
-            "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
-            "scale": PLAIN.scaled_for(analysis.longest).scale,
-        },
+        "command_line": _command_line(analysis, choices),
         "start": {
-            "head": str(first_head),
+            "head": str(ranked[0]),
             "scale": choices.style.scaled_for(analysis.longest).scale,
             "drop": choices.drop_special,
-            "token": list(() if choices.token is None else token_positions(start, choices.token)),
+            "token": token,
         },
         "tables": [],
         **first_look_entry(analysis, choices),
@@ -127,13 +104,33 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     }
 
 
+def _patterns(views: Sequence[PatternView], ranked: Sequence[HeadId], budget: int) -> dict[HeadId, dict[str, Any]]:
+    """``Packed`` of as many heads as there is room for; axis 0 is the source, where there is one, and 1 the target."""
+
+    def read(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
+        return ((id, [pattern]) for view in views for id, pattern in packed_patterns(view, ids))
+
+    source, entries = views[-1].columns, {}
+    for id, (packed,) in pack(ranked, read, max(len(view.units) * len(view.keys) for view in views), budget).items():
+        (view,) = [view for view in views if id.layer in view.layers]
+        rows, columns = (int(tokens is not source) for tokens in (view.rows, view.columns))
+        entries[id] = pattern_entry(packed, rows, columns, view.context_of(id.layer))
+    return entries
+
+
+def packed_patterns(part: Part, ids: Iterable[HeadId]) -> Iterator[tuple[HeadId, PackedPattern]]:
+    """The patterns of those of these heads that are of a part, in the page's format."""
+    heads = [part.head(id) for id in ids if id.layer in part.layers]
+    return ((head.id, pattern) for head, pattern in part.read(heads, lambda _: PackedPattern(part.context.causal)))
+
+
 def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """The sentences of the terminal's first screen, and its heads to look at."""
     rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        table = look_table(rows, len(analysis.select(choices.select)), choices)
-        listed = page_table(table.title, " ".join(score_notes(rows)), table.columns, rows, head=0)
+        table = look_table(analysis, rows, choices)
+        listed = page_table(table.title, " ".join(score_notes(analysis, rows)), table.columns, rows, head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 
@@ -173,13 +170,11 @@ def kinds_in_words(analysis: Analysis) -> str:
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
-def _relations(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[HeadId, dict[str, Any]]]:
+def _relations(analysis: Analysis, view: PatternView, choices: ViewOptions) -> Iterator[tuple[HeadId, dict[str, Any]]]:
     """The pairs that the heatmaps of selected heads outline, as in ``Head`` of ``attnviz/page/patterns.js``."""
-    for part in analysis.parts:
-        for relation in relations_of(part, part.select(choices.select), choices.relation):
-            pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(part, relation, 1)]
-            said = capital(outlined_note(part, relation))
-            yield relation.head.id, {"relation": {"said": said, "pairs": pairs}}
+    for relation in relations_of(analysis, analysis.select(choices.select), choices.relation):
+        pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(view, relation, 1)]
+        yield relation.head.id, {"relation": {"said": capital(outlined_note(analysis, relation)), "pairs": pairs}}
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
@@ -203,14 +198,27 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     }
 
 
-def axis_of(analysis: Analysis) -> dict[str, Any]:
+def axis_of(part: Part) -> dict[str, Any]:
     """The tokens of the rows, with the words that they merge into; or the words."""
-    return _axis(analysis, analysis.units, analysis.row_tokens)
+    return _axis(part, part.units, part.rows)
 
 
-def _axis(analysis: Analysis, units: Positions, tokens: Tokens) -> dict[str, Any]:
-    words = None if analysis.options.words or isinstance(tokens, Frames) else merge_subwords(tokens, True)
+def _axis(part: Part, units: Positions, tokens: Tokens) -> dict[str, Any]:
+    is_whole = part.analysis.options.words or isinstance(tokens, Frames)
+    words = None if is_whole else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
+
+
+def _command_line(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
+    """What draws the page again; of given weights nothing does."""
+    if not analysis.verification.level:
+        return {"program": [], "texts": [], "options": []}
+    return {
+        "program": ["heads"],
+        "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
+        "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
+        "scale": PLAIN.scaled_for(analysis.longest).scale,
+    }
 
 
 def command_options(analysis: Analysis) -> list[str]:
@@ -244,25 +252,25 @@ def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
     )
 
 
-def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
+def statistic_meaning(part: Part, statistic: str) -> tuple[str, str, str]:
     """Title, meaning and unit of a statistic of this text; shares have unit ''."""
-    unit = analysis.units.name
-    return described(statistic, unit, sinks_in_words(analysis.keys, unit, "the special tokens"))
+    unit = part.units.name
+    return described(statistic, unit, sinks_in_words(part.keys, unit, "the special tokens"))
 
 
-def uniform_value(analysis: Analysis, statistic: str) -> float | None:
+def uniform_value(part: Part, statistic: str) -> float | None:
     """The statistic under uniform attention, if layers have windows the mean over the layers; None if undefined."""
-    layers = analysis.checkpoint.layers if analysis.windowed else analysis.checkpoint.layers[:1]
-    values = [analysis.context_of(layer).uniform.get(statistic) for layer in layers]
+    contexts = [part.context_of(layer) for layer in part.layers] if part.analysis.windowed else [part.context]
+    values = (context.uniform.get(statistic) for context in contexts)
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return fmean(known) if known else None
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
     for name in [*SCALARS, *analysis.optional]:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
-        yield statistic_entry(name, *statistic_meaning(analysis, name), uniform, values)
+        yield statistic_entry(name, *statistic_meaning(analysis.parts[0], name), uniform, values)
     spans = analysis.spans
     if spans is not None and spans.layout.first_new is not None:
         ratios = [spans.lookback(head.id) for head in analysis.heads]

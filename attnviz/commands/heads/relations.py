@@ -8,6 +8,7 @@ from attnviz.arguments import did_you_mean, relation_named
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
+from attnviz.inputs.tokens import Positions
 from attnviz.language.syntax import DIRECTIONS, Parse
 from attnviz.measures.relations import RelatedWords, WordsOfLayer
 from attnviz.models.head_ids import is_of_source
@@ -113,11 +114,9 @@ def without_relations(analysis: Analysis) -> str:
     return "" if has_any else "the parse of this text has none"
 
 
-def word_positions(analysis: Analysis, word: int) -> list[int]:
+def word_positions(units: Positions, parse: Parse, word: int) -> list[int]:
     """Positions, tokens or words, of a word of the parse, without sinks."""
-    assert analysis.parse is not None
-    units = analysis.units
-    return [unit for unit in units_with(units, analysis.parse.words[word].positions) if not units.sink[unit]]
+    return [unit for unit in units_with(units, parse.words[word].positions) if not units.sink[unit]]
 
 
 def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str, bool] | None:

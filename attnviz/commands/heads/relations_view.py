@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, PatternView
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
 from attnviz.commands.heads.token_views import MOST_PICTURES
@@ -31,10 +31,12 @@ _NO_RELATION = "no selected head has a relation of this text as its label or rol
 _SHORT = 40  # most words of a text that is drawn whole, with other relations in grey
 
 
-def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
+def outlines_of(shown: PatternView, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
     """Outlines of a relation's pairs in the drawn patterns."""
+    parse = shown.analysis.parse
+    assert parse is not None
     for pair in relation.pairs:
-        rows, columns = (word_positions(shown, word) for word in (pair.query, pair.key))
+        rows, columns = (word_positions(shown.units, parse, word) for word in (pair.query, pair.key))
         if rows and columns:
             first, last = ((each[0] // pooled, each[-1] // pooled) for each in (rows, columns))
             yield Outline(first, last, pair.found)

@@ -15,7 +15,7 @@ from rich.text import Text
 from safetensors.torch import save
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, units_with
+from attnviz.commands.heads.analysis import Analysis, Part, units_with
 from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
 from attnviz.commands.heads.first_look import (
     LABEL,
@@ -33,10 +33,10 @@ from attnviz.commands.heads.relations import HeadRelation, relations_of, word_po
 from attnviz.commands.heads.spans import lookback_fields, span_table, span_tables, spans_entry
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.measures.contacts import CONTACTS
-from attnviz.measures.patterns import NAMES, PATTERNS, REPEATS, SHARES, SINK
+from attnviz.measures.patterns import PATTERNS, REPEATS, SHARES, SINK
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
 from attnviz.models.head_ids import LayerId, ids_and_names
-from attnviz.present.documents import target_entry, text_entry, tokens_entry, verification_entry
+from attnviz.present.documents import target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, entry, pick, plain, values_of
 from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_head_field, kv_table
@@ -106,7 +106,10 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "own_arcs": None if mapped_from is None else list(map(asdict, parse.own_arcs)),
         }
     return {
-        **text_entry(analysis),
+        "model": analysis.model_entry,
+        "text": analysis.text,
+        "pair": analysis.pair,
+        "tokens": tokens,
         **more,
         **spans_entry(
             analysis.spans,
@@ -118,12 +121,11 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": parse.parser if parse else None,
         },
-        "tokens": tokens,
         **({"decision": analysis.decision.entry} if analysis.decision else {}),
         "verification": verification_entry(analysis.verification),
-        "summary": summary_entry(*parts[0])
-        if target is None
-        else {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part},
+        "summary": {part.name: summary_entry(part, of_part) for part, of_part in parts if of_part}
+        if analysis.parts[0].name
+        else summary_entry(*parts[0]),
         "words": list(analysis.units.labels) if words else None,
         "parse": parsed,
         "syntax_note": analysis.syntax_note or None,
@@ -145,10 +147,8 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
 
 
 def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
-    parts = {head.id: part for part in analysis.parts for head in part.heads}
-
     def context(head: HeadFindings) -> TextContext:
-        return parts[head.id].context_of(head.id.layer)
+        return analysis.context_of(head.id.layer)
 
     def baselines(head: HeadFindings) -> dict[str, float | None]:
         known = context(head).baselines_of(head.statistics)
@@ -158,8 +158,8 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         if head.role is None:
             return None
         numbers = values_of(head.role, "direction", "score", "baseline", "error_reduction", "n")
-        part = parts[head.id]
-        return {"name": head.role.role, **numbers, "in_text": in_text(part, head), "seen": seen(part, head)[0]}
+        shown = {"in_text": in_text(analysis, head), "seen": seen(analysis, head)[0]}
+        return {"name": head.role.role, **numbers, **shown}
 
     return [
         *HEAD,
@@ -174,7 +174,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         ),
         replace(_statistic(DIAGONALITY), of_stacks=True),
         Field(
-            value=lambda head: parts[head.id].context.uniform[DIAGONALITY],
+            value=lambda head: context(head).uniform[DIAGONALITY],
             name="diagonality_baseline",
             of_stacks=True,
             csv={},
@@ -213,10 +213,13 @@ def _statistic(name: str, unit: str = "token") -> Field[HeadFindings]:
 
 def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any]:
     """Entry of a head's relation, pair by pair, by positions (tokens, or words)."""
-    pairs = []
+    pairs, parse = [], analysis.parse
+    assert parse is not None
     for pair in relation.pairs:
         words = {"query": pair.query, "key": pair.key, "attends_most": pair.guess}
-        places = {name: None if word is None else word_positions(analysis, word) for name, word in words.items()}
+        places = {
+            name: None if word is None else word_positions(analysis.units, parse, word) for name, word in words.items()
+        }
         pairs.append({**places, "found": pair.found})
     return values_of(relation, "name", "direction", "found") | {"n": len(pairs), "pairs": pairs}
 
@@ -232,17 +235,17 @@ def _tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType
     first, *others = sentences(analysis, choices)
     yield Text.assemble((first, "bold"), "\n\n", "\n".join(others))
     if rows:
-        yield look_table(rows, len(chosen), choices)
+        yield look_table(analysis, rows, choices)
     if not choices.verbose:
         yield from _contact_table(analysis, chosen, choices.rows(MOST_LISTED))
         yield from span_tables(analysis, chosen, choices.rows(_FEW_PAIRS), whole=False)
-        below = notes(*of_target, *(score_notes(rows) if rows else ()))
+        below = notes(*of_target, *(score_notes(analysis, rows) if rows else ()))
         yield Group(below, checked_line(analysis.verification, analysis.checkpoint))
         return
     for part in analysis.parts_of(choices.select):
         heads = sorted_by_selection(part.select(choices.select), names)
-        if part.stack is not None:
-            yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
+        if part.name:
+            yield Text(f"{capital(part.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
         yield _farthest(part, heads)
         top = _MOST_LISTED if choices.top is None else choices.top or len(heads)
         clearest = "of what selected them" if names else "pattern"
@@ -255,8 +258,8 @@ def _tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType
     yield verification_line(analysis.verification, analysis.checkpoint)
 
 
-def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
-    context, unit = analysis.context, analysis.units.name
+def _head_table(part: Part, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
+    context, unit = part.context, part.units.name
     listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
     if context.source is not None:
         listed.insert(0, DIAGONALITY)
@@ -269,8 +272,7 @@ def _head_table(analysis: Analysis, ranked: Sequence[HeadFindings], top: int | N
         *pick(LABEL, "label_score", "label_baseline", "label_n"),
         *(_statistic(name, unit) for name in listed),
     ]
-    uniform = {name: context.uniform.get(name) for name in ("entropy", "sink", NOWHERE, DIAGONALITY, *NAMES)}
-    last = ["uniform", "", "", "", "", *(uniform.get(name, "") for name in listed)]
+    last = ["uniform", "", "", "", "", *(context.uniform.get(name, "") for name in listed)]
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 
@@ -376,7 +378,7 @@ def _windows_note(analysis: Analysis) -> str:
     )
 
 
-def _farthest(part: Analysis, heads: Sequence[HeadFindings]) -> Text:
+def _farthest(part: Part, heads: Sequence[HeadFindings]) -> Text:
     uniform = part.context.uniform["distance_non_sink"] or 0.0
     distances = [(head.statistics["distance_non_sink"] or 0.0, head.id) for head in heads if SINK not in head.kinds]
     ranked = sorted((-away, id) for away, id in distances if away > uniform)[:_FARTHEST]

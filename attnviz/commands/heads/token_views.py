@@ -18,7 +18,7 @@ from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis, Part, PatternView
 from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.errors import UsageError
@@ -53,11 +53,11 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
 
 def _lines_plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
     for part in parts_selected(analysis, choices):  # kinds of attention never share a picture
-        yield from _plans_of(part, part.drawn(choices.drop_special), choices)
+        yield from _plans_of(part, choices)
 
 
-def _plans_of(part: Analysis, shown: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
-    heads = _heads_drawn(part, choices)
+def _plans_of(part: Part, choices: ViewOptions) -> Iterator[LinesPlan]:
+    heads, shown = _heads_drawn(part, choices), part.drawn(choices.drop_special)
     together = len(part.select(choices.select)) <= MOST_HEADS
     start, chosen = start_of(shown, choices.token)
     n, n_keys = len(shown.units), len(shown.keys)
@@ -78,7 +78,7 @@ def _plans_of(part: Analysis, shown: Analysis, choices: ViewOptions) -> Iterator
         yield _lines_plan(shown, [(head, keys)], np.flatnonzero(starts), chosen, stem, MOST_LINES // 2)
 
 
-def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
+def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Part]:
     """Kinds of attention of the selected heads; with a token, those whose queries have it."""
     parts = analysis.parts_of(choices.select)
     if len(parts) == 1 or choices.token is None:
@@ -95,24 +95,23 @@ def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Analysis]:
     return having
 
 
-def token_positions(part: Analysis, token: str | int) -> tuple[int, ...]:
+def token_positions(part: Part, token: str | int) -> tuple[int, ...]:
     """Positions of a token among the queries; for an encoder-decoder the error names their text."""
     try:
         return find_positions(part.context.units, token)
     except UsageError as error:
-        if part.stack is None:
+        if not part.name:
             raise
-        text = "source" if part.stack_letter == "E" else "target"
+        text = "source" if part.rows is part.analysis.tokens else "target"
         raise UsageError(f"the token is looked for in the {text}, whose tokens attend there: {error}") from error
 
 
-def _heads_drawn(analysis: Analysis, choices: ViewOptions) -> list[HeadFindings]:
+def _heads_drawn(part: Part, choices: ViewOptions) -> list[HeadFindings]:
     """The selected heads; of more than eight the clearest within the limits of pictures and rows."""
-    heads = analysis.select(choices.select)
-    shown = analysis.drawn(choices.drop_special)
+    heads = part.select(choices.select)
     if len(heads) <= MOST_HEADS:
         return heads
-    count = max(1, min(MOST_PICTURES, MOST_ROWS // len(shown.units)))
+    count = max(1, min(MOST_PICTURES, MOST_ROWS // len(part.drawn(choices.drop_special).units)))
     kept = {head.id for head in clearest_first(heads)[:count]}
     return [head for head in heads if head.id in kept]
 
@@ -157,7 +156,7 @@ class StrongestKeys:
 
 
 def _lines_plan(
-    shown: Analysis,
+    shown: PatternView,
     of_heads: Sequence[tuple[HeadFindings, StrongestKeys]],
     starts: NDArray[np.intp],
     chosen: str,
@@ -186,11 +185,11 @@ def _lines_plan(
     title = heads[0].title if len(heads) == 1 else f"{len(heads)} heads"
     caption = (
         f"Attention{f' from {chosen} alone' if chosen else ''} in {about.subject}, "
-        f"{labels_and_roles(shown, heads)}: lines run from the "
+        f"{labels_and_roles(shown.analysis, heads)}: lines run from the "
         f"{about.unit} that attends (left) to the {about.unit} attended to (right), their width and opacity the "
         "square root of the attention weight, from 0 to 1"
     )
-    segments = enumerate(shown.row_tokens.segments[members[0]] for members in units.members)
+    segments = enumerate(shown.rows.segments[members[0]] for members in units.members)
     of_texts = [(position, segment) for position, segment in segments if segment is not None]  # no special token
     return LinesPlan(
         stem=stem,
@@ -209,7 +208,7 @@ def _lines_plan(
         if chosen and len(starts) == len(heads) == 1
         else {},
         unit=about.unit,
-        keys=_labels(shown.keys) if shown.rows_differ_from_columns else None,
+        keys=None if shown.is_square else _labels(shown.keys),
         one_text=shown.context.source is None,
     )
 
@@ -218,7 +217,7 @@ def _labels(units: Positions) -> tuple[str, ...]:
     return tuple(shortened_token(label, _LONGEST_LABEL) for label in units.labels)
 
 
-def start_of(shown: Analysis, token: str | int | None) -> tuple[tuple[int, ...] | None, str]:
+def start_of(shown: PatternView, token: str | int | None) -> tuple[tuple[int, ...] | None, str]:
     """The drawn queries, None for all, and the token with its positions in the whole text."""
     if token is None:
         return None, ""
@@ -227,7 +226,7 @@ def start_of(shown: Analysis, token: str | int | None) -> tuple[tuple[int, ...] 
     kept = [number for number in numbers if everything.members[number] in position_of]
     if not kept:
         said = f"“{visible(str(token))}” is among the tokens that are dropped; keep them to see its attention."
-        if shown.options.queries is not None and not shown.without_sinks:
+        if shown.context.queries is not None and not shown.without_sinks:
             said = f"the row of “{visible(str(token))}” is not among those of --queries; leave one of the two out."
         raise UsageError(said)
     listed = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
@@ -265,16 +264,13 @@ def _text_plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
             yield _text_plan(part, [head], choices, f"text/{head.id.file_stem}")
 
 
-def _text_plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
+def _text_plan(part: Part, heads: Sequence[HeadFindings], choices: ViewOptions, stem: str) -> TextPlan:
     shown = part.drawn(choices.drop_special)
-    about, other_rows = shown.figure_context, shown.rows_differ_from_columns
+    about, is_framed = shown.figure_context, shown.is_square
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
-    tokens, texts = part.tokens, part.tokens.texts_read(part.text, part.pair)
-    if part.target is not None and part.stack_letter == "D":
-        tokens, texts = part.target.tokens, part.target.tokens.texts_read(part.target.text)
-    pieces, units_of = pieces_of(tokens, texts, shown.keys)
+    pieces, units_of = pieces_of(shown.columns, shown.columns.texts_read(*shown.texts_of(shown.columns)), shown.keys)
     received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
     is_mean = len(heads) > MOST_HEADS
     names = [head.title for head in heads]
@@ -295,20 +291,18 @@ def _text_plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptio
     return TextPlan(
         stem=stem,
         **about.caption_and_notes(
-            f"Attention received in {about.subject}, {names[0] if is_mean else labels_and_roles(part, heads)}",
+            f"Attention received in {about.subject}, {names[0] if is_mean else labels_and_roles(part.analysis, heads)}",
             f"shade: the attention that each {about.unit} receives, {whose}",
             "a mean: no head need look like it" if is_mean else "",
             "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
             "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
-            "framed: where the attention comes from" if start is not None and not other_rows else "",
+            "framed: where the attention comes from" if start is not None and is_framed else "",
             caption_only=(f"colours from 0 to {top:g}{' or more' if cut else ''}",),
         ),
         title=f"{about.model}: {'mean of ' if is_mean else ''}{title}{f', from {chosen}' if chosen else ''}",
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset(
-            piece for piece, units in enumerate(units_of) if start and not other_rows and {*units} & {*start}
-        ),
+        framed=frozenset(piece for piece, units in enumerate(units_of) if start and is_framed and {*units} & {*start}),
         norm=Normalize(0.0, top, clip=True),
         bar="attention received",
         cut=cut,
@@ -318,7 +312,7 @@ def _text_plan(part: Analysis, heads: Sequence[HeadFindings], choices: ViewOptio
 class _Received:
     """Sums the attention that each key receives from some queries of a head, chunk by chunk."""
 
-    def __init__(self, queries: Sequence[int], shown: Analysis) -> None:
+    def __init__(self, queries: Sequence[int], shown: PatternView) -> None:
         self._counted = torch.zeros(len(shown.units), dtype=torch.bool)
         self._counted[list(queries)] = True
         self._total = torch.zeros(len(shown.keys), dtype=torch.float64)

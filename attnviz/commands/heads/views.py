@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
-from attnviz.commands.heads.analysis import Analysis, units_with
+from attnviz.commands.heads.analysis import Analysis, Part, PatternView, units_with
 from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
 from attnviz.commands.heads.first_look import MOST_DRAWN, corpora_of, in_text, listed_heads, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data, statistic_meaning, uniform_value
@@ -53,7 +53,7 @@ _BARS = {
 
 
 def pooled_patterns(
-    shown: Analysis, heads: Iterable[HeadFindings], factor: int
+    shown: PatternView, heads: Iterable[HeadFindings], factor: int
 ) -> Iterator[tuple[HeadFindings, Array]]:
     """Yield each head with its pooled pattern: of ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
     n_queries, n_keys = len(shown.units), len(shown.keys)
@@ -65,7 +65,7 @@ def pooled_patterns(
         yield head, np.where(hidden[window], np.nan, pooled.cells)
 
 
-def hidden_cells(shown: Analysis, layer: int, factor: int) -> NDArray[np.bool_]:
+def hidden_cells(shown: Part, layer: int, factor: int) -> NDArray[np.bool_]:
     """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
     seen = PooledPattern(len(shown.units), len(shown.keys), factor)
     for first, allowed in shown.allowed(layer):
@@ -78,49 +78,55 @@ def _largest(cells: Array) -> float:
     return float(np.nanmax(cells)) or 1.0  # without any weight, 1: it ends a scale
 
 
+def _facts(shown: PatternView, choices: ViewOptions, pooled: int, every: int) -> tuple[str, ...]:
+    """What every picture of patterns says of its labels, its cells and its colours."""
+    about = shown.figure_context
+    written = f"bold: generated {about.unit}s" if any(shown.generated) else ""
+    why_log = choices.style.why_log(shown.analysis.longest)
+    return written, why_log, about.label_interval_note(every), about.pooled(pooled)
+
+
 def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan]:
-    style = choices.style.scaled_for(analysis.longest)
-    heads = analysis.select(choices.select)
-    shown = [part.drawn(choices.drop_special) for part in analysis.parts_of(choices.select)]
-    about = analysis.drawn(choices.drop_special).figure_context
+    style, heads = choices.style.scaled_for(analysis.longest), analysis.select(choices.select)
+    shown = analysis.drawn(choices)
+    first, about = shown[0], analysis.parts[-1].drawn(choices.drop_special).figure_context
     per_head = style.scale == "per-head"
     # a small selection, whose tokens are named
     few = len(shown) == 1 and len(heads) <= min(_FEW, len(analysis.heads) - 1)
-    labels, keys = _labels(shown[0]) if few else (None, None)
+    labels, keys = _labels(first) if few else (None, None)
     named = [axis.texts for axis in (labels, keys) if axis is not None]
-    n = max(len(units) for part in shown for units in (part.units, part.keys))
+    n = max(len(units) for view in shown for units in (view.units, view.keys))
     pooled, every = grid_pooling(n, [head.id for head in heads], style, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
-    for part in shown:
-        sinks = frozenset(position // pooled for position, sink in enumerate(part.keys.sink) if sink)
-        for head, values in pooled_patterns(part, part.select(choices.select), pooled):
+    for view in shown:
+        sinks = frozenset(position // pooled for position, sink in enumerate(view.keys.sink) if sink)
+        for head, values in pooled_patterns(view, view.select(choices.select), pooled):
             cells.append(_cell(analysis, head, values / _largest(values) if per_head else values, sinks))
-    count = f"{len(heads)} of {len(analysis.heads)} heads"
-    if len(heads) == len(analysis.heads):
-        count = f"all {len(heads)} heads"
-    of_source = few and shown[0].context.source is not None
-    rows = "rows (target) attend to columns (source)" if of_source else "rows attend to columns"
+    count = f"all {len(heads)} heads"
+    if len(heads) < len(analysis.heads):
+        count = f"{len(heads)} of {len(analysis.heads)} heads"
+    rows = "rows attend to columns"
+    if few and first.context.source is not None:
+        rows = "rows (target) attend to columns (source)"
     if keys is not None:
         rows = f"{rows}, stretched to squares"
     if sinks:
-        rows = f"{rows}; ticks: {sinks_in_words(shown[0].keys, about.unit)}"
+        rows = f"{rows}; ticks: {sinks_in_words(first.keys, about.unit)}"
     roles, corpus = "", ""
     if analysis.profile is not None:
-        roles = "On the right: the role over a corpus (hollow: this text does not show it; half: not known)."
-        corpus = (
-            f"on the right the role over a corpus ({corpora_of(analysis, heads)}; a stored profile), hollow "
-            "where this text does not show it, half where that is not known"
-        )
+        corpus = "the role over a corpus (hollow: this text does not show it; half: not known)"
+        roles, corpus = f"On the right: {corpus}.", f"on the right {corpus}, {corpora_of(analysis, heads)}"
+    written, why_log, label_interval, of_cells = _facts(first, choices, pooled, every)
     yield HeadGridPlan(
         stem="overview",
         **about.caption_and_notes(
             f"Attention of {count} of {about.model} on {about.text_line}",
             rows,
-            about.label_interval_note(every) if few else kinds_in_words(analysis),
+            label_interval if few else kinds_in_words(analysis),
             "below an id: the label on this text (?: an indication only)",
-            f"bold: generated {about.unit}s" if labels is not None and labels.bold else "",
-            choices.style.why_log(analysis.longest),
-            about.pooled(pooled),
+            written if few else "",
+            why_log,
+            of_cells,
             "what rows lack to 1 goes nowhere, to a learned sink" if analysis.context.learned_sinks else "",
             caption_only=(
                 colours_in_words(style, "the largest weight of each head"),
@@ -164,10 +170,10 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
     )
 
 
-def _labels(shown: Analysis) -> tuple[Labels, Labels | None]:
+def _labels(shown: PatternView) -> tuple[Labels, Labels | None]:
     """Labels of rows, and of columns if these are another text."""
     rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
-    return rows, Labels(shown.keys.labels, shown.keys.sink) if shown.rows_differ_from_columns else None
+    return rows, None if shown.is_square else Labels(shown.keys.labels, shown.keys.sink)
 
 
 def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
@@ -184,51 +190,44 @@ def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
 
 
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    for part in analysis.parts_of(choices.select):
-        yield from _heatmaps_of(part, choices)
+    for shown in analysis.drawn(choices):
+        yield from _heatmaps_of(shown, choices)
 
 
-def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    heads, shown = analysis.select(choices.select), analysis.drawn(choices.drop_special)
+def _heatmaps_of(shown: PatternView, choices: ViewOptions) -> Iterator[HeatmapPlan]:
+    analysis, heads, about = shown.analysis, shown.select(choices.select), shown.figure_context
     style = choices.style.scaled_for(analysis.longest)
     of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
     relations = {relation.head.id: relation for relation in of_heads}
-    about = shown.figure_context
     labels, keys = _labels(shown)
-    row_brackets, column_brackets = (_brackets(analysis, units) for units in (shown.units, shown.keys))
-    spans = " · ".join(dict.fromkeys(bracket.name for bracket in (*row_brackets, *column_brackets)))
+    brackets = [_brackets(analysis, units) for units in (shown.units, shown.keys)]
+    spans = " · ".join(dict.fromkeys(bracket.name for of_side in brackets for bracket in of_side))
     pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
     which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
-    if analysis.context.source is not None:
+    if shown.context.source is not None:
         axes, which = OF_TWO_TEXTS, f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
     for head, values in pooled_patterns(shown, heads, pooled):
-        most, label = _largest(values), head.shown
-        on_text = evidence(head)
-        over = over_corpus(analysis, head)
-        nowhere = head.statistics.get(NOWHERE)
-        findings = [on_text, over, "" if nowhere is None else f"{nowhere:.2f} goes nowhere"]
-        if style.scale == "per-head":
-            findings.append(f"largest weight {most:.2g}")
-        relation, pairs = relations.get(head.id), ""
-        if relation is not None:
-            pairs = outlined_note(analysis, relation)
+        most, label, on_text, over = _largest(values), head.shown, evidence(head), over_corpus(analysis, head)
+        nowhere, relation = head.statistics.get(NOWHERE), relations.get(head.id)
+        findings = [
+            on_text,
+            over,
+            "" if nowhere is None else f"{nowhere:.2f} goes nowhere",
+            f"largest weight {most:.2g}" if style.scale == "per-head" else "",
+        ]
+        numbers = "weights of at least 0.005 are written in the cells"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             **about.caption_and_notes(
                 f"Attention of head {head.id} of {about.subject}: {which}",
-                f"bold: generated {about.unit}s" if labels.bold else "",
-                choices.style.why_log(analysis.longest),
-                about.label_interval_note(every),
-                about.pooled(pooled),
-                pairs,
+                *_facts(shown, choices, pooled, every),
+                "" if relation is None else outlined_note(analysis, relation),
                 first_note=f"{about.model} on {about.drawn_line}",
                 caption_only=(
                     colours_in_words(style, f"the head's largest weight, {most:.2g}"),
                     hatched_in_words(values),
                     spans and f"brackets: the spans {spans}",
-                    "weights of at least 0.005 are written in the cells"
-                    if has_numbers(values, labels.texts, style)
-                    else "",
+                    numbers if has_numbers(values, labels.texts, style) else "",
                     f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                     "the question mark: an indication only" if label.endswith("?") else "",
                     over and f"{over}, measured on {corpora_of(analysis, [head])}",
@@ -239,8 +238,8 @@ def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPl
             values=values,
             labels=labels,
             keys=keys,
-            row_brackets=row_brackets,
-            column_brackets=column_brackets,
+            row_brackets=brackets[0],
+            column_brackets=brackets[1],
             axes=axes,
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=style.norm(most),
@@ -251,8 +250,8 @@ def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPl
 
 
 def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -> Iterator[File]:
-    for part in analysis.parts_of(choices.select):
-        yield from heatmap_files(_heatmaps_of(part, choices), choices.style, file_format)
+    for shown in analysis.drawn(choices):
+        yield from heatmap_files(_heatmaps_of(shown, choices), choices.style, file_format)
 
 
 def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
@@ -264,36 +263,34 @@ def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
 
 def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
     style = choices.style
-    for part in analysis.parts_of(choices.select):
-        shown = part.drawn(choices.drop_special)
+    for shown in analysis.drawn(choices):
         about = shown.figure_context
         labels, keys = _labels(shown)
-        heads = [head.id for head in part.select(choices.select)]
+        heads = [head.id for head in shown.select(choices.select)]
         of_layers = {layer: [head.head for head in ids] for layer, ids in groupby(heads, lambda head: head.layer)}
         pooled, every = tile_pooling(labels.texts, len(of_layers) + 1, _TILE, style, keys.texts if keys else ())
         means = _mean_patterns(shown, of_layers, pooled)
-        norm, cut = scale_of_means(means, style, part.longest)
-        kind = f"{shown.stack_name} " if shown.stack_name else ""
+        norm, cut = scale_of_means(means, style, analysis.longest)
+        kind = f"{shown.name} ".lstrip()
         whose, title = f"each {kind}layer’s heads, and of all", f"mean pattern of each {kind}layer’s heads"
         selected, last = "", ("all layers", "all")
-        if len(heads) < len(part.heads):
-            count = f"{len(heads)} of {len(part.heads)} {kind}heads"
+        if len(heads) < len(shown.heads):
+            count = f"{len(heads)} of {len(shown.heads)} {kind}heads"
             whose, title = f"{count}, by layer and of all of them", f"mean pattern of {count}"
             selected = f"selected: {visible(', '.join(choices.select).replace(',', ', ').replace(',  ', ', '))}"
             last = "all selected", "selected"
         names = [HeadId(layer, 0).layer_name for layer in of_layers]
         titles = [*((f"layer {name.removeprefix('L')}", name) for name in names), last]
-        of_source = shown.context.source is not None
-        rows = "Rows (target) attend to columns (source)." if of_source else "Rows attend to columns."
+        rows = (
+            "Rows attend to columns." if shown.context.source is None else "Rows (target) attend to columns (source)."
+        )
         yield TilesPlan(
             stem=shown.stem("mean"),
             **about.caption_and_notes(
                 f"{about.model} on {about.text_line}: mean attention pattern of {whose}",
                 selected,
                 f"a mean: no head need look like it. {rows}",
-                about.label_interval_note(every),
-                about.pooled(pooled),
-                style.why_log(part.longest),
+                *_facts(shown, choices, pooled, every),
                 caption_only=(
                     f"{norm_in_words(norm)}{' (larger weights look the same)' if cut else ''}",
                     hatched_in_words(*means),
@@ -311,7 +308,7 @@ def _means(analysis: Analysis, choices: ViewOptions) -> Iterator[TilesPlan]:
         )
 
 
-def _mean_patterns(shown: Analysis, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
+def _mean_patterns(shown: PatternView, of_layers: Mapping[int, Sequence[int]], pooled: int) -> list[Array]:
     """Mean over these heads of each layer, and over all of them, pooled, float64."""
     n_queries, n_keys, means = len(shown.units), len(shown.keys), list[Array]()
     total, hidden = np.zeros((n_queries, n_keys)), list[NDArray[np.bool_]]()
@@ -331,58 +328,54 @@ def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     """Plan the map of all heads by each statistic; of an encoder-decoder one per kind of attention that has it."""
     about = analysis.figure_context
     for statistic in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
-        of_parts = [(part, _values(part, statistic)) for part in analysis.parts]
-        of_parts = [(part, values) for part, values in of_parts if np.isfinite(values).any()] or of_parts[-1:]
-        name, meaning, unit = statistic_meaning(of_parts[0][0], statistic)
-        maps, facts, alone, sizes = [], list[str](), list[str](), []
-        for part, values in of_parts:
-            measured = values[np.isfinite(values)]
-            uniform = uniform_value(part, statistic)
-            unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
-            top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
-            several = len({part.context_of(layer).window for layer in part.layers}) > 1
-            mean = " (mean of layers)" if several else ""
-            title, whose, reference = "", "", None
-            if part.stack:
-                title, whose = f"{part.stack.letter}: {part.stack.name}", f" ({part.stack.name})"
-            if len(measured):
-                alone.append(f"colours from 0 to {format_number(top)}{whose}")
-            if uniform is not None:
-                reference = (uniform, f"uniform attention{mean}")
-                alone.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
-            n_heads = len(part.heads)
-            hatched = []
-            if lacking := n_heads - len(measured):
-                hatched.append(f"hatched: not measurable on this text for {lacking} of {n_heads} heads")
-            if values.size > n_heads:
-                hatched.append("hatched layers: without attention")
-            facts.append("; ".join(hatched))
-            sizes.append(f"{title} {part.shape[0]} × {part.shape[1]}".strip())
-            bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
-            norm = Normalize(0, top, clip=True)
-            maps.append(HeadMap(values, part.layers, title, norm=norm, bar=bar, reference=reference))
+        parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
+        name, meaning, unit = statistic_meaning(parts[0], statistic)
+        of_parts = [_map(part, statistic, f"{name} ({unit or '0–1'})") for part in parts]
+        sizes = ", ".join(
+            f"{of_part.name} {part.shape[0]} × {part.shape[1]}".strip()
+            for part, (of_part, *_) in zip(parts, of_parts, strict=True)
+        )
         yield HeadMapPlan(
             stem=f"map-{statistic.replace('_', '-')}",
             **about.caption_and_notes(
-                f"{about.model} on {about.text_line}, {name}, head by head ({', '.join(sizes)})",
+                f"{about.model} on {about.text_line}, {name}, head by head ({sizes})",
                 f"{meaning}{f', in {unit}' if unit else ''}",
-                *dict.fromkeys(facts),
-                caption_only=tuple(dict.fromkeys(alone)),
+                *dict.fromkeys(hatched for _, hatched, _ in of_parts),
+                caption_only=tuple(dict.fromkeys(ends for _, _, ends in of_parts)),
             ),
             title=f"{about.model}: {name}, head by head",
-            maps=tuple(maps),
+            maps=tuple(of_part for of_part, *_ in of_parts),
         )
 
 
-def _values(analysis: Analysis, statistic: str) -> Array:
-    """Values [n_layers, n_heads], NaN for None, and for layers without attention."""
-    values = np.full(analysis.shape, np.nan)
-    layers = list(analysis.layers)
-    for head in analysis.heads:
-        value = head.statistics.get(statistic)
-        if value is not None:
-            values[layers.index(head.id.layer), head.id.head] = value
-    return values
+def _map(part: Part, statistic: str, bar: str) -> tuple[HeadMap, str, str]:
+    """The map of a part, what is hatched in it, and what the ends of its colours are."""
+    values, uniform = _values(part, statistic), uniform_value(part, statistic)
+    measured = values[np.isfinite(values)]
+    title, whose = (f"{part.stack.letter}: {part.name}", f" ({part.name})") if part.name else ("", "")
+    unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
+    top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
+    several = len({part.context_of(layer).window for layer in part.layers}) > 1
+    mean, lacking = " (mean of layers)" if several else "", len(part.heads) - len(measured)
+    ends = [f"colours from 0 to {format_number(top)}{whose}"] if len(measured) else []
+    if uniform is not None:
+        ends.append(f"uniform attention would give {format_number(uniform)}{whose}{mean}")
+    hatched = f"hatched: not measurable on this text for {lacking} of {len(part.heads)} heads" if lacking else ""
+    of_part = HeadMap(
+        values,
+        part.layers,
+        title,
+        norm=Normalize(0, top, clip=True),
+        bar=bar if len(measured) else "",
+        reference=None if uniform is None else (uniform, f"uniform attention{mean}"),
+    )
+    return of_part, hatched, "; ".join(ends)
+
+
+def _values(part: Part, statistic: str) -> Array:
+    """Values [n_layers, n_heads], NaN for None."""
+    values = [head.statistics.get(statistic) for head in part.heads]
+    return np.array(values, dtype=float).reshape(part.shape)
 
 
 _NO_PAGE = "it shows all rows; leave out --queries (queries=...)"

@@ -32,7 +32,7 @@ from attnviz.measures.chats import SHARE
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.relations import RelationCount
 from attnviz.models.head_ids import HeadId
-from attnviz.page.page import colours_entry, families_entry, label_entry, short_float
+from attnviz.page.page import label_entry, short_float
 from attnviz.present.fields import pick
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
@@ -237,8 +237,6 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "heads": [_entry(head, roles) for head, roles in of_heads.items()],
         "patterns": [],
         "dropped": "",
-        "colours": colours_entry(),
-        "families": families_entry(),
         "command_line": {"program": ["profile"], "texts": texts, "options": options},
         "start": {"head": str(telling), "scale": "shared", "drop": False, "token": []},
         "tables": list(_tables(profile)),
