@@ -31,7 +31,7 @@ from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import check_total
 from attnviz.run.edit import AT_ONCE, Edit, KeptPass, answering, attention_known, edited, resume, run_block
-from attnviz.run.patterns import LayerQK, of_heads
+from attnviz.run.patterns import LayerHeads
 from attnviz.run.sites import at_site
 
 LOGITS = "logits"
@@ -223,8 +223,6 @@ def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, 
     query, key = attention.queries_and_keys(inputs["q"], inputs["k"], parameters)
     mask = base.inputs.get("attention_mask")
     mask = None if mask is None or bool(mask.all()) else mask.repeat(copies, 1)
-    heads = LayerQK(query=query, key=key, scoring=parameters, mask=mask, across=False, mask_cache={})
-    pattern = of_heads(heads, [head.head]).rows(0, query.shape[-2])
-    value = attention.values(inputs["v"], parameters)[:, head.head]
-    received = (pattern @ value[:, None]).expand(-1, parameters.n_heads, -1, -1)
-    return attention.gated(received, inputs["gate"], parameters)[:, head.head]
+    heads = LayerHeads(query, key, attention.values(inputs["v"], parameters), parameters, mask).of([head.head])
+    weighted = heads.weighted(heads.rows(0, query.shape[-2])).expand(-1, parameters.n_heads, -1, -1)
+    return attention.gated(weighted, inputs["gate"], parameters)[:, head.head]

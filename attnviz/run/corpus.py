@@ -29,7 +29,7 @@ from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered, own_file
 from attnviz.run.record import record_attention
-from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
+from attnviz.run.verify import VerifiedRows, Verifier
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
@@ -94,13 +94,9 @@ class SampledAttention:
 
         VerificationError where a head does not reproduce the model.
         """
-
-        def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
-            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
-
         verifier = Verifier(
             self._checkpoint,
-            names,
+            partial(self._labels, batch),
             on_rows,
             lambda layer: batch.keys(layer).long(),
             keep=False,
@@ -111,11 +107,14 @@ class SampledAttention:
             self._checks[layer] = worse_of(self._checks[layer], check)
         self.texts_verified += len(batch.items)
 
-    def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
-        ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
-        if ids is None:  # of a sound
-            return lambda _: list(map(str, range(valid.shape[1])))
-        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
+    def _labels(self, batch: Batch, layer: int, text: int) -> tuple[list[str], list[str]]:
+        def pieces(valid: Tensor) -> list[str]:
+            ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
+            if ids is None:  # of a sound
+                return list(map(str, range(valid.shape[1])))
+            return list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
+
+        return pieces(batch.queries(layer)), pieces(batch.keys(layer))
 
     @property
     def verification(self) -> Verification:

@@ -57,7 +57,7 @@ def test_a_batch_with_padding_verifies(dtype, left):
     masks = {"D": mask, "X": mask.new_ones(len(mask), FRAMES)}
     names = [str(position) for position in range(FRAMES)]
     verifier = Verifier(
-        checkpoint, lambda _: (lambda _: names, lambda _: names), lambda _: None,
+        checkpoint, lambda *_: (names, names), lambda _: None,
         lambda layer: masks[layer.stack.letter], keep=False,
     )  # fmt: skip
     verifier.run(inputs)

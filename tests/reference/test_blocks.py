@@ -27,7 +27,6 @@ from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.run import record, verify
-from attnviz.run.patterns import PatternCallback
 from attnviz.run.verify import PendingCheck, VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import families
 from tests.support.blocks import in_blocks
@@ -215,7 +214,7 @@ def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
         untouched = model(**inputs)[0]
-    assert torch.equal(record.record_attention(checkpoint, inputs, PatternCallback(checkpoint), math.inf), untouched)
+    assert torch.equal(record.record_attention(checkpoint, inputs, record.Observer(), math.inf), untouched)
     expected = recorded(checkpoint, inputs)
     in_blocks(monkeypatch, 4)
     seen: list[VerifiedRows] = []
@@ -361,7 +360,7 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
 
 def test_nothing_of_a_run_stays_in_memory():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
-    verifier = verify.Verifier(checkpoint, lambda _: (lambda _: [],) * 2, lambda _: None)
+    verifier = verify.Verifier(checkpoint, lambda *_: ([], []), lambda _: None)
     record.record_attention(checkpoint, tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device), verifier)
     left = weakref.ref(verifier)
     del verifier

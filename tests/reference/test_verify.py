@@ -200,9 +200,9 @@ def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch):
     add_rows, add_steps = LayerComparison.add_rows, LayerComparison.add_steps
     compared, passes = list[list[Tensor]](), list[nn.Module]()
 
-    def keep_rows(self, first, pattern, own):
+    def keep_rows(self, first, pattern, expected, own, random):
         compared.append([pattern, own])
-        return add_rows(self, first, pattern, own)
+        return add_rows(self, first, pattern, expected, own, random)
 
     def keep(self, steps):
         for name in ("head output", "output"):
