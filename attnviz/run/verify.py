@@ -33,7 +33,7 @@ from attnviz.run.record import (
     random_values,
     record_attention,
 )
-from attnviz.run.sites import COMPUTED, OF_HEADS, at_named, place_of, what_to_try
+from attnviz.run.sites import COMPUTED, OF_HEADS, at_named, site_of, what_to_try
 
 _SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
 
@@ -166,7 +166,7 @@ class VerifiedAttention:
         checkpoint = self.checkpoint
         layer = checkpoint.layer_of(layer)
         if name not in COMPUTED:
-            place_of(checkpoint, layer, name)
+            site_of(checkpoint, layer, name)
         heads = self.recomputed(layer)
         if name not in (*COMPUTED, *OF_HEADS):
             return self._read_again([(layer, name)])[-1][0].cpu()
