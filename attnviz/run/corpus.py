@@ -67,8 +67,8 @@ class SampledAttention:
         """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
 
         They are in float32 at least, so that sums over them are exact enough. After that ``on_weighted_values`` gets
-        the layer's weighted values A v, behind any gate, [batch, n, n_heads, d_head]. VerificationError where a head of
-        a verified batch does not reproduce the model.
+        the weighted values A v of the same patterns, behind any gate, [batch, n, n_heads, d_head]. VerificationError
+        where a head of a verified batch does not reproduce the model.
         """
         verifying = self.next_is_verified
         self._batches += 1

@@ -152,7 +152,6 @@ class KeptPass:
     """An unchanged pass of the model, with the inputs of its layers."""
 
     calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
-    attention_inputs: dict[int, Tensor]  # by layer the input of W_K and W_V; empty unless requested
     values: dict[tuple[int, str], Tensor]  # by layer and name of a site: z of all layers, and what was requested
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # the model's inputs
@@ -188,25 +187,20 @@ def run_model(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
 
 
 def run_and_keep(
-    checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[tuple[int, str]] = (), *, inside: bool = False
+    checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[tuple[int, str]] = ()
 ) -> KeptPass:
-    """Run the model once inside :func:`running`, and keep every layer's input, and the values of sites.
-
-    ``inside`` keeps the input of W_K and W_V, too.
-    """
-    calls, encoded = sites_of(checkpoint, ["arguments", "source"] if inside else ["arguments"]), list[Tensor]()
-    values = dict[tuple[int, str], Tensor]()
+    """Run the model once inside :func:`running`, and keep every layer's input, and the values of sites."""
+    values, encoded = dict[tuple[int, str], Tensor](), list[Tensor]()
     wanted = {*((layer, "z") for layer in checkpoint.layers), *sites}
     with ExitStack() as stack:
-        seen = stack.enter_context(recording(calls))
+        calls = stack.enter_context(recording(sites_of(checkpoint, ["arguments"])))
         stack.enter_context(at_named(checkpoint, wanted, values.__setitem__))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
         final = run_model(checkpoint, inputs)
     return KeptPass(
-        calls={layer: value for (layer, name), value in seen.items() if name == "arguments"},
-        attention_inputs={layer: value for (layer, name), value in seen.items() if name == "source"},
+        calls={layer: arguments for (layer, _), arguments in calls.items()},
         values=values,
         final=final,
         inputs=inputs,

@@ -33,7 +33,7 @@ from attnviz.run.record import (
     random_values,
     record_attention,
 )
-from attnviz.run.sites import COMPUTED, OF_HEADS, at_named, site_of, what_to_try
+from attnviz.run.sites import COMPUTED, at_named, site_of, what_to_try
 
 _SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
 
@@ -161,38 +161,28 @@ class VerifiedAttention:
     def activation(self, name: str, layer: int) -> Tensor:
         """The tensor of a named site of a layer, without the axis of the batch, on the CPU.
 
-        The sites of heads are recomputed from the verified inputs of the layer, others read in a pass that is verified.
+        Scores and pattern are recomputed from the verified inputs of the layer, others read in a pass that is verified.
         """
         checkpoint = self.checkpoint
         layer = checkpoint.layer_of(layer)
         if name not in COMPUTED:
             site_of(checkpoint, layer, name)
         heads = self.recomputed(layer)
-        if name not in (*COMPUTED, *OF_HEADS):
-            return self._read_again([(layer, name)])[-1][0].cpu()
-        if name == "head_out":  # W_O makes no pattern
-            self._read_again([])
-        x, source = self.inputs_of(layer)
         queries = slice(None) if self.queries is None else list(self.queries)
-        with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
-            if name in ("q", "k", "v"):
-                parameters = heads.parameters
-                projection = {"q": parameters.query, "k": parameters.key, "v": parameters.value}[name]
-                projected = attention.project(x if name == "q" else source, replace(projection, clip=None))
-                return projected[0].transpose(0, 1).cpu()
+        with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
             if name == "scores":
                 return heads.scores()[0, :, queries].cpu()
-            pattern = heads.rows(0, heads.query.shape[-2], heads.key.shape[-2])
             if name == "pattern":
-                return pattern[0, :, queries].cpu()
-            z = attention.gated(heads.weighted(pattern), x, heads.parameters)[:, :, queries]
-            written = z if name == "z" else torch.matmul(z, heads.parameters.output_weight.to(z))
-            return written[0].transpose(0, 1).cpu()
+                return heads.rows(0, heads.query.shape[-2], heads.key.shape[-2])[0, :, queries].cpu()
+            value = self._read_again(layer, "z" if name == "head_out" else name)
+            if name == "head_out":
+                value = torch.einsum("nhd,hdm->nhm", value, heads.parameters.output_weight.to(value))
+            return (value[queries] if name in ("z", "head_out") else value).cpu()
 
-    def _read_again(self, sites: Sequence[tuple[int, str]]) -> list[Tensor]:
-        """The tensors of sites in another verified pass; VerificationError where it is not the pass of before."""
+    def _read_again(self, layer: int, name: str) -> Tensor:
+        """The value of a site in another verified pass; VerificationError where it is not the pass of before."""
         seen = list[Tensor]()
-        with at_named(self.checkpoint, sites, lambda _, tensor: seen.append(tensor)):
+        with at_named(self.checkpoint, [(layer, name)], lambda _, tensor: seen.append(tensor)):
             again = verify_attention(
                 self.checkpoint, self.tokens, target=self.target, memory=self.memory, keep_outputs=False
             )
@@ -201,7 +191,7 @@ class VerifiedAttention:
         for before, now in passes:
             if not float(largest(now - before)) <= self.verification.tolerance.output * float(largest(before)):
                 raise VerificationError("the model's weights changed since it was verified; analyze again.")
-        return seen
+        return seen[-1][0]
 
     @alone
     def recomputed(self, layer: int) -> LayerHeads:
@@ -313,6 +303,7 @@ class _Layer:
     both: Tensor | None = None  # values and random values side by side
     weighted: list[Tensor] = field(default_factory=list)  # values, [batch, n_heads, rows, d_head]
     blind: list[Tensor] = field(default_factory=list)  # which queries of padding attend to nothing
+    gated: Tensor = field(init=False)  # weighted values of all queries, behind any gate, [batch, n, n_heads, d_head]
 
     def compare(self, first: int, model_rows: Tensor) -> Tensor:
         """The pattern of consecutive queries, compared with the model's weights, or what it makes of random values."""
@@ -371,8 +362,9 @@ class _Layer:
         by_head = self.weighted[0] if len(self.weighted) == 1 else torch.cat(self.weighted, 2)
         parameters = self.heads.parameters
         x = record.attention_input if queries is None else record.attention_input[:, queries]
-        output = attention.joined_output(attention.gated(by_head, x, parameters), parameters)
-        weighted = by_head.transpose(1, 2)
+        gated = attention.gated(by_head, x, parameters)
+        output = attention.joined_output(gated, parameters)
+        weighted, self.gated = by_head.transpose(1, 2), gated.transpose(1, 2)
         if self.blind:
             blind = torch.cat(self.blind, 2)[:, 0]
             weighted = torch.where(blind[..., None], record.weighted, weighted)
@@ -400,7 +392,7 @@ class Verifier(Observer):
     progress: Progress | None = None
     queries: tuple[int, ...] | None = None
     keep_outputs: bool = True
-    # called with the model's own of each layer, behind any gate, [batch, n, n_heads, d_head]
+    # called with the reference's of each layer, behind any gate, [batch, n, n_heads, d_head]
     on_weighted_values: Callable[[int, Tensor], None] | None = None
     on_attention_call: Callable[[AttentionCall], None] | None = None
 
@@ -514,7 +506,7 @@ class Verifier(Observer):
                 scoring=_scoring_of(state.heads.scoring),
             )
         if self.on_weighted_values is not None:
-            self.on_weighted_values(layer, record.gated)
+            self.on_weighted_values(layer, state.gated)
         tell(self.progress, "verifying", len(self._comparisons), model.n_layers)
 
 
