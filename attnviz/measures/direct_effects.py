@@ -232,7 +232,7 @@ def direct_effects(
             (label,) = vocabulary_labels(checkpoint.tokenizer, [number])
         return Answer(number, label, float(model_logits[number]), float(probabilities[number]))
 
-    last = checkpoint.architecture.final_norm(checkpoint.model)
+    last = checkpoint.final_norm
     follows = not classifier and (checkpoint.architecture.causal or checkpoint.stacks) and position + 1 < len(tokens)
     return DirectEffects(
         position=position,

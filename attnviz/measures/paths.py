@@ -102,7 +102,7 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
     ``at``: boolean [rows, n], the positions at which it does; None for all.
     """
     modules = checkpoint.modules[head.layer]
-    weight = checkpoint.architecture.parameters(checkpoint.model, head.layer).output_weight[head.head]
+    weight = checkpoint.parameters(head.layer).output_weight[head.head]
     before, instead = (upcast(kept.values[head.layer, "z"][:, :, head.head]) for kept in (base, other))
     added = (instead - before) @ upcast(weight)
     if modules.attention_output_norm is not None:
@@ -110,7 +110,7 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
         added = upcast(modules.attention_output_norm(written + added) - modules.attention_output_norm(written))
     if at is not None:
         added = added * at[..., None]
-    return added * checkpoint.architecture.residual_multiplier(checkpoint.config)
+    return added * checkpoint.residual_multiplier
 
 
 def along_paths(
@@ -219,7 +219,7 @@ def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, 
     inputs = {name: changed if name == reads else unchanged for name in (*READS, "gate")}
     if norm is not None:
         inputs = {name: norm(x) for name, x in inputs.items()}
-    parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+    parameters = checkpoint.parameters(layer)
     query, key = attention.queries_and_keys(inputs["q"], inputs["k"], parameters)
     mask = base.inputs.get("attention_mask")
     mask = None if mask is None or bool(mask.all()) else mask.repeat(copies, 1)

@@ -92,7 +92,7 @@ class ScoreDecomposer:
     @cached_property
     def parameters(self) -> HeadParameters:
         checkpoint = self.verified.checkpoint
-        return checkpoint.architecture.parameters(checkpoint.model, self.head.layer)
+        return checkpoint.parameters(self.head.layer)
 
     def allowed(self, query: int) -> Tensor:
         """Positions of the keys that a query may attend to."""

@@ -27,7 +27,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.contributions import why_not_linear
 from attnviz.run.edit import AT_ONCE, Edit, KeptPass, edited, resume
-from attnviz.run.sites import Site, taps, what_to_try
+from attnviz.run.sites import WRITERS, Site, sites_of, taps, what_to_try
 from attnviz.run.stream import Source, of_stream
 
 _ROUNDINGS = 8  # of the stream, by the root of how often it is written: how far the sum of all parts may be off
@@ -91,7 +91,7 @@ class _Reading:
         self._read = read
         weight: Any = getattr(checkpoint.language_head, "weight", None)
         self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
-        final_norm = checkpoint.architecture.final_norm(checkpoint.model)
+        final_norm = checkpoint.final_norm
         assert final_norm is not None
         self._final_norm = final_norm
         self._stream = last_stream(checkpoint, base)[self._rows, read].double()
@@ -112,11 +112,7 @@ class _Reading:
 
         sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
         after = checkpoint.every_layer[checkpoint.every_layer.index(layer) :]
-        for later in after:
-            modules = checkpoint.modules[later]
-            sites |= {(later, name): Site(module, "output", modules) for name, module in modules.writers.items()}
-            if later != layer and modules.attends:
-                sites[later, "heads"] = Site(modules.o_proj, "input", modules)
+        sites |= sites_of(checkpoint, WRITERS, after) | sites_of(checkpoint, ["concatenated"], after[1:])
         with taps(sites, keep), edited(checkpoint, variants):
             final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
@@ -144,14 +140,14 @@ class _Reading:
     def _changes(self, seen: dict[tuple[int, str], Tensor]) -> dict[Source, Tensor]:
         """By head or network what its direct effect gains in each copy, [copies, rows]."""
         checkpoint = self._checkpoint
-        factor, changes = checkpoint.architecture.residual_multiplier(checkpoint.config), dict[Source, Tensor]()
+        factor, changes = checkpoint.residual_multiplier, dict[Source, Tensor]()
         for (layer, kind), values in seen.items():
             gained = factor * (values - values[0])
-            if kind != "heads":
+            if kind != "concatenated":
                 changes[kind, layer] = (gained * self._gradient).sum(-1)
                 continue
             if layer not in self._by_head:
-                weight = checkpoint.architecture.parameters(checkpoint.model, layer).output_weight.double()
+                weight = checkpoint.parameters(layer).output_weight.double()
                 self._by_head[layer] = torch.einsum("hdm,rm->rhd", weight, self._gradient)
             read = self._by_head[layer]
             of_heads = (gained.reshape(*gained.shape[:2], *read.shape[1:]) * read).sum(-1)

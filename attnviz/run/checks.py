@@ -9,16 +9,14 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from attnviz.errors import VerificationError
+from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.run.finite import not_finite, refuse_not_finite
 from attnviz.run.record import LayerRecord
 from attnviz.wording import counted
-
-# From a layer and the index of a text in a batch to the labels of the layer's queries and of its keys.
-Labels = Callable[[int, int], tuple[Sequence[str], Sequence[str]]]
 
 INPUTS = ("queries", "keys", "values")  # what is compared before the patterns
 _SURE = 1.5  # multiple of the scale's limit at which an error is detected even if rounding hides part of it
@@ -165,7 +163,7 @@ class LayerComparison:
     checkpoint: Checkpoint
     layer: int
     attention: str
-    labels: Labels
+    inputs: Mapping[str, Tensor]  # what the model read
     locating: bool = False
     causes: list[str] = field(default_factory=list)  # sentences on queries, keys or values that differ before a pattern
     places: dict[str, tuple[float, str]] = field(default_factory=dict)  # by step: error / tolerance, and a sentence
@@ -259,19 +257,26 @@ class LayerComparison:
         index = worst_index(step.error.abs())
         text, *numbers = index
         words = [f"layer {self.layer}"]
-        of_queries, of_keys = self.labels(self.layer, text)
         for axis, number in zip(step.axes, numbers, strict=True):
             if axis == "head":
                 words.insert(1, f"head {number} ({HeadId(self.layer, number)})")
             elif axis == "query":
                 query = step.positions[number]
-                words.append(f"query {query} ({of_queries[query]!r})")
+                words.append(f"query {query} ({self._label(text, query, 'DX')!r})")
             elif axis == "key":
-                words.append(f"key {number} ({of_keys[number]!r})")
+                words.append(f"key {number} ({self._label(text, number, 'D')!r})")
             else:
                 words.append(f"{axis} {number}")
         model, expected = step.model[index], step.expected[index]
         return f"{', '.join(words)}: the model has {model:.6g}, the reference {expected:.6g}"
+
+    def _label(self, text: int, position: int, decoder: str) -> str:
+        """A token that the model read, or its position where it read none (sounds)."""
+        letter = self.layer.stack.letter if isinstance(self.layer, LayerId) else "E"
+        ids = self.inputs.get("decoder_input_ids" if letter in decoder else "input_ids")
+        if ids is None:
+            return str(position)
+        return vocabulary_labels(self.checkpoint.tokenizer, [int(ids[text, position])])[0]
 
     @property
     def on_device(self) -> Tensor:
@@ -349,7 +354,7 @@ def steps_of(
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
         added = record.network_output + added
-    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
+    multiplier = checkpoint.residual_multiplier
     summed = record.residual + (added if multiplier == 1 else added * multiplier)
     normed = x = record.norm_input
     if isinstance(norm, LayerNorm):

@@ -39,7 +39,7 @@ def why_not_linear(checkpoint: Checkpoint) -> str:
         return f"this checkpoint has a head for {checkpoint.head_in_words}{why}"
     if checkpoint.encoder_only:
         return "the encoder of an encoder-decoder makes no logits"
-    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
+    if not checkpoint.architecture.pre_norm or checkpoint.final_norm is None:
         return (
             "in BERT and its relatives every residual passes through later layer norms, and a masked-LM head begins "
             "with a transform that is not linear, so that no head's part of the logits can be told apart"
@@ -117,7 +117,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     """Recompute one layer's values, and collect its output weights; VerificationError if the model was changed."""
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        parameters = checkpoint.parameters(layer)
         x, source = verified.inputs_of(layer)
         value = attention.values(source, parameters)[0]
         gate = attention.gate_of(x, parameters)

@@ -51,7 +51,7 @@ class SampledAttention:
         self._checkpoint = checkpoint
         self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
         self._batches = self._chosen = 0
-        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
+        self._checks: dict[int, LayerCheck] = {}
         self.texts_verified = 0
 
     @property
@@ -96,42 +96,33 @@ class SampledAttention:
         """
         verifier = Verifier(
             self._checkpoint,
-            partial(self._labels, batch),
+            batch.inputs,
             on_rows,
             lambda layer: batch.keys(layer).long(),
             keep=False,
             on_weighted_values=on_weighted_values,
         )
-        verifier.run(batch.inputs, memory)
+        verifier.run(memory)
         for layer, check in verifier.checks.items():
-            self._checks[layer] = worse_of(self._checks[layer], check)
+            self._checks[layer] = worse_of(self._checks.get(layer), check)
         self.texts_verified += len(batch.items)
-
-    def _labels(self, batch: Batch, layer: int, text: int) -> tuple[list[str], list[str]]:
-        def pieces(valid: Tensor) -> list[str]:
-            ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
-            if ids is None:  # of a sound
-                return list(map(str, range(valid.shape[1])))
-            return list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
-
-        return pieces(batch.queries(layer)), pieces(batch.keys(layer))
 
     @property
     def verification(self) -> Verification:
-        checks = tuple(check for check in self._checks if check is not None)
+        checks = tuple(self._checks[layer] for layer in sorted(self._checks))
         return Verification(self._checkpoint.tolerance, checks)
 
     def state(self) -> dict[str, Any]:
-        """Number of verified texts and checks by layer, to save."""
-        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
+        """Number of verified texts and checks, to save."""
+        checks = [asdict(check) | {"layer": int(layer)} for layer, check in self._checks.items()]
         return {"texts_verified": self.texts_verified, "checks": checks}
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add the :meth:`state` of another process or an earlier run."""
         self.texts_verified += state["texts_verified"]
-        for layer, check in enumerate(state["checks"]):
-            if check is not None:
-                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))
+        for entry in state["checks"]:
+            check = LayerCheck(**entry)
+            self._checks[check.layer] = worse_of(self._checks.get(check.layer), check)
 
 
 class Additive(Protocol):

@@ -37,7 +37,7 @@ class Uniform:
     def values(self, layer: int, x: Tensor) -> Tensor:
         """Weighted values of every head, [copies * rows, n or 1, n_heads, d_head], from the input of W_V."""
         checkpoint = self.checkpoint
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        parameters = checkpoint.parameters(layer)
         in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
         mask = self.decoder_mask if in_decoder and self.decoder_mask is not None else self.attention_mask
         allowed = attention.allowed_positions(mask, parameters.causal, parameters.window)

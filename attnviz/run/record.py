@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from inspect import signature
 from typing import Any
 
@@ -145,11 +145,6 @@ class _RecordedPass:
         self.seen = defaultdict[int, dict[str, Tensor]](dict)  # by layer, the fields of its record
         self.encoded, self.ended = list[Tensor](), list[int]()
 
-    @cached_property
-    def modules(self) -> dict[nn.Module, LayerModules]:
-        """By attention module, the modules of its layer."""
-        return {layer.attention: layer for layer in self.checkpoint.modules}
-
     def attend(self, way: str, module: Any, original: Callable[..., Any], *given: Any, **more: Any) -> Any:
         """See :data:`attnviz.run.transformers_compat.Attend`."""
         if way == "eager":
@@ -177,6 +172,10 @@ class _RecordedPass:
         self.observer.begin(AttentionCall(layer, query, key, value, scale, cap, attention, x, source))
         return layer
 
+    def _row_chunks(self, query: Tensor, key: Tensor, n_bytes: int) -> Iterator[tuple[int, int]]:
+        """The first and past-the-last query of each chunk, for weights of so many bytes."""
+        return row_blocks(query.shape[-2], query.shape[:2].numel() * key.shape[-2] * n_bytes, self.memory)
+
     def _as_loaded(
         self,
         name: str,
@@ -194,8 +193,7 @@ class _RecordedPass:
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
             probed = original(query, key, random, *mask, **more)[0]
-        row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
-        for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
+        for first, last in self._row_chunks(query, key, max(4, query.element_size())):
             self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
         self.seen[layer]["weighted"] = result[0]
         return result
@@ -214,7 +212,7 @@ class _RecordedPass:
         """Eager attention, a chunk of query rows at a time."""
         layer, bias = self._begin((query, key, value), scale, more.get("softcap"), "eager"), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
-        for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
+        for first, last in self._row_chunks(query, key, query.element_size()):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
             if bias is not None:
                 more["position_bias"] = bias[:, :, first:last, :n_keys] if bias.shape[-2] == n else bias[..., :n_keys]
@@ -228,7 +226,7 @@ class _RecordedPass:
 
     def _around(self, module: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The forward of an attention that bypasses the interface, read around its linear maps."""
-        modules = self.modules[module]
+        modules = next(layer for layer in self.checkpoint.modules if layer.attention is module)
         seen = list[tuple[int, Tensor]]()
         sites = [*(Site(linear, "output") for linear in modules.projections), Site(modules.o_proj, "input")]
         _, *names = signature(type(module).forward).parameters
@@ -255,7 +253,7 @@ class _RecordedPass:
         """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
         layer, n_keys = self._begin((query, key, value), math.nan, None, "eager"), key.shape[-2]
         _refuse_no_pattern(layer, weights, (*query.shape[:3], n_keys))
-        for first, last in row_blocks(query.shape[-2], weights[:, :, 0].nbytes, self.memory):
+        for first, last in self._row_chunks(query, key, weights.element_size()):
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
         self.seen[layer]["weighted"] = weighted.transpose(1, 2)
 

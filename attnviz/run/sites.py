@@ -1,7 +1,7 @@
 """Named sites of a model's blocks, whose tensors are read or replaced while the model runs."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -78,35 +78,43 @@ class Site:
         return added if self.factor == 1 else added / self.factor
 
 
+WRITERS = ("mixer", "feed-forward", "experts", "words by layer")  # what adds to the stream, but for heads
+NORMS = ("attention_norm", "attention_output_norm", "feed_forward_norm")
+
+
 def sites_of(
     checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
 ) -> dict[tuple[int, str], Site]:
     """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.run.record.LayerRecord`.
 
     ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
-    applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
+    applied to, :data:`WRITERS` are what these give, and :data:`NORMS` what these take; at the ``end`` all that a record
+    holds has been passed. A name that a layer lacks is left out.
     """
     sites = dict[tuple[int, str], Site]()
     if layers is not None and not layers:
         return sites
-    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), checkpoint.modules, strict=True):
+    every = checkpoint.modules
+    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), every, strict=True):
         if layers is None or layer in layers:
-            places = _recorded(checkpoint, modules)
+            places = _places(modules, every, checkpoint.architecture.pre_norm)
             sites |= {(layer, name): Site(*places[name], modules) for name in names if name in places}
     return sites
 
 
-def _recorded(checkpoint: Checkpoint, modules: LayerModules) -> dict[str, tuple[nn.Module, str]]:
-    """By name what a recorded pass looks at in a layer."""
+def _places(modules: LayerModules, every: Sequence[LayerModules], pre_norm: bool) -> dict[str, tuple[nn.Module, str]]:
+    """Module and side of the sites of a layer by name."""
     places: dict[str, tuple[nn.Module, str]] = {"arguments": (modules.block, "arguments")}
+    places |= {name: (module, "output") for name, module in modules.writers.items()}
+    norms = {name: getattr(modules, name) for name in NORMS}
+    places |= {name: (norm, "input") for name, norm in norms.items() if norm is not None}
     if not modules.attends:
         return places
-    pre_norm, shared = checkpoint.architecture.pre_norm, modules.keys_layer
-    entered, norm = modules.sum_input(pre_norm), modules.after_attention(pre_norm)
+    entered, norm, shared = modules.sum_input(pre_norm), modules.after_attention(pre_norm), modules.keys_layer
     places |= {
         "residual": (modules.block, "input"),
         "attention_input": (modules.attention, "input"),
-        "source": (modules.attention, "source") if shared is None else (checkpoint.modules[shared].attention, "input"),
+        "source": (modules.attention, "source") if shared is None else (every[shared].attention, "input"),
         "concatenated": (modules.o_proj, "input"),
         "attended": (modules.attention, "output"),
         "output": (modules.output, "output"),
@@ -114,7 +122,7 @@ def _recorded(checkpoint: Checkpoint, modules: LayerModules) -> dict[str, tuple[
         "normed": (entered, "input" if norm is None else "output"),
     }
     if modules.parallel:
-        places["network_output"] = modules.writers["feed-forward"], "output"
+        places["network_output"] = places["feed-forward"]
     return places | {"end": places["summed" if modules.parallel else "normed"]}
 
 
@@ -144,7 +152,7 @@ def site_of(checkpoint: Checkpoint, layer: int, name: str) -> Site:
     elif name == "resid_mid" and not architecture.pre_norm:
         norm: Any = modules.attention_norm
         return Site(norm, "output", modules)
-    factor = architecture.residual_multiplier(checkpoint.config)
+    factor = checkpoint.residual_multiplier
     return Site(writer, "output", modules, factor=factor, on_stream=name == "resid_mid")
 
 

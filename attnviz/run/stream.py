@@ -29,7 +29,7 @@ from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, layer_contributions
 from attnviz.run.edit import run_model, running
 from attnviz.run.record import AttentionCall
-from attnviz.run.sites import Site, taps
+from attnviz.run.sites import NORMS, WRITERS, Site, sites_of, taps
 from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import visible
 
@@ -132,8 +132,8 @@ def of_stream(checkpoint: Checkpoint, weight: Tensor) -> Tensor:
 
     The final norm's scale at each position, and its bias, are left out.
     """
-    last = checkpoint.architecture.final_norm(checkpoint.model)
-    read = before_map(checkpoint.architecture.output_map(checkpoint.model), weight)
+    last = checkpoint.final_norm
+    read = before_map(checkpoint.output_map, weight)
     return read if last is None else checkpoint.norm(last).read_by(read)
 
 
@@ -185,9 +185,9 @@ class WrittenParts:
         Embeddings that are normed or projected are one part.
         """
         checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
-        tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
+        tables, last = checkpoint.embeddings, checkpoint.final_norm
         n, width = self.sites[None, "final"].shape
-        whole = before_map(architecture.output_map(checkpoint.model), torch.eye(width, dtype=torch.float64))
+        whole = before_map(checkpoint.output_map, torch.eye(width, dtype=torch.float64))
         reading = Reading(whole, whole.new_ones(n, 1))
         if last is not None:
             norm = checkpoint.norm(last)
@@ -203,7 +203,7 @@ class WrittenParts:
     def _below(self, reading: Reading, end: int, *, embeddings_apart: bool) -> Iterator[Term]:
         """What is read from what the first ``end`` layers and the embeddings wrote."""
         checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
-        factor = architecture.residual_multiplier(checkpoint.config)
+        factor = checkpoint.residual_multiplier
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
@@ -222,7 +222,7 @@ class WrittenParts:
         if not embeddings_apart:
             yield reading.term(("embeddings", None), self.sites[None, "first"])
             return
-        tables = architecture.embeddings(checkpoint.model)
+        tables = checkpoint.embeddings
         bias = ("embedding bias", None)
         if tables.project is not None:
             yield from reading.constant(bias, parameter_of(tables.project, "bias"))
@@ -236,8 +236,8 @@ class WrittenParts:
 
     def _attention(self, reading: Reading, layer: int) -> Iterator[Term]:
         """What is read from the heads of a layer, by W_O, and from its bias."""
-        parameters = self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
-        weighted = self.sites[layer, "weighted"]
+        parameters = self.checkpoint.parameters(layer)
+        weighted = self.sites[layer, "concatenated"]
         vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
         heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
         output, then = upcast(parameters.output_weight), reading.weight
@@ -260,7 +260,7 @@ class WrittenParts:
 def head_terms(verified: VerifiedAttention, written: WrittenParts, head: HeadId, side: str) -> Iterator[Term]:
     """What the queries or keys (``side``) of a head are made of, before they are rotated; norms at their own scale."""
     checkpoint = verified.checkpoint
-    parameters = checkpoint.architecture.parameters(checkpoint.model, head.layer)
+    parameters = checkpoint.parameters(head.layer)
     projection: Projection = getattr(parameters, side)
     norm: Norm | None = getattr(parameters, f"{side}_norm")
     number = head.head // (parameters.n_heads // len(projection.weight))  # fewer keys where several heads share them
@@ -307,32 +307,23 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 
     ``tokens`` are those that the stream reads. Up to the attention of the layer ``last``; None for the final state.
     """
-    written, architecture = WrittenParts(checkpoint, tokens), checkpoint.architecture
+    written = WrittenParts(checkpoint, tokens)
     layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start, embedding_norm = written.modules[layers[0]], architecture.embeddings(checkpoint.model).norm
-    sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
+    start, embedding_norm = written.modules[layers[0]], checkpoint.embeddings.norm
+    sites: dict[Any, Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
-    for layer in layers:
-        modules = written.modules[layer]
-        sites |= {(layer, name): Site(module, "output", modules) for name, module in modules.writers.items()}
-        read = {
-            name: getattr(modules, name) for name in ("attention_norm", "attention_output_norm", "feed_forward_norm")
-        }
-        read["weighted"] = modules.o_proj if modules.attends else None
-        sites |= {(layer, name): Site(module, "input", modules) for name, module in read.items() if module is not None}
+    sites |= sites_of(checkpoint, (*WRITERS, *NORMS, "concatenated"), layers)
     if last is None:
-        final = architecture.final_norm(checkpoint.model)
+        final = checkpoint.final_norm
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        whole: Any = first_of(
-            architecture.output_map(checkpoint.model), final, written.modules[layers[-1]].feed_forward_norm
-        )
+        whole: Any = first_of(checkpoint.output_map, final, written.modules[layers[-1]].feed_forward_norm)
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
         yield written
@@ -340,7 +331,7 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """``word``, ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
-    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    tables = checkpoint.embeddings
     ids = torch.tensor(tokens.ids, device=checkpoint.device)
     parts = {"word": tables.of_words(ids)}
     if tables.positions is not None:
@@ -357,7 +348,7 @@ def first_network(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
     In a pass over texts of one token each, in which its input, before any norm, is replaced by the embedding.
     """
     architecture, modules = checkpoint.architecture, checkpoint.modules[checkpoint.every_layer[0]]
-    tables, norm = architecture.embeddings(checkpoint.model), modules.after_attention(architecture.pre_norm)
+    tables, norm = checkpoint.embeddings, modules.after_attention(architecture.pre_norm)
     rows = tables.of_words(ids.to(tables.words.device))
     for module in (tables.norm, tables.project):
         rows = rows if module is None else module(rows)

@@ -20,7 +20,7 @@ from attnviz.progress import Progress, tell
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
-from attnviz.run.checks import INPUTS, Labels, LayerCheck, LayerComparison, Step, Verification, largest, steps_of
+from attnviz.run.checks import INPUTS, LayerCheck, LayerComparison, Step, Verification, largest, steps_of
 from attnviz.run.finite import not_finite
 from attnviz.run.patterns import LayerHeads, MaskCache
 from attnviz.run.record import (
@@ -251,14 +251,9 @@ def verify_attention(
 
     VerificationError: a layer differs by more than the tolerance of the dtype; it locates the worst difference.
     """
-
-    def labels(layer: int, _: int) -> tuple[Sequence[str], Sequence[str]]:
-        of_queries, of_keys = _read_by(layer, tokens, target)
-        return of_queries.labels, of_keys.labels
-
     verifier = Verifier(
         checkpoint,
-        labels,
+        _inputs(checkpoint, tokens, target),
         on_rows,
         progress=progress,
         queries=queries,
@@ -266,7 +261,7 @@ def verify_attention(
         on_attention_call=on_attention_call,
     )
     tell(progress, "verifying", 0, checkpoint.n_layers)
-    verifier.run(_inputs(checkpoint, tokens, target), memory)
+    verifier.run(memory)
     return VerifiedAttention(
         checkpoint=checkpoint,
         tokens=tokens,
@@ -385,7 +380,7 @@ class Verifier(Observer):
     overwrites = probes = True
 
     checkpoint: Checkpoint
-    labels: Labels
+    inputs: dict[str, Tensor]  # what the model's forward takes
     on_rows: Callable[[VerifiedRows], None]
     masks: Callable[[int], Tensor] | None = None  # the keys of a layer that are tokens, [batch, n_keys]; default all
     keep: bool = True  # whether layers can be recomputed later
@@ -404,10 +399,10 @@ class Verifier(Observer):
     _layer: _Layer = field(init=False)  # that attends
     final: Tensor = field(init=False)  # hidden states, [batch, n, d_model]
 
-    def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
+    def run(self, memory: float | None = None) -> None:
         """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
         try:
-            self.final = record_attention(self.checkpoint, inputs, self, memory, check_finite=False)
+            self.final = record_attention(self.checkpoint, self.inputs, self, memory, check_finite=False)
             wrong = self._wrong(self.final)
         except VerificationError:  # perhaps what follows from a layer that differs
             wrong = self._wrong(None)
@@ -417,10 +412,10 @@ class Verifier(Observer):
             return
         located = list[tuple[float, str]]()
         again = Verifier(
-            self.checkpoint, self.labels, lambda _: None, self.masks, keep=False, queries=self.queries, located=located
+            self.checkpoint, self.inputs, lambda _: None, self.masks, keep=False, queries=self.queries, located=located
         )
         try:
-            record_attention(self.checkpoint, inputs, again, memory)
+            record_attention(self.checkpoint, self.inputs, again, memory)
         except VerificationError:
             if not located:
                 raise
@@ -454,7 +449,7 @@ class Verifier(Observer):
         """Recompute and compare queries, keys and values."""
         x, model, layer = call.attention_input, self.checkpoint, call.layer
         assert x is not None
-        compared = LayerComparison(model, layer, call.attention, self.labels, self.located is not None)
+        compared = LayerComparison(model, layer, call.attention, self.inputs, self.located is not None)
         mask = None if self.masks is None else self.masks(layer)
         heads = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
         parameters = heads.parameters
@@ -564,7 +559,7 @@ def _heads_of(
     """A layer's heads, from its input, and from that of its keys if it is another one."""
     keys = x if source is None else source
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        parameters = checkpoint.parameters(layer)
         query, key = attention.queries_and_keys(x, keys, parameters)
         value = attention.values(keys, parameters)
     across = source is not None and bool(checkpoint.stacks)

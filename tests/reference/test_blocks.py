@@ -360,8 +360,9 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
 
 def test_nothing_of_a_run_stays_in_memory():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
-    verifier = verify.Verifier(checkpoint, lambda *_: ([], []), lambda _: None)
-    record.record_attention(checkpoint, tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device), verifier)
+    inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
+    verifier = verify.Verifier(checkpoint, inputs, lambda _: None)
+    record.record_attention(checkpoint, inputs, verifier)
     left = weakref.ref(verifier)
     del verifier
     gc.collect()

@@ -89,9 +89,8 @@ def verified_batch(
 ) -> Verification:
     """Several texts verified together, where ``mask`` says which keys are tokens; default what the model is told."""
     mask = inputs["attention_mask"] if mask is None else mask
-    labels = [str(position) for position in range(mask.shape[1])]
-    verifier = Verifier(checkpoint, lambda *_: (labels, labels), visit, lambda _: mask, keep=False)
-    verifier.run(inputs, memory)
+    verifier = Verifier(checkpoint, inputs, visit, lambda _: mask, keep=False)
+    verifier.run(memory)
     return verifier.verification()
 
 
