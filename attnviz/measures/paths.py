@@ -30,7 +30,7 @@ from attnviz.options import PATH_NETWORKS
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import check_total
-from attnviz.run.edit import AT_ONCE, Edit, KeptPass, answering, attention_known, edited, resume, run_block
+from attnviz.run.edit import Edit, KeptPass, answering, attention_known, edited, resume, run_block, split_variants
 from attnviz.run.patterns import LayerHeads
 from attnviz.run.sites import at_site
 
@@ -128,9 +128,8 @@ def along_paths(
     the final states with the path of each patched, [n_senders * rows, n, d_model]. VerificationError: with nothing sent
     these are not the final states of the base.
     """
-    step = max(1, AT_ONCE // base.final[..., 0].numel())
-    for first in range(0, len(senders), step):
-        some = senders[first : first + step]
+    for numbers in split_variants(list(range(len(senders))), base):
+        some = [senders[number] for number in numbers]
         if networks == RUN:
             changed = _with_networks(checkpoint, base, other, receiver, some, at)
         else:
@@ -146,7 +145,7 @@ def along_paths(
                 final = resume(checkpoint, base, receiver.head.layer, len(changed))
         final = final.reshape(len(changed), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
-        yield list(range(first, first + len(some))), final[1:].flatten(0, 1)
+        yield numbers, final[1:].flatten(0, 1)
 
 
 def _with_networks(

@@ -26,7 +26,7 @@ from attnviz.measures.paths import check_unchanged, last_stream, sent
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.contributions import why_not_linear
-from attnviz.run.edit import AT_ONCE, Edit, KeptPass, edited, resume
+from attnviz.run.edit import Edit, KeptPass, edited, resume, split_variants
 from attnviz.run.sites import WRITERS, Site, sites_of, taps, what_to_try
 from attnviz.run.stream import Source, of_stream
 
@@ -75,11 +75,9 @@ def self_repairs(
     states are not the model's, or the parts do not sum to the change of the residual stream.
     """
     reading = _Reading(checkpoint, base, read, answers, foils)
-    step = max(1, AT_ONCE // base.final[..., 0].numel())
     for _, of_layer in groupby(sorted(removed), lambda head: head.layer):
-        heads = list(of_layer)
-        for first in range(0, len(heads), step):
-            yield from reading.without(other, heads[first : first + step], at)
+        for heads in split_variants(list(of_layer), base):
+            yield from reading.without(other, heads, at)
 
 
 class _Reading:

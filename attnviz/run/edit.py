@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ from attnviz.reference import attention
 from attnviz.run.record import in_blocks
 from attnviz.run.sites import at_named, at_site, recording, sites_of
 
-AT_ONCE = 2048  # least tokens of an edited pass, which runs several copies of a small batch
+_AT_ONCE = 2048  # least tokens of an edited pass, which runs several copies of a small batch
+Variant = TypeVar("Variant")
 BEFORE_Z = ("resid_pre", "q", "k", "v")  # sites whose edits need the block's attention to run anew
 
 
@@ -31,15 +32,14 @@ class Uniform:
     """What heads give where each query attends to all keys that it may see alike (Kovaleva et al. 2019)."""
 
     checkpoint: Checkpoint
-    attention_mask: Tensor  # of one copy of the batch, [rows, n]: 1 for a token and 0 for padding
-    decoder_mask: Tensor | None = None  # likewise of what a decoder reads
+    inputs: dict[str, Tensor]  # of one copy of the batch, with its masks, [rows, n]: 1 for a token and 0 for padding
 
     def values(self, layer: int, x: Tensor) -> Tensor:
         """Weighted values of every head, [copies * rows, n or 1, n_heads, d_head], from the input of W_V."""
         checkpoint = self.checkpoint
         parameters = checkpoint.parameters(layer)
         in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
-        mask = self.decoder_mask if in_decoder and self.decoder_mask is not None else self.attention_mask
+        mask = self.inputs["decoder_attention_mask" if in_decoder else "attention_mask"]
         allowed = attention.allowed_positions(mask, parameters.causal, parameters.window)
         if checkpoint.stacks and layer >= checkpoint.stacks[2].first:
             allowed = allowed[:, :, :1]  # every query of the target sees the whole source
@@ -92,11 +92,11 @@ class Removal:
 
     def edits(self, heads: Collection[HeadId], inputs: dict[str, Tensor]) -> list[Edit]:
         """Edits that remove heads from a pass over the model's inputs."""
-        masks = inputs["attention_mask"], inputs.get("decoder_attention_mask")
-        uniform = Uniform(self.checkpoint, *masks) if self.method == "uniform" else None
         edits = []
         for layer, of_layer in groupby(sorted(heads), key=lambda head: head.layer):
-            instead = uniform or (torch.zeros(()) if self.means is None else self.means[layer])
+            instead: Instead = torch.zeros(()) if self.means is None else self.means[layer]
+            if self.method == "uniform":
+                instead = Uniform(self.checkpoint, inputs)
             edits.append(Edit(layer, instead, heads=[head.head for head in of_layer]))
         return edits
 
@@ -221,13 +221,18 @@ def edited_passes(
         first = min((edit.layer for edit in edits), key=order.__getitem__)
         before = any(edit.layer == first and edit.site in BEFORE_Z for edit in edits)
         starts[first, before].append(number)
-    n_copies = max(1, AT_ONCE // kept.final[..., 0].numel())
     for (layer, anew), numbers in starts.items():
-        for first in range(0, len(numbers), n_copies):
-            some = numbers[first : first + n_copies]
+        for some in split_variants(numbers, kept):
             with edited(checkpoint, [variants[number] for number in some]):
                 final = resume(checkpoint, kept, layer, len(some), attending=anew)
             yield some, final
+
+
+def split_variants(variants: list[Variant], kept: KeptPass) -> Iterator[list[Variant]]:
+    """Parts of some variants of a pass that are run together, each on a copy of the batch."""
+    step = max(1, _AT_ONCE // kept.final[..., 0].numel())
+    for first in range(0, len(variants), step):
+        yield variants[first : first + step]
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, *, attending: bool = False) -> Tensor:

@@ -170,8 +170,7 @@ class PatternCallback(Observer):
             scale = weighted.abs().amax().clamp_min(torch.finfo(weighted.dtype).tiny)
             self._errors.append(difference.amax() / scale)
         if self._on_weighted_values is not None:
-            gated = self._checkpoint.architecture.gated
-            self._on_weighted_values(record.layer, record.gated if gated else record.weighted)
+            self._on_weighted_values(record.layer, record.gated)
 
     def check(self) -> None:
         """Raise VerificationError unless the patterns of all layers give the model's own weighted values.

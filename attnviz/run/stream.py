@@ -19,19 +19,18 @@ from torch import Tensor
 
 from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import SPAN, classification_class
+from attnviz.models.classifier import SPAN
 from attnviz.models.families.base import LayerModules, first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.reference import attention
 from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads, of_all_heads, upcast
 from attnviz.reference.positions import apply_rotary
-from attnviz.run.contributions import check_total, layer_contributions
+from attnviz.run.contributions import check_total, layer_contributions, why_no_logits
 from attnviz.run.edit import run_model, running
 from attnviz.run.record import AttentionCall
 from attnviz.run.sites import NORMS, WRITERS, Site, sites_of, taps
 from attnviz.run.verify import VerifiedAttention
-from attnviz.wording import visible
 
 SIDES = ("query", "key")
 
@@ -49,19 +48,8 @@ def source_name(source: Source) -> str:
 
 def why_no_effects(checkpoint: Checkpoint) -> str:
     """Sentence on why no logits of this model can be divided into direct effects, or ''."""
-    if checkpoint.class_head is not None:
-        why = checkpoint.class_head.why_no_classes
-        return why and f"Direct effects are not given: {why}."
-    if checkpoint.encoder_only:
-        return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."
-    if checkpoint.language_head is None:
-        saved_as = visible((getattr(checkpoint.config, "architectures", None) or ["the model"])[0])
-        family = checkpoint.architecture
-        return (
-            f"Direct effects are not given: {saved_as} has no head for tokens or classes; expected a checkpoint saved "
-            f"as {family.language_class}{family.head_setting} or {classification_class(family)}."
-        )
-    return ""
+    why = why_no_logits(checkpoint)
+    return why and f"Direct effects are not given: {why}."
 
 
 @dataclass(frozen=True, eq=False)

@@ -523,13 +523,6 @@ def _reason(
 ) -> str:
     """The step of the reference whose omission alone explains the difference, or an empty text."""
     model_values = attention.repeat_kv(model_values, parameters.n_heads)
-
-    def variant(**changes: object) -> Tensor:
-        changed = replace(parameters, **changes)  # type: ignore[arg-type]
-        if name == "values":
-            return attention.values(x[1], changed)
-        return attention.queries_and_keys(*x, changed)[name == "keys"]
-
     kind = {"queries": "query", "keys": "key", "values": "value"}[name]
     projection = getattr(parameters, kind)
     ways: dict[str, dict[str, object]] = {"without rotary positions": {"rotary": None}}
@@ -545,7 +538,8 @@ def _reason(
     ways["with the heads in another order"] = {}
     limit = checkpoint.tolerance.output * float(model_values.abs().max())
     for way, changes in ways.items():
-        result = variant(**changes)
+        changed = replace(parameters, **changes)  # type: ignore[arg-type]
+        result = attention.query_key_value(*x, changed)[INPUTS.index(name)]
         if not changes:  # any permutation of the heads: sorted by the sum of their numbers
             result, model_values = (x[:, x[0].double().sum((-1, -2)).argsort()] for x in (result, model_values))
         if result.shape == model_values.shape and float((result - model_values).abs().max()) <= limit:
@@ -560,10 +554,8 @@ def _heads_of(
     keys = x if source is None else source
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
         parameters = checkpoint.parameters(layer)
-        query, key = attention.queries_and_keys(x, keys, parameters)
-        value = attention.values(keys, parameters)
-    across = source is not None and bool(checkpoint.stacks)
-    return LayerHeads(query, key, value, parameters, mask, across, mask_cache)
+        vectors = attention.query_key_value(x, keys, parameters)
+    return LayerHeads(*vectors, parameters, mask, source is not None and bool(checkpoint.stacks), mask_cache)
 
 
 def _fingerprint(heads: LayerHeads) -> Tensor:
