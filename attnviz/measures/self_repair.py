@@ -27,7 +27,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.contributions import why_not_linear
 from attnviz.run.edit import Edit, KeptPass, edited, resume, split_variants
-from attnviz.run.sites import WRITERS, Site, sites_of, taps, what_to_try
+from attnviz.run.sites import WRITERS, Site, SiteKey, sites_of, taps, what_to_try
 from attnviz.run.stream import Source, of_stream
 
 _ROUNDINGS = 8  # of the stream, by the root of how often it is written: how far the sum of all parts may be off
@@ -102,13 +102,13 @@ class _Reading:
         checkpoint, base, layer = self._checkpoint, self._base, heads[0].layer
         instead = other.values[layer, "z"]
         variants: list[list[Edit]] = [[], *([Edit(layer, instead, heads=[head.head], at=at)] for head in heads)]
-        seen: dict[tuple[int, str], Tensor] = {}
+        seen: dict[SiteKey, Tensor] = {}
 
-        def keep(key: tuple[int, str], tensor: Tensor) -> None:
+        def keep(key: SiteKey, tensor: Tensor) -> None:
             at_all = tensor.reshape(len(variants), *base.final.shape[:2], -1)
             seen[key] = at_all[:, self._rows, self._read].double()  # [copies, rows, width]
 
-        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
+        sites: dict[SiteKey, Site] = {(_END, "stream"): Site(self._final_norm, "input")}
         after = checkpoint.every_layer[checkpoint.every_layer.index(layer) :]
         sites |= sites_of(checkpoint, WRITERS, after) | sites_of(checkpoint, ["concatenated"], after[1:])
         with taps(sites, keep), edited(checkpoint, variants):
@@ -135,7 +135,7 @@ class _Reading:
                 )
             yield Repair(head, direct, total, -total - whole, of_head)
 
-    def _changes(self, seen: dict[tuple[int, str], Tensor]) -> dict[Source, Tensor]:
+    def _changes(self, seen: dict[SiteKey, Tensor]) -> dict[Source, Tensor]:
         """By head or network what its direct effect gains in each copy, [copies, rows]."""
         checkpoint = self._checkpoint
         factor, changes = checkpoint.residual_multiplier, dict[Source, Tensor]()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
 
 from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
 from attnviz.inputs.batches import MOST_WEIGHTS, Batch, EncodedText, batches, collate, split_batch
@@ -28,7 +27,7 @@ from attnviz.progress import Progress, report_once, tell
 from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered, own_file
-from attnviz.run.record import record_attention
+from attnviz.run.record import OnLayer, record_attention
 from attnviz.run.verify import VerifiedRows, Verifier
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
@@ -61,8 +60,8 @@ class SampledAttention:
     def run(
         self,
         batch: Batch,
-        on_pattern: Callable[[int, Tensor], None],
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+        on_pattern: OnLayer,
+        on_weighted_values: OnLayer | None = None,
     ) -> None:
         """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
 
@@ -88,7 +87,7 @@ class SampledAttention:
         batch: Batch,
         on_rows: Callable[[VerifiedRows], None],
         memory: float | None = None,
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+        on_weighted_values: OnLayer | None = None,
     ) -> None:
         """Run the model once on a batch and verify it; ``on_rows`` gets each layer in chunks of rows.
 

@@ -19,8 +19,9 @@ from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
+from attnviz.run.contributions import without_gradients
 from attnviz.run.record import in_blocks
-from attnviz.run.sites import at_named, at_site, recording, sites_of
+from attnviz.run.sites import SiteKey, at_named, at_site, recording, sites_of
 
 _AT_ONCE = 2048  # least tokens of an edited pass, which runs several copies of a small batch
 Variant = TypeVar("Variant")
@@ -112,14 +113,14 @@ def edited(checkpoint: Checkpoint, variants: Sequence[Sequence[Edit]]) -> Iterat
 
     VerificationError: an edited layer did not run exactly once, so the output is not that of the edited model.
     """
-    here = defaultdict[tuple[int, str], list[tuple[int, Edit]]](list)
+    here = defaultdict[SiteKey, list[tuple[int, Edit]]](list)
     for copy, edits in enumerate(variants):
         for edit in edits:
             here[edit.layer, edit.site].append((copy, edit))
     runs = dict.fromkeys(here, 0)
     from_source = {edit.layer for edits in variants for edit in edits if isinstance(edit.instead, Uniform)}
 
-    def visit(key: tuple[int, str], value: Tensor) -> Tensor:
+    def visit(key: SiteKey, value: Tensor) -> Tensor:
         runs[key] += 1
         copies = list(value.reshape(len(variants), -1, *value.shape[1:]))
         uniform = list[Tensor]()
@@ -152,7 +153,7 @@ class KeptPass:
     """An unchanged pass of the model, with the inputs of its layers."""
 
     calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
-    values: dict[tuple[int, str], Tensor]  # by layer and name of a site: z of all layers, and what was requested
+    values: dict[SiteKey, Tensor]  # by layer and name of a site: z of all layers, and what was requested
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # the model's inputs
     encoded: Tensor | None = None  # of an encoder-decoder its encoder's output, [rows, n, d_model]
@@ -164,13 +165,7 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
-    heads = checkpoint.language_head, checkpoint.whole
-    autocast = torch.autocast(checkpoint.device.type, enabled=False)
-    training = [module for head in heads if head is not None for module in head.modules() if module.training]
-    with ExitStack() as stack, in_blocks(checkpoint), torch.no_grad(), autocast:
-        for module in training:
-            module.training = False
-            stack.callback(setattr, module, "training", True)
+    with in_blocks(checkpoint), without_gradients(checkpoint.device):
         yield
 
 
@@ -186,11 +181,9 @@ def run_model(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
     return decoded[0]
 
 
-def run_and_keep(
-    checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[tuple[int, str]] = ()
-) -> KeptPass:
+def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[SiteKey] = ()) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, and the values of sites."""
-    values, encoded = dict[tuple[int, str], Tensor](), list[Tensor]()
+    values, encoded = dict[SiteKey, Tensor](), list[Tensor]()
     wanted = {*((layer, "z") for layer in checkpoint.layers), *sites}
     with ExitStack() as stack:
         calls = stack.enter_context(recording(sites_of(checkpoint, ["arguments"])))

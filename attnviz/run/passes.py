@@ -20,7 +20,7 @@ from attnviz.run import edit
 from attnviz.run.checks import Verification
 from attnviz.run.contributions import check_total
 from attnviz.run.corpus import EVERY, SampledAttention
-from attnviz.run.sites import Site, recording
+from attnviz.run.sites import Site, SiteKey, recording
 from attnviz.run.stream import check_logits
 
 _TOKENS = 4096  # most tokens of a batch, padding included
@@ -87,9 +87,7 @@ class Passes:
     All is called inside :func:`attnviz.run.edit.running`.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, has_logits: bool = True, sites: Collection[tuple[int, str]] = ()
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, has_logits: bool = True, sites: Collection[SiteKey] = ()) -> None:
         """``has_logits``: whether positions of inputs predict tokens or classes; those of the sample are compared.
 
         ``sites`` are kept, and passes are resumed so that they can be edited.
@@ -183,9 +181,9 @@ def recorded_passes(
     checkpoint: Checkpoint,
     inputs: Sequence[ModelInput],
     batch_size: int,
-    sites: Mapping[tuple[int, str], Site],
+    sites: Mapping[SiteKey, Site],
     on_pattern: Callable[[InputBatch, int, Tensor], None],
-) -> Iterator[tuple[InputBatch, dict[tuple[int, str], Any]]]:
+) -> Iterator[tuple[InputBatch, dict[SiteKey, Any]]]:
     """Each batch of inputs, with the tensors of its sites; a sample is verified.
 
     ``on_pattern`` gets the batch with each layer's patterns, [batch, n_heads, n, n].

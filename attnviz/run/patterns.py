@@ -11,7 +11,7 @@ from attnviz.memory import MOST_MASKS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, Scoring
-from attnviz.run.record import AttentionCall, LayerRecord, Observer, Rows
+from attnviz.run.record import AttentionCall, LayerRecord, Observer, OnLayer, Rows
 
 # Masks of a text or batch by what they depend on, so that layers with the same window share them.
 MaskCache = dict[object, Tensor | None]
@@ -119,6 +119,7 @@ class LayerHeads:
         return allowed
 
 
+@dataclass
 class PatternCallback(Observer):
     """Passes the model's patterns, unverified, to ``on_pattern``, and its weighted values to ``on_weighted_values``.
 
@@ -127,50 +128,46 @@ class PatternCallback(Observer):
     ``masks`` gives the keys of a layer that are tokens, [batch, n_keys].
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        on_pattern: Callable[[int, Tensor], None],
-        on_weighted_values: Callable[[int, Tensor], None] | None,
-        masks: Callable[[int], Tensor],
-    ) -> None:
-        self._checkpoint, self._masks = checkpoint, masks
-        self._on_pattern, self._on_weighted_values = on_pattern, on_weighted_values
-        self._mask_cache: MaskCache = {}
-        self._call: AttentionCall
-        self._across = False
-        self._weighted: list[Tensor] = []
-        self._errors: list[Tensor] = []
+    checkpoint: Checkpoint
+    on_pattern: OnLayer
+    on_weighted_values: OnLayer | None
+    masks: Callable[[int], Tensor]
+
+    _mask_cache: MaskCache = field(default_factory=dict)
+    _heads: LayerHeads = field(init=False)  # of the layer that attends, under an implementation that returns no weights
+    _weighted: list[Tensor] = field(default_factory=list)
+    _errors: list[Tensor] = field(default_factory=list)
 
     def begin(self, call: AttentionCall) -> None:
         """Keep what the layer attends with."""
-        self._call, self._weighted = call, []
-        self._across = call.source is not None and bool(self._checkpoint.stacks)
+        self._weighted = []
+        if call.attention != "eager":
+            model = self.checkpoint
+            scoring = model.architecture.scoring(model.model, call.layer, call.query.shape[-1])
+            key, value = (attention.repeat_kv(x, call.query.shape[1]) for x in (call.key, call.value))
+            across = call.source is not None and bool(model.stacks)
+            heads = LayerHeads(call.query, key, value, scoring, self.masks(call.layer), across, self._mask_cache)
+            self._heads = heads.without_rounding()
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Pass the rows on."""
         pattern = rows.weights
         if pattern is None:
-            call, model = self._call, self._checkpoint
-            scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
-            key, value = (attention.repeat_kv(x, call.query.shape[1]) for x in (call.key, call.value))
-            heads = LayerHeads(call.query, key, value, scoring, self._masks(layer), self._across, self._mask_cache)
-            heads = heads.without_rounding()
-            pattern = heads.rows(rows.first, rows.last, rows.n_keys)
-            self._weighted.append(heads.weighted(pattern).transpose(1, 2))
-        self._on_pattern(layer, attention.upcast(pattern))
+            pattern = self._heads.rows(rows.first, rows.last, rows.n_keys)
+            self._weighted.append(self._heads.weighted(pattern).transpose(1, 2))
+        self.on_pattern(layer, attention.upcast(pattern))
 
     def end(self, record: LayerRecord) -> None:
         """Pass the weighted values on, behind any gate, and keep how far those of the patterns are."""
         if self._weighted:
             weighted = attention.upcast(record.weighted)
             difference = (torch.cat(self._weighted, 1) - weighted).abs_()
-            if not self._across:  # implementations differ in rows of padding
-                difference = difference * self._masks(record.layer)[:, :, None, None]
+            if not self._heads.across:  # implementations differ in rows of padding
+                difference = difference * self.masks(record.layer)[:, :, None, None]
             scale = weighted.abs().amax().clamp_min(torch.finfo(weighted.dtype).tiny)
             self._errors.append(difference.amax() / scale)
-        if self._on_weighted_values is not None:
-            self._on_weighted_values(record.layer, record.gated)
+        if self.on_weighted_values is not None:
+            self.on_weighted_values(record.layer, record.gated)
 
     def check(self) -> None:
         """Raise VerificationError unless the patterns of all layers give the model's own weighted values.
@@ -182,7 +179,7 @@ class PatternCallback(Observer):
             return
         errors = torch.stack([error.to(self._errors[0]) for error in self._errors])
         worst = float(errors.max())
-        limit = self._checkpoint.tolerance.output
+        limit = self.checkpoint.tolerance.output
         if not worst <= limit:
             raise VerificationError(
                 f"on some texts the model attends otherwise than on those that were verified: what its heads give "

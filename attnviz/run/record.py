@@ -26,10 +26,10 @@ from attnviz.arguments import n_bytes
 from attnviz.errors import VerificationError
 from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules, heads_apart
+from attnviz.models.families.base import LayerModules
 from attnviz.reference.positions import apply_rotary, cos_and_sin_of_all
 from attnviz.run.finite import refuse_not_finite
-from attnviz.run.sites import Site, at_site, sites_of, taps
+from attnviz.run.sites import SiteKey, at_site, place_of, sites_of, taps
 from attnviz.run.transformers_compat import UPCAST, LazyMask, attention_replaced, running_plainly
 
 # Default bytes of a chunk of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
@@ -48,6 +48,13 @@ def default_memory(device: torch.device) -> float:
         return _OF_PROCESSOR
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return min(_OF_GPU, free / 4)
+
+
+@contextmanager
+def inference(device: torch.device) -> Iterator[None]:
+    """Torch's inference mode, without autocast."""
+    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,9 @@ class Rows:
     weights: Tensor | None = None  # the model's own pattern, [batch, n_heads, rows, n_keys], if it returns one
     # Else, if the observer probes, the pattern times random_values, [batch, rows, n_heads, d_head].
     probe: Tensor | None = None
+
+
+OnLayer = Callable[[int, Tensor], None]  # is called with a layer, and a tensor of it
 
 
 class Observer:
@@ -226,24 +236,21 @@ class _RecordedPass:
 
     def _around(self, module: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The forward of an attention that bypasses the interface, read around its linear maps."""
-        modules = next(layer for layer in self.checkpoint.modules if layer.attention is module)
-        seen = list[tuple[int, Tensor]]()
-        sites = [*(Site(linear, "output") for linear in modules.projections), Site(modules.o_proj, "input")]
+        model, seen = self.checkpoint, dict[str, Tensor]()
+        layers = zip((*model.layers, *model.other_layers), model.modules, strict=True)
+        layer = next(layer for layer, modules in layers if modules.attention is module)
+        places = {name: replace(place_of(model, layer, name), of=None) for name in ("q", "k", "v", "z")}
+
+        def keep(name: str, tensor: Tensor) -> None:
+            seen.setdefault(name, tensor)  # of two runs: DeBERTa's maps read its relative positions after the text
+
         _, *names = signature(type(module).forward).parameters
-        with taps(dict(enumerate(sites)), lambda *passed: seen.append(passed)):
+        with taps(places, keep):
             result = original(**dict(zip(names, args, strict=False)) | kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
-        n_heads = weights.shape[1] if isinstance(weights, Tensor) else 1
-        # W_O may be outside; of two runs the first counts: DeBERTa's maps read its relative positions after the text
-        by_site = {len(modules.projections): result[0]} | dict(reversed(seen))
-        *maps, weighted = (by_site[site] for site in range(len(sites)))
-        d_head = weighted.shape[-1] // n_heads
-        if len(maps) == 1:  # all three, head by head
-            n_shared = (maps[0].shape[-1] // d_head - n_heads) // 2
-            in_order = heads_apart(maps[0].movedim(-1, 0), n_heads, n_shared).movedim(0, -1)
-            maps = list(torch.split(in_order, [n * d_head for n in (n_heads, n_shared, n_shared)], -1))
-        query, key, *others = (x.reshape(*x.shape[:-1], -1, d_head).transpose(1, 2) for x in (*maps, weighted))
-        rotary = self.checkpoint.architecture.rotary(self.checkpoint.model, 0, self.checkpoint.d_head)
+        seen.setdefault("z", result[0])  # W_O may be outside
+        query, key, *others = (place.value(seen[name], seen[name]).transpose(1, 2) for name, place in places.items())
+        rotary = model.architecture.rotary(model.model, 0, model.d_head)
         if rotary is not None:
             query, key = apply_rotary(query, rotary), apply_rotary(key, rotary)
         self._ran_whole(weights, query, key, *others)
@@ -257,7 +264,7 @@ class _RecordedPass:
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
         self.seen[layer]["weighted"] = weighted.transpose(1, 2)
 
-    def visit(self, of: LayerModules, site: tuple[int, str], tensor: Tensor) -> None:
+    def visit(self, of: LayerModules, site: SiteKey, tensor: Tensor) -> None:
         """The tensor of a site of :data:`_RECORDED`, as the model passes it."""
         layer, name = site
         seen = self.seen[layer]
@@ -373,7 +380,7 @@ def record_attention(
     recorded = _RecordedPass(checkpoint, observer, memory)
     sites = sites_of(checkpoint, _RECORDED)
 
-    def visit(site: tuple[int, str], tensor: Tensor) -> None:
+    def visit(site: SiteKey, tensor: Tensor) -> None:
         of = sites[site].of
         assert of is not None
         recorded.visit(of, site, tensor)
@@ -386,8 +393,7 @@ def record_attention(
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", recorded.encoded.append))
         stack.enter_context(taps(sites, visit))
-        stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
+        stack.enter_context(inference(checkpoint.device))
         result = checkpoint.running(**inputs, use_cache=False)
     ended = recorded.ended
     if ended != [layer for layer in checkpoint.every_layer if layer in checkpoint.layers]:

@@ -20,6 +20,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.wording import counted
 
 Key = TypeVar("Key")
+SiteKey = tuple[int, str]  # a layer, and the name of a site in it
 
 # Of a block, in the order in which they are computed; the names are TransformerLens'. The stream is what blocks read
 # and pass on: of BERT and its relatives it is normed once something is added.
@@ -84,14 +85,14 @@ NORMS = ("attention_norm", "attention_output_norm", "feed_forward_norm")
 
 def sites_of(
     checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
-) -> dict[tuple[int, str], Site]:
+) -> dict[SiteKey, Site]:
     """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.run.record.LayerRecord`.
 
     ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
     applied to, :data:`WRITERS` are what these give, and :data:`NORMS` what these take; at the ``end`` all that a record
     holds has been passed. A name that a layer lacks is left out.
     """
-    sites = dict[tuple[int, str], Site]()
+    sites = dict[SiteKey, Site]()
     if layers is not None and not layers:
         return sites
     every = checkpoint.modules
@@ -136,6 +137,13 @@ def site_of(checkpoint: Checkpoint, layer: int, name: str) -> Site:
     if why:
         of = HeadId((*checkpoint.layers, *checkpoint.other_layers)[layer], 0).layer_name
         raise ArchitectureError(f"{of} of this {architecture.name} has no {name}: {why}.")
+    return place_of(checkpoint, layer, name)
+
+
+def place_of(checkpoint: Checkpoint, layer: int, name: str) -> Site:
+    """The site that :func:`site_of` gives, whether or not it means what :data:`SITES` says in this layer."""
+    architecture = checkpoint.architecture
+    modules = architecture.modules_of(checkpoint.model, layer)
     n_heads, n_kv_heads = architecture.head_counts(checkpoint.config, layer)
     if name in ("q", "k", "v"):
         number = "qkv".index(name)
@@ -205,8 +213,8 @@ def _columns(checkpoint: Checkpoint, layer: int, modules: LayerModules, number: 
 @contextmanager
 def at_named(
     checkpoint: Checkpoint,
-    wanted: Collection[tuple[int, str]],
-    visit: Callable[[tuple[int, str], Tensor], Tensor | None],
+    wanted: Collection[SiteKey],
+    visit: Callable[[SiteKey, Tensor], Tensor | None],
 ) -> Iterator[None]:
     """Call ``visit`` with layer and name, and the value in the shape of :data:`SITES`, when passes inside compute it.
 
@@ -215,9 +223,9 @@ def at_named(
     sites = {key: site_of(checkpoint, *key) for key in wanted}
     of_modules = {key: site.of for key, site in sites.items() if site.of is not None}
     blocks = {(key, "block"): Site(modules.block, "input", modules) for key, modules in of_modules.items()}
-    streams = dict[tuple[int, str], Tensor]()
+    streams = dict[SiteKey, Tensor]()
 
-    def pass_on(at: tuple[tuple[int, str], str], tensor: Tensor) -> Tensor | None:
+    def pass_on(at: tuple[SiteKey, str], tensor: Tensor) -> Tensor | None:
         key, part = at
         if part == "block":
             streams[key] = tensor

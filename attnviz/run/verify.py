@@ -27,8 +27,10 @@ from attnviz.run.record import (
     AttentionCall,
     LayerRecord,
     Observer,
+    OnLayer,
     Rows,
     default_memory,
+    inference,
     random_numbers,
     random_values,
     record_attention,
@@ -154,7 +156,7 @@ class VerifiedAttention:
         memory = default_memory(device) if self.memory is None else self.memory
         for first, last in row_blocks(of_layer.query.shape[-2], of_layer.row_bytes, memory):
             for start, stop in _stretches(self.queries, first, last):
-                with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+                with inference(device):
                     pattern = of_layer.rows(start, stop)
                 yield VerifiedRows.of(of_layer, check, self.verification.tolerance, pattern, start, self.queries)
 
@@ -169,7 +171,7 @@ class VerifiedAttention:
             site_of(checkpoint, layer, name)
         heads = self.recomputed(layer)
         queries = slice(None) if self.queries is None else list(self.queries)
-        with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
+        with inference(heads.query.device):
             if name == "scores":
                 return heads.scores()[0, :, queries].cpu()
             if name == "pattern":
@@ -388,7 +390,7 @@ class Verifier(Observer):
     queries: tuple[int, ...] | None = None
     keep_outputs: bool = True
     # called with the reference's of each layer, behind any gate, [batch, n, n_heads, d_head]
-    on_weighted_values: Callable[[int, Tensor], None] | None = None
+    on_weighted_values: OnLayer | None = None
     on_attention_call: Callable[[AttentionCall], None] | None = None
 
     checks: dict[int, LayerCheck] = field(default_factory=dict)
@@ -552,7 +554,7 @@ def _heads_of(
 ) -> LayerHeads:
     """A layer's heads, from its input, and from that of its keys if it is another one."""
     keys = x if source is None else source
-    with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
+    with inference(x.device):
         parameters = checkpoint.parameters(layer)
         vectors = attention.query_key_value(x, keys, parameters)
     return LayerHeads(*vectors, parameters, mask, source is not None and bool(checkpoint.stacks), mask_cache)
@@ -564,7 +566,7 @@ def _fingerprint(heads: LayerHeads) -> Tensor:
     rows = list[int]()
     if heads.scoring.position_bias is not None or heads.scoring.relative is not None or heads.scoring.sinks is not None:
         rows = sorted({0, n // 2, n - 1})
-    with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
+    with inference(heads.query.device):
         patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]
         parts = [attention.upcast(x) for x in (heads.query, heads.key, heads.value, *patterns)]
         return torch.stack(
