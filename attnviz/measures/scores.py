@@ -103,7 +103,7 @@ class ScoreDecomposer:
 
     @cached_property
     def terms(self) -> dict[str, list[Term]]:
-        return {side: list(head_terms(self.verified, self.written, self.head, side)) for side in SIDES}
+        return {side: head_terms(self.verified, self.written, self.head, side) for side in SIDES}
 
     def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
         """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""
