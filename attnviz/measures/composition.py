@@ -52,10 +52,7 @@ class Layers:
         norms = [self._norm_before(layer) for layer in range(checkpoint.n_layers)]
         self._centred = any(isinstance(norm, LayerNorm) for norm in norms)
         self.dimensions = checkpoint.d_model - self._centred  # of the space of what is written and what is read
-        self.values, self.outputs = (
-            list[Tensor](),
-            list[Tensor](),
-        )  # of layers that were walked; outputs as they leave it
+        self.values, self.outputs = list[Tensor](), list[Tensor]()  # of layers that were walked, as they leave it
         head: Any = None if checkpoint.encoder_only else checkpoint.language_head
         self.why_no_logits, self.dense = "", False
         if head is None:

@@ -203,30 +203,31 @@ class LayerComparison:
 
     def add_rows(
         self, first: int, pattern: Tensor, expected: Tensor, model_rows: Tensor, random: Tensor | None
-    ) -> None:
-        """Compare a chunk of rows of the patterns, [batch, n_heads, rows, n_keys].
+    ) -> bool:
+        """Compare a chunk of rows of the patterns, [batch, n_heads, rows, n_keys]; with ``locating`` do they agree?
 
         ``expected`` and ``model_rows`` are these rows themselves, or what they make of ``random`` values, [batch,
         n_heads, rows, d_head]; ``random`` has as many rows as there are keys or more. Without ``locating`` the model's
-        rows are overwritten, to save memory and time.
+        own weights are overwritten, to save memory and time.
         """
         self._compare_shapes("patterns" if random is None else "outputs of attention", expected, model_rows)
-        self.n_heads, tolerance = pattern.shape[1], self.tolerance
+        self.n_heads, tolerance, agree = pattern.shape[1], self.tolerance, True
         limit = tolerance.pattern if random is None else tolerance.probe
         axes = ("head", "query", "key" if random is None else "number")
         chunk = Step(model_rows, expected, model_rows, axes, range(first, first + pattern.shape[2]))
         if random is None and tolerance.row is not None:
             self._keep("row", self._scale.add(pattern, model_rows))
             if self.locating:
-                self._locate("row", replace(chunk, error=row_error(pattern, model_rows)), tolerance.row)
-        difference = model_rows - expected if self.locating else model_rows.sub_(expected)
+                agree = self._locate("row", replace(chunk, error=row_error(pattern, model_rows)), tolerance.row)
+        overwrites = random is None and not self.locating
+        difference = model_rows.sub_(expected) if overwrites else model_rows - expected
         self._keep("pattern", difference)
         if random is not None and tolerance.row is not None:
             self._scale.add_probe(pattern, random, difference, torch.finfo(model_rows.dtype).eps)
             lengths = torch.linalg.vector_norm(pattern, dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
             difference = difference / lengths  # of a row over many keys little is left but what is rounded
             self._keep("row", difference)
-        self._locate("pattern", replace(chunk, error=difference), limit)
+        return self._locate("pattern", replace(chunk, error=difference), limit) and agree
 
     def add_steps(self, steps: Mapping[str, Step]) -> None:
         """Compare the steps after the patterns, see :func:`steps_of`."""
@@ -236,13 +237,13 @@ class LayerComparison:
             self._locate(name, in_shares, self.tolerance.output)
         self.n_summed = steps["sum"].model.shape[1:].numel()
 
-    def _locate(self, name: str, step: Step, limit: float) -> None:
-        """With ``locating``, keep where the worst chunk of a step is, if that is not within a limit."""
+    def _locate(self, name: str, step: Step, limit: float) -> bool:
+        """With ``locating``, whether a step is within a limit; where its worst chunk is, is kept if it is not."""
         if not self.locating:
-            return
+            return True
         error = share(float(largest(step.error)), 1.0 if step.scale is None else float(largest(step.scale)))
         if error <= limit:
-            return
+            return True
         refuse_not_finite(step.model, f"attention in layer {self.layer}")
         ratio = math.inf if math.isnan(error) else error / limit
         if ratio > self.places.get(name, (0.0, ""))[0]:
@@ -251,6 +252,7 @@ class LayerComparison:
                 f"{_SENTENCES[name]} differs most in {self._place(step)} ({error:.2g}{_SHARE_OF.get(name, '')}, under "
                 f"{self.attention} attention; tolerance {limit:g}).",
             )
+        return False
 
     def _place(self, step: Step) -> str:
         """Where the worst error of a step is, and what model and reference have there."""

@@ -170,9 +170,11 @@ class _RecordedPass:
             return self._around(module, original, *given, **more)
         return self._as_loaded(way, original, *given, **more)
 
-    def _begin(self, given: tuple[Tensor, ...], scale: float | None, cap: float | None, attention: str) -> int:
+    def _begin(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None, attention: str
+    ) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
-        layer, (query, key, value) = self.attending, given
+        layer = self.attending
         if layer is None:
             raise VerificationError(
                 "the model attends outside of its layers; nothing can be verified against this model."
@@ -198,7 +200,7 @@ class _RecordedPass:
     ) -> Any:
         """An implementation that returns no weights."""
         result = original(query, key, value, *mask, **more)
-        layer = self._begin((query, key, value), more.get("scaling"), more.get("softcap"), name)
+        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"), name)
         probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
@@ -220,7 +222,7 @@ class _RecordedPass:
         **more: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Eager attention, a chunk of query rows at a time."""
-        layer, bias = self._begin((query, key, value), scale, more.get("softcap"), "eager"), more.get("position_bias")
+        layer, bias = self._begin(query, key, value, scale, more.get("softcap"), "eager"), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
         for first, last in self._row_chunks(query, key, query.element_size()):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
@@ -238,8 +240,8 @@ class _RecordedPass:
         """The forward of an attention that bypasses the interface, read around its linear maps."""
         model, seen = self.checkpoint, dict[str, Tensor]()
         layers = zip((*model.layers, *model.other_layers), model.modules, strict=True)
-        layer = next(layer for layer, modules in layers if modules.attention is module)
-        places = {name: replace(place_of(model, layer, name), of=None) for name in ("q", "k", "v", "z")}
+        layer, modules = next(of_layer for of_layer in layers if of_layer[1].attention is module)
+        places = {name: replace(place_of(model, layer, modules, name), of=None) for name in ("q", "k", "v", "z")}
 
         def keep(name: str, tensor: Tensor) -> None:
             seen.setdefault(name, tensor)  # of two runs: DeBERTa's maps read its relative positions after the text
@@ -258,7 +260,7 @@ class _RecordedPass:
 
     def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
         """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
-        layer, n_keys = self._begin((query, key, value), math.nan, None, "eager"), key.shape[-2]
+        layer, n_keys = self._begin(query, key, value, math.nan, None, "eager"), key.shape[-2]
         _refuse_no_pattern(layer, weights, (*query.shape[:3], n_keys))
         for first, last in self._row_chunks(query, key, weights.element_size()):
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))

@@ -88,9 +88,9 @@ def sites_of(
 ) -> dict[SiteKey, Site]:
     """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.run.record.LayerRecord`.
 
-    ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
-    applied to, :data:`WRITERS` are what these give, and :data:`NORMS` what these take; at the ``end`` all that a record
-    holds has been passed. A name that a layer lacks is left out.
+    ``arguments`` are those of the whole layer, ``stream`` is the first of them, ``attended`` what the attention
+    returns, ``concatenated`` what W_O is applied to, :data:`WRITERS` are what these give, and :data:`NORMS` what these
+    take; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
     """
     sites = dict[SiteKey, Site]()
     if layers is not None and not layers:
@@ -105,7 +105,10 @@ def sites_of(
 
 def _places(modules: LayerModules, every: Sequence[LayerModules], pre_norm: bool) -> dict[str, tuple[nn.Module, str]]:
     """Module and side of the sites of a layer by name."""
-    places: dict[str, tuple[nn.Module, str]] = {"arguments": (modules.block, "arguments")}
+    places: dict[str, tuple[nn.Module, str]] = {
+        "arguments": (modules.block, "arguments"),
+        "stream": (modules.block, "input"),
+    }
     places |= {name: (module, "output") for name, module in modules.writers.items()}
     norms = {name: getattr(modules, name) for name in NORMS}
     places |= {name: (norm, "input") for name, norm in norms.items() if norm is not None}
@@ -113,7 +116,7 @@ def _places(modules: LayerModules, every: Sequence[LayerModules], pre_norm: bool
         return places
     entered, norm, shared = modules.sum_input(pre_norm), modules.after_attention(pre_norm), modules.keys_layer
     places |= {
-        "residual": (modules.block, "input"),
+        "residual": places["stream"],
         "attention_input": (modules.attention, "input"),
         "source": (modules.attention, "source") if shared is None else (every[shared].attention, "input"),
         "concatenated": (modules.o_proj, "input"),
@@ -137,13 +140,12 @@ def site_of(checkpoint: Checkpoint, layer: int, name: str) -> Site:
     if why:
         of = HeadId((*checkpoint.layers, *checkpoint.other_layers)[layer], 0).layer_name
         raise ArchitectureError(f"{of} of this {architecture.name} has no {name}: {why}.")
-    return place_of(checkpoint, layer, name)
+    return place_of(checkpoint, layer, modules, name)
 
 
-def place_of(checkpoint: Checkpoint, layer: int, name: str) -> Site:
+def place_of(checkpoint: Checkpoint, layer: int, modules: LayerModules, name: str) -> Site:
     """The site that :func:`site_of` gives, whether or not it means what :data:`SITES` says in this layer."""
     architecture = checkpoint.architecture
-    modules = architecture.modules_of(checkpoint.model, layer)
     n_heads, n_kv_heads = architecture.head_counts(checkpoint.config, layer)
     if name in ("q", "k", "v"):
         number = "qkv".index(name)
@@ -192,22 +194,20 @@ def _columns(checkpoint: Checkpoint, layer: int, modules: LayerModules, number: 
     n_heads, n_kv_heads = architecture.head_counts(config, layer)
     heads = n_heads, n_kv_heads, n_kv_heads
 
-    def of_fused(width: int) -> Tensor:
-        every, d_head = torch.arange(width), width // sum(heads)
-        in_order = heads_apart(every, n_heads, n_kv_heads) if architecture.fused_by_head else every
-        return in_order[sum(heads[:number]) * d_head : sum(heads[: number + 1]) * d_head]
+    is_fused = len(modules.projections) == 1
 
-    def before_gate(width: int) -> Tensor:
-        return torch.arange(width).reshape(n_heads, 2, -1)[:, 0].flatten()
+    def columns(width: int) -> Tensor:
+        every = torch.arange(width)
+        if is_fused:
+            d_head = width // sum(heads)
+            in_order = heads_apart(every, n_heads, n_kv_heads) if architecture.fused_by_head else every
+            return in_order[sum(heads[:number]) * d_head : sum(heads[: number + 1]) * d_head]
+        if number == 0:  # before its gate
+            return every.reshape(n_heads, 2, -1)[:, 0].flatten()
+        return every.reshape(n_heads, -1)[:, config.qk_nope_head_dim :].flatten()  # after its key
 
-    def after_key(width: int) -> Tensor:
-        return torch.arange(width).reshape(n_heads, -1)[:, config.qk_nope_head_dim :].flatten()
-
-    if len(modules.projections) == 1:
-        return of_fused
-    if number == 0:
-        return before_gate if architecture.gated else None
-    return after_key if len(modules.projections) == 2 else None
+    is_part = architecture.gated if number == 0 else len(modules.projections) == 2
+    return columns if is_fused or is_part else None
 
 
 @contextmanager
@@ -221,23 +221,21 @@ def at_named(
     A tensor that it returns replaces the value, for all that is computed from it.
     """
     sites = {key: site_of(checkpoint, *key) for key in wanted}
-    of_modules = {key: site.of for key, site in sites.items() if site.of is not None}
-    blocks = {(key, "block"): Site(modules.block, "input", modules) for key, modules in of_modules.items()}
-    streams = dict[SiteKey, Tensor]()
+    streams = dict[int, Tensor]()
 
-    def pass_on(at: tuple[SiteKey, str], tensor: Tensor) -> Tensor | None:
-        key, part = at
-        if part == "block":
-            streams[key] = tensor
+    def pass_on(key: SiteKey, tensor: Tensor) -> Tensor | None:
+        layer, name = key
+        if name == "stream":
+            streams[layer] = tensor
             return None
-        stream, site = streams.get(key, tensor), sites[key]
+        stream, site = streams.get(layer, tensor), sites[key]
         before = tensor  # some networks see no batch, and DeepSeek's keys have an axis more
         if tensor.ndim != stream.ndim:
             before = tensor.reshape(*stream.shape[:-1], -1)
         value = visit(key, site.value(before, stream))
         return None if value is None else site.tensor(value, before, stream).reshape(tensor.shape)
 
-    with taps({(key, "site"): site for key, site in sites.items()} | blocks, pass_on):
+    with taps(sites | sites_of(checkpoint, ["stream"], {layer for layer, _ in wanted}), pass_on):
         yield
 
 

@@ -316,8 +316,8 @@ class _Layer:
                 model_rows = torch.nn.functional.pad(model_rows, (0, n_keys - model_rows.shape[-1]))
         if self.both is not None or checkpoint.architecture.bypassing:
             model_rows = self._but_blind(first, n_keys, expected, model_rows)
-        compared.add_rows(first, pattern, expected, model_rows, self.random)
-        if compared.places and not compared.causes:
+        agree = compared.add_rows(first, pattern, expected, model_rows, self.random)
+        if not agree and not compared.causes:
             compared.causes += self._other_ways(first, model_rows)
         self.weighted.append(weighted.to(checkpoint.dtype))
         return pattern
