@@ -52,10 +52,7 @@ class Layers:
         norms = [self._norm_before(layer) for layer in range(checkpoint.n_layers)]
         self._centred = any(isinstance(norm, LayerNorm) for norm in norms)
         self.dimensions = checkpoint.d_model - self._centred  # of the space of what is written and what is read
-        self.values, self.outputs = (
-            list[Tensor](),
-            list[Tensor](),
-        )  # of layers that were walked; outputs as they leave it
+        self.values, self.outputs = list[Tensor](), list[Tensor]()  # of layers that were walked, as they leave it
         head: Any = None if checkpoint.encoder_only else checkpoint.language_head
         self.why_no_logits, self.dense = "", False
         if head is None:
@@ -101,7 +98,7 @@ class Layers:
     def _walk(self) -> Iterator[tuple[HeadParameters, Tensor, Tensor]]:
         """Of each layer its parameters, W_V' and W_O; ``outputs`` are then those of earlier layers as it gets them."""
         for layer, modules in enumerate(self._modules):
-            parameters = self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
+            parameters = self.checkpoint.parameters(layer)
             self.rotary = self.rotary or parameters.rotary is not None
             value, output = self._reads(layer, parameters, "value"), _scaled(upcast(parameters.output_weight))
             output = _scaled(self._normed(modules.attention_output_norm, output))
@@ -150,7 +147,7 @@ class Layers:
 
     def copying(self) -> list[float]:
         """Of every head."""
-        tables = self.checkpoint.architecture.embeddings(self.checkpoint.model)
+        tables = self.checkpoint.embeddings
         across = self._last @ self._normed(tables.norm, self._unembedding.T @ upcast(tables.words))  # to d_model
         if tables.project is not None:
             across = across @ upcast(parameter_of(tables.project, "weight")).T
@@ -159,7 +156,7 @@ class Layers:
 
     def untrained_copying(self) -> list[float]:
         """Of heads of the same shapes, and embeddings, with weights drawn at random."""
-        tables, draw = self.checkpoint.architecture.embeddings(self.checkpoint.model), torch.Generator().manual_seed(0)
+        tables, draw = self.checkpoint.embeddings, torch.Generator().manual_seed(0)
         words = upcast(tables.words)
 
         def fresh(*shape: int) -> Tensor:

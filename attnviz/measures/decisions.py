@@ -72,23 +72,18 @@ def deciding(model: Checkpoint, tokens: Tokens, label: int | None = None) -> Ite
 
     @wraps(forward)
     def kept(*args: Any, **kwargs: Any) -> Any:
-        output = forward(*args, **kwargs)
-        if get_ident() == thread:
-            outputs.append(output)
-        return output
+        if get_ident() != thread:
+            return forward(*args, **kwargs)
+        if not decided:  # later the same output, without a second pass
+            outputs.append(forward(*args, **kwargs))
+        return outputs[-1]
 
     with answering(model.model, kept):
         yield decided
-    position = [classifier.position(tokens.ids)]
-    states = outputs[-1][0][0, position]
-    with torch.no_grad():
-        decided += decisions(classifier, states, () if label is None else [label])
-
-    @wraps(forward)
-    def again(*args: Any, **kwargs: Any) -> Any:  # the output, without a second pass
-        return outputs[-1] if get_ident() == thread else forward(*args, **kwargs)
-
-    with answering(model.model, again):
+        position = [classifier.position(tokens.ids)]
+        states = outputs[-1][0][0, position]
+        with torch.no_grad():
+            decided += decisions(classifier, states, () if label is None else [label])
         check_logits(model, tokens.model_inputs(model.device), states, position)
 
 

@@ -232,7 +232,7 @@ def direct_effects(
             (label,) = vocabulary_labels(checkpoint.tokenizer, [number])
         return Answer(number, label, float(model_logits[number]), float(probabilities[number]))
 
-    last = checkpoint.architecture.final_norm(checkpoint.model)
+    last = checkpoint.final_norm
     follows = not classifier and (checkpoint.architecture.causal or checkpoint.stacks) and position + 1 < len(tokens)
     return DirectEffects(
         position=position,
@@ -268,11 +268,11 @@ def _linear_map(head: Any) -> Any:
 
 
 def _logits(head: Any, final: Tensor, biases: Tensor | float = 1.0) -> Tensor:
-    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of all of a head that is no map."""
+    """Logits of a final state [d_model], in float32 at least; ``biases``: a factor of all biases of the head."""
     linear = _linear_map(head)
     if linear is not None:
-        bias, logits = parameter_of(linear, "bias"), upcast(parameter_of(linear, "weight")) @ final
-        return logits if bias is None else logits + upcast(bias)
+        bias, logits = parameter_of(linear, "bias"), upcast(parameter_of(linear, "weight").detach()) @ final
+        return logits if bias is None else logits + biases * upcast(bias.detach())
     named = {name: upcast(value.detach()) for name, value in (*head.named_parameters(), *head.named_buffers())}
     wide = {name: biases * value if name.endswith("bias") else value for name, value in named.items()}
     return functional_call(head, wide, (final,))  # type: ignore[no-any-return]
@@ -280,11 +280,6 @@ def _logits(head: Any, final: Tensor, biases: Tensor | float = 1.0) -> Tensor:
 
 def _linearised(head: Any, final: Tensor, one: int, other: int | None) -> tuple[float, Tensor, float]:
     """The difference of two logits, its gradient by the final state, [d_model], and what the head's biases add."""
-    linear = _linear_map(head)
-    if linear is not None:
-        weight, bias = parameter_of(linear, "weight"), parameter_of(linear, "bias")
-        of_bias = 0.0 if bias is None else float(_less(bias, one, other))
-        return float(_less(_logits(head, final), one, other)), _less(weight, one, other).to(final), of_bias
     state, biases = final.detach().clone().requires_grad_(), final.new_ones((), requires_grad=True)
     with torch.enable_grad():
         difference = _less(_logits(head, state, biases), one, other)

@@ -30,8 +30,8 @@ from attnviz.options import PATH_NETWORKS
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import check_total
-from attnviz.run.edit import AT_ONCE, Edit, KeptPass, answering, attention_known, edited, resume, run_block
-from attnviz.run.patterns import LayerQK, of_heads
+from attnviz.run.edit import Edit, KeptPass, answering, attention_known, edited, resume, run_block, split_variants
+from attnviz.run.patterns import LayerHeads
 from attnviz.run.sites import at_site
 
 LOGITS = "logits"
@@ -102,7 +102,7 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
     ``at``: boolean [rows, n], the positions at which it does; None for all.
     """
     modules = checkpoint.modules[head.layer]
-    weight = checkpoint.architecture.parameters(checkpoint.model, head.layer).output_weight[head.head]
+    weight = checkpoint.parameters(head.layer).output_weight[head.head]
     before, instead = (upcast(kept.values[head.layer, "z"][:, :, head.head]) for kept in (base, other))
     added = (instead - before) @ upcast(weight)
     if modules.attention_output_norm is not None:
@@ -110,7 +110,7 @@ def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, 
         added = upcast(modules.attention_output_norm(written + added) - modules.attention_output_norm(written))
     if at is not None:
         added = added * at[..., None]
-    return added * checkpoint.architecture.residual_multiplier(checkpoint.config)
+    return added * checkpoint.residual_multiplier
 
 
 def along_paths(
@@ -128,9 +128,8 @@ def along_paths(
     the final states with the path of each patched, [n_senders * rows, n, d_model]. VerificationError: with nothing sent
     these are not the final states of the base.
     """
-    step = max(1, AT_ONCE // base.final[..., 0].numel())
-    for first in range(0, len(senders), step):
-        some = senders[first : first + step]
+    for numbers in split_variants(list(range(len(senders))), base):
+        some = [senders[number] for number in numbers]
         if networks == RUN:
             changed = _with_networks(checkpoint, base, other, receiver, some, at)
         else:
@@ -146,7 +145,7 @@ def along_paths(
                 final = resume(checkpoint, base, receiver.head.layer, len(changed))
         final = final.reshape(len(changed), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
-        yield list(range(first, first + len(some))), final[1:].flatten(0, 1)
+        yield numbers, final[1:].flatten(0, 1)
 
 
 def _with_networks(
@@ -219,12 +218,10 @@ def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, 
     inputs = {name: changed if name == reads else unchanged for name in (*READS, "gate")}
     if norm is not None:
         inputs = {name: norm(x) for name, x in inputs.items()}
-    parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+    parameters = checkpoint.parameters(layer)
     query, key = attention.queries_and_keys(inputs["q"], inputs["k"], parameters)
     mask = base.inputs.get("attention_mask")
     mask = None if mask is None or bool(mask.all()) else mask.repeat(copies, 1)
-    heads = LayerQK(query=query, key=key, scoring=parameters, mask=mask, across=False, mask_cache={})
-    pattern = of_heads(heads, [head.head]).rows(0, query.shape[-2])
-    value = attention.values(inputs["v"], parameters)[:, head.head]
-    received = (pattern @ value[:, None]).expand(-1, parameters.n_heads, -1, -1)
-    return attention.gated(received, inputs["gate"], parameters)[:, head.head]
+    heads = LayerHeads(query, key, attention.values(inputs["v"], parameters), parameters, mask).of([head.head])
+    weighted = heads.weighted(heads.rows(0, query.shape[-2])).expand(-1, parameters.n_heads, -1, -1)
+    return attention.gated(weighted, inputs["gate"], parameters)[:, head.head]

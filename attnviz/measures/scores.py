@@ -92,7 +92,7 @@ class ScoreDecomposer:
     @cached_property
     def parameters(self) -> HeadParameters:
         checkpoint = self.verified.checkpoint
-        return checkpoint.architecture.parameters(checkpoint.model, self.head.layer)
+        return checkpoint.parameters(self.head.layer)
 
     def allowed(self, query: int) -> Tensor:
         """Positions of the keys that a query may attend to."""
@@ -103,7 +103,7 @@ class ScoreDecomposer:
 
     @cached_property
     def terms(self) -> dict[str, list[Term]]:
-        return {side: list(head_terms(self.verified, self.written, self.head, side)) for side in SIDES}
+        return {side: head_terms(self.verified, self.written, self.head, side) for side in SIDES}
 
     def parts(self, side: str, positions: Tensor) -> tuple[list[Source], Tensor]:
         """Sources and parts of queries or keys at some positions, [n_sources, n_positions, d_head]."""

@@ -26,8 +26,8 @@ from attnviz.measures.paths import check_unchanged, last_stream, sent
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run.contributions import why_not_linear
-from attnviz.run.edit import AT_ONCE, Edit, KeptPass, edited, resume
-from attnviz.run.sites import Site, taps, what_to_try
+from attnviz.run.edit import Edit, KeptPass, edited, resume, split_variants
+from attnviz.run.sites import WRITERS, Site, SiteKey, sites_of, taps, what_to_try
 from attnviz.run.stream import Source, of_stream
 
 _ROUNDINGS = 8  # of the stream, by the root of how often it is written: how far the sum of all parts may be off
@@ -75,11 +75,9 @@ def self_repairs(
     states are not the model's, or the parts do not sum to the change of the residual stream.
     """
     reading = _Reading(checkpoint, base, read, answers, foils)
-    step = max(1, AT_ONCE // base.final[..., 0].numel())
     for _, of_layer in groupby(sorted(removed), lambda head: head.layer):
-        heads = list(of_layer)
-        for first in range(0, len(heads), step):
-            yield from reading.without(other, heads[first : first + step], at)
+        for heads in split_variants(list(of_layer), base):
+            yield from reading.without(other, heads, at)
 
 
 class _Reading:
@@ -91,7 +89,7 @@ class _Reading:
         self._read = read
         weight: Any = getattr(checkpoint.language_head, "weight", None)
         self._of_final = weight[answers].double() - weight[foils].double()  # [rows, d_model]
-        final_norm = checkpoint.architecture.final_norm(checkpoint.model)
+        final_norm = checkpoint.final_norm
         assert final_norm is not None
         self._final_norm = final_norm
         self._stream = last_stream(checkpoint, base)[self._rows, read].double()
@@ -104,19 +102,15 @@ class _Reading:
         checkpoint, base, layer = self._checkpoint, self._base, heads[0].layer
         instead = other.values[layer, "z"]
         variants: list[list[Edit]] = [[], *([Edit(layer, instead, heads=[head.head], at=at)] for head in heads)]
-        seen: dict[tuple[int, str], Tensor] = {}
+        seen: dict[SiteKey, Tensor] = {}
 
-        def keep(key: tuple[int, str], tensor: Tensor) -> None:
+        def keep(key: SiteKey, tensor: Tensor) -> None:
             at_all = tensor.reshape(len(variants), *base.final.shape[:2], -1)
             seen[key] = at_all[:, self._rows, self._read].double()  # [copies, rows, width]
 
-        sites: dict[tuple[int, str], Site] = {(_END, "stream"): Site(self._final_norm, "input")}
+        sites: dict[SiteKey, Site] = {(_END, "stream"): Site(self._final_norm, "input")}
         after = checkpoint.every_layer[checkpoint.every_layer.index(layer) :]
-        for later in after:
-            modules = checkpoint.modules[later]
-            sites |= {(later, name): Site(module, "output", modules) for name, module in modules.writers.items()}
-            if later != layer and modules.attends:
-                sites[later, "heads"] = Site(modules.o_proj, "input", modules)
+        sites |= sites_of(checkpoint, WRITERS, after) | sites_of(checkpoint, ["concatenated"], after[1:])
         with taps(sites, keep), edited(checkpoint, variants):
             final = resume(checkpoint, base, layer, len(variants)).reshape(len(variants), *base.final.shape)
         check_unchanged(checkpoint, base, final[0], f"a pass resumed at layer {layer} with no head removed")
@@ -141,17 +135,17 @@ class _Reading:
                 )
             yield Repair(head, direct, total, -total - whole, of_head)
 
-    def _changes(self, seen: dict[tuple[int, str], Tensor]) -> dict[Source, Tensor]:
+    def _changes(self, seen: dict[SiteKey, Tensor]) -> dict[Source, Tensor]:
         """By head or network what its direct effect gains in each copy, [copies, rows]."""
         checkpoint = self._checkpoint
-        factor, changes = checkpoint.architecture.residual_multiplier(checkpoint.config), dict[Source, Tensor]()
+        factor, changes = checkpoint.residual_multiplier, dict[Source, Tensor]()
         for (layer, kind), values in seen.items():
             gained = factor * (values - values[0])
-            if kind != "heads":
+            if kind != "concatenated":
                 changes[kind, layer] = (gained * self._gradient).sum(-1)
                 continue
             if layer not in self._by_head:
-                weight = checkpoint.architecture.parameters(checkpoint.model, layer).output_weight.double()
+                weight = checkpoint.parameters(layer).output_weight.double()
                 self._by_head[layer] = torch.einsum("hdm,rm->rhd", weight, self._gradient)
             read = self._by_head[layer]
             of_heads = (gained.reshape(*gained.shape[:2], *read.shape[1:]) * read).sum(-1)

@@ -114,7 +114,7 @@ class WritingTally(TextTally):
     def _output_weight(self, layer: int) -> Tensor:
         """W_O, through any norm behind it but for its positive scale, [n_heads, d_head, d_model]."""
         model = self._checkpoint
-        weight: Tensor = upcast(model.architecture.parameters(model.model, layer).output_weight.detach())
+        weight: Tensor = upcast(model.parameters(layer).output_weight.detach())
         norm = model.modules[layer].attention_output_norm
         return weight if norm is None else model.norm(norm).linear_part(weight, 1.0)
 

@@ -17,7 +17,7 @@ from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.families import architecture_of
-from attnviz.models.families.base import Architecture, LayerModules, first_position, norm_of
+from attnviz.models.families.base import Architecture, Embeddings, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
 from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, layer_of, number_of, one_stack
 from attnviz.models.libraries import calling_transformers
@@ -38,7 +38,7 @@ from attnviz.models.weights import (
     refuse_beyond_memory,
     refuse_rounded,
 )
-from attnviz.reference.attention import Norm
+from attnviz.reference.attention import HeadParameters, Norm
 from attnviz.reference.tolerances import Tolerance, tolerance_of
 from attnviz.wording import counted, visible
 
@@ -92,6 +92,27 @@ class Checkpoint:
             return list(self.looked_up)
         modules = self.architecture.modules(self.model)
         return modules[: self.n_layers] if self.encoder_only else modules
+
+    def parameters(self, layer: int) -> HeadParameters:
+        """The parameters of a layer's heads, read from the model as it is now."""
+        return self.architecture.parameters(self.model, layer)
+
+    @property
+    def embeddings(self) -> Embeddings:
+        return self.architecture.embeddings(self.model)
+
+    @property
+    def final_norm(self) -> nn.Module | None:
+        return self.architecture.final_norm(self.model)
+
+    @property
+    def output_map(self) -> nn.Module | None:
+        """The linear map from what the final norm gives to final states (OPT-350m); None without one."""
+        return self.architecture.output_map(self.model)
+
+    @property
+    def residual_multiplier(self) -> float:
+        return self.architecture.residual_multiplier(self.config)
 
     @property
     def classifier(self) -> Classifier | None:

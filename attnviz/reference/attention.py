@@ -264,6 +264,11 @@ def queries_and_keys(
     return query, repeat_kv(key, parameters.n_heads)
 
 
+def query_key_value(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor, Tensor]:
+    """What every query head attends with, see :func:`queries_and_keys` and :func:`values`."""
+    return *queries_and_keys(x, source, parameters), values(source, parameters)
+
+
 def _rotated(
     query: Tensor, key: Tensor, parameters: HeadParameters, steps: dict[str, tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:

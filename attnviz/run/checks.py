@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from attnviz.errors import VerificationError
+from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
+from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.run.finite import not_finite, refuse_not_finite
@@ -122,6 +123,36 @@ def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
     return replace(other, **worse)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of a layer, or some rows of it, as the model and as the reference computes it, [batch, ..]."""
+
+    model: Tensor
+    expected: Tensor
+    error: Tensor
+    axes: Sequence[str]  # those after the batch: head, query, key, ..
+    positions: Sequence[int]  # of the queries
+    scale: Tensor | None = None  # of whose largest absolute value errors are shares; None where they are absolute
+
+
+# By step, what the sentence begins with that says where the step differs.
+_SENTENCES = {
+    "pattern": "The attention",
+    "row": "The attention",
+    "output": "All patterns agree, but the attention output of all heads together",
+    "sum": "All patterns and attention outputs agree, but what the layer passes on, the sum with its input,",
+    "norm": "All patterns and attention outputs agree, but the norm of what the layer passes on",
+    "head output": "All patterns and attention outputs agree, but what a head gives before W_O",
+}
+
+
+# What the error of a step is a share of, in the same sentence.
+_SHARE_OF = {
+    "row": " of the row's largest weight",
+    **dict.fromkeys(("output", "sum", "norm", "head output"), " of the largest"),
+}
+
+
 @dataclass
 class LayerComparison:
     """Running comparison of one layer; what differs most stays on the device until the pass has ended.
@@ -132,11 +163,10 @@ class LayerComparison:
     checkpoint: Checkpoint
     layer: int
     attention: str
-    labels: Callable[[int], Sequence[str]]  # of the queries of a text of the batch
-    keys: Callable[[int], Sequence[str]]  # labels of its keys
+    inputs: Mapping[str, Tensor]  # what the model read
     locating: bool = False
     causes: list[str] = field(default_factory=list)  # sentences on queries, keys or values that differ before a pattern
-    worst: tuple[float, str] = (0.0, "")  # of the patterns: error / tolerance, and the sentence that locates it
+    places: dict[str, tuple[float, str]] = field(default_factory=dict)  # by step: error / tolerance, and a sentence
     n_heads: int = 0
     n_summed: int = 0  # numbers of a text in the residual stream
     _numbers: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -171,92 +201,84 @@ class LayerComparison:
             refuse_not_finite(model_values, f"attention in layer {self.layer}")
             self.causes.append(f"The {name} differ before that, by {error:.2g} of the largest{why()}.")
 
-    def add_rows(self, first: int, pattern: Tensor, model_rows: Tensor) -> bool:
+    def add_rows(
+        self, first: int, pattern: Tensor, expected: Tensor, model_rows: Tensor, random: Tensor | None
+    ) -> bool:
         """Compare a chunk of rows of the patterns, [batch, n_heads, rows, n_keys]; with ``locating`` do they agree?
 
-        Without ``locating`` the model's rows are overwritten, to save memory and time.
+        ``expected`` and ``model_rows`` are these rows themselves, or what they make of ``random`` values, [batch,
+        n_heads, rows, d_head]; ``random`` has as many rows as there are keys or more. Without ``locating`` the model's
+        own weights are overwritten, to save memory and time.
         """
-        self._compare_shapes("patterns", pattern, model_rows)
-        self.n_heads = pattern.shape[1]
-        tolerance = self.tolerance
-        if tolerance.row is not None:
+        self._compare_shapes("patterns" if random is None else "outputs of attention", expected, model_rows)
+        self.n_heads, tolerance, agree = pattern.shape[1], self.tolerance, True
+        limit = tolerance.pattern if random is None else tolerance.probe
+        axes = ("head", "query", "key" if random is None else "number")
+        chunk = Step(model_rows, expected, model_rows, axes, range(first, first + pattern.shape[2]))
+        if random is None and tolerance.row is not None:
             self._keep("row", self._scale.add(pattern, model_rows))
-        if not self.locating:
-            self._keep("pattern", model_rows.sub_(pattern))
-            return True
-        difference = pattern - model_rows
+            if self.locating:
+                agree = self._locate("row", replace(chunk, error=row_error(pattern, model_rows)), tolerance.row)
+        overwrites = random is None and not self.locating
+        difference = model_rows.sub_(expected) if overwrites else model_rows - expected
         self._keep("pattern", difference)
-        axes = ("head", "query", "key")
-        if not self._agree(first, axes, difference, tolerance.pattern, model_rows, pattern):
-            return False
-        return tolerance.row is None or self._agree(
-            first, axes, row_error(pattern, model_rows), tolerance.row, model_rows, pattern, "row's largest weight"
-        )
-
-    def add_probe(self, first: int, pattern: Tensor, random: Tensor, expected: Tensor, model_outputs: Tensor) -> bool:
-        """Compare what a chunk of rows makes of random values, [batch, n_heads, rows, d_head]; do they agree?
-
-        ``pattern`` is [batch, n_heads, rows, n_keys], ``random`` has as many rows as there are keys or more. Only with
-        ``locating`` is the answer known.
-        """
-        self._compare_shapes("outputs of attention", expected, model_outputs)
-        self.n_heads = pattern.shape[1]
-        difference = model_outputs - expected
-        self._keep("pattern", difference)
-        if self.tolerance.row is not None:
-            self._scale.add_probe(pattern, random, difference, torch.finfo(model_outputs.dtype).eps)
+        if random is not None and tolerance.row is not None:
+            self._scale.add_probe(pattern, random, difference, torch.finfo(model_rows.dtype).eps)
             lengths = torch.linalg.vector_norm(pattern, dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float).tiny)
             difference = difference / lengths  # of a row over many keys little is left but what is rounded
             self._keep("row", difference)
-        return not self.locating or self._agree(
-            first, ("head", "query", "number"), difference, self.tolerance.probe, model_outputs, expected
-        )
+        return self._locate("pattern", replace(chunk, error=difference), limit) and agree
 
-    def _agree(
-        self,
-        first: int,
-        axes: tuple[str, ...],
-        differences: Tensor,
-        limit: float,
-        model_values: Tensor,
-        expected: Tensor,
-        of: str = "",
-    ) -> bool:
-        """Whether rows from ``first`` on are within a limit; else keep the worst of all chunks, and where it is."""
-        error = float(largest(differences))
-        if error <= limit:
-            return True
-        refuse_not_finite(model_values, f"attention in layer {self.layer}")
-        ratio = math.inf if math.isnan(error) else error / limit
-        if ratio > self.worst[0]:
-            what = "attention" if self.attention == "eager" else f"attention ({self.attention}), on random values,"
-            off = f"{error:.2g} of the {of}, " if of else ""
-            place = self._place(axes, worst_index(differences.abs()), model_values, expected, range(first, 1 << 62))
-            self.worst = ratio, f"The {what} differs most in {place} ({off}tolerance {limit:g})."
-        return False
-
-    def _place(
-        self, axes: Sequence[str], index: tuple[int, ...], model: Tensor, expected: Tensor, positions: Sequence[int]
-    ) -> str:
-        """Where an element of a batch is, and what model and reference have there."""
-        text, *numbers = index
-        words = [f"layer {self.layer}"]
-        for axis, number in zip(axes, numbers, strict=True):
-            if axis == "head":
-                words.insert(1, f"head {number} ({HeadId(self.layer, number)})")
-            elif axis == "query":
-                words.append(f"query {positions[number]} ({self.labels(text)[positions[number]]!r})")
-            elif axis == "key":
-                words.append(f"key {number} ({self.keys(text)[number]!r})")
-            else:
-                words.append(f"{axis} {number}")
-        return f"{', '.join(words)}: the model has {model[index]:.6g}, the reference {expected[index]:.6g}"
-
-    def add_steps(self, steps: Mapping[str, "Step"]) -> None:
+    def add_steps(self, steps: Mapping[str, Step]) -> None:
         """Compare the steps after the patterns, see :func:`steps_of`."""
         for name, step in steps.items():
             self._keep(name, step.error, step.scale)
+            in_shares = replace(step, scale=steps["output"].scale) if name == "sum" else step
+            self._locate(name, in_shares, self.tolerance.output)
         self.n_summed = steps["sum"].model.shape[1:].numel()
+
+    def _locate(self, name: str, step: Step, limit: float) -> bool:
+        """With ``locating``, whether a step is within a limit; where its worst chunk is, is kept if it is not."""
+        if not self.locating:
+            return True
+        error = share(float(largest(step.error)), 1.0 if step.scale is None else float(largest(step.scale)))
+        if error <= limit:
+            return True
+        refuse_not_finite(step.model, f"attention in layer {self.layer}")
+        ratio = math.inf if math.isnan(error) else error / limit
+        if ratio > self.places.get(name, (0.0, ""))[0]:
+            self.places[name] = (
+                ratio,
+                f"{_SENTENCES[name]} differs most in {self._place(step)} ({error:.2g}{_SHARE_OF.get(name, '')}, under "
+                f"{self.attention} attention; tolerance {limit:g}).",
+            )
+        return False
+
+    def _place(self, step: Step) -> str:
+        """Where the worst error of a step is, and what model and reference have there."""
+        index = worst_index(step.error.abs())
+        text, *numbers = index
+        words = [f"layer {self.layer}"]
+        for axis, number in zip(step.axes, numbers, strict=True):
+            if axis == "head":
+                words.insert(1, f"head {number} ({HeadId(self.layer, number)})")
+            elif axis == "query":
+                query = step.positions[number]
+                words.append(f"query {query} ({self._label(text, query, 'DX')!r})")
+            elif axis == "key":
+                words.append(f"key {number} ({self._label(text, number, 'D')!r})")
+            else:
+                words.append(f"{axis} {number}")
+        model, expected = step.model[index], step.expected[index]
+        return f"{', '.join(words)}: the model has {model:.6g}, the reference {expected:.6g}"
+
+    def _label(self, text: int, position: int, decoder: str) -> str:
+        """A token that the model read, or its position where it read none (sounds)."""
+        letter = self.layer.stack.letter if isinstance(self.layer, LayerId) else "E"
+        ids = self.inputs.get("decoder_input_ids" if letter in decoder else "input_ids")
+        if ids is None:
+            return str(position)
+        return vocabulary_labels(self.checkpoint.tokenizer, [int(ids[text, position])])[0]
 
     @property
     def on_device(self) -> Tensor:
@@ -303,10 +325,11 @@ class LayerComparison:
         error, limit = self._scale.result(on_host[2 * len(self._numbers) :], self.tolerance.scale)
         return replace(check, scale_error=error, scale_limit=limit)
 
-    def located(self, check: LayerCheck, steps: Mapping[str, "Step"]) -> tuple[float, str]:
+    def located(self, check: LayerCheck) -> tuple[float, str]:
         """Error / tolerance of a check that is not within it, and the first step that differs."""
-        if self.worst[1]:
-            return self.worst
+        of_rows = [self.places.pop(name) for name in ("pattern", "row") if name in self.places]
+        if of_rows:
+            return max(of_rows)
         if not check.scale_agrees:
             assert check.scale_error is not None
             assert check.scale_limit is not None
@@ -314,37 +337,8 @@ class LayerComparison:
                 f"No single weight differs by more than rounding, but those of layer {self.layer} differ together, as "
                 f"if its scores were off by {check.scale_error:.2g} of themselves (limit {check.scale_limit:.2g})."
             )
-        limit = self.tolerance.output
-        for name, step in steps.items():
-            scale = steps["output"].scale if name == "sum" else step.scale
-            error = share(float(largest(step.error)), float(largest(scale)))
-            if not error <= limit:
-                axes = ("query", "head", "dimension") if step.error.ndim == 4 else ("query", "dimension")
-                place = self._place(axes, worst_index(step.error.abs()), step.model, step.expected, step.positions)
-                return (
-                    error / limit,
-                    f"{_AGREE_BUT[name]} differs most in {place} (tolerance {limit:g} of the largest).",
-                )
-        return check.input_error / limit, f"All patterns and outputs of layer {self.layer} agree."
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step after the patterns, as the model and as the reference computes it, [batch, n, ..]."""
-
-    model: Tensor
-    expected: Tensor
-    error: Tensor
-    scale: Tensor  # of whose largest absolute value errors are shares; those of the sum are shares of the output
-    positions: Sequence[int]  # of the rows
-
-
-_AGREE_BUT = {
-    "output": "All patterns agree, but the attention output of all heads together",
-    "sum": "All patterns and attention outputs agree, but what the layer passes on, the sum with its input,",
-    "norm": "All patterns and attention outputs agree, but the norm of what the layer passes on",
-    "head output": "All patterns and attention outputs agree, but what a head gives before W_O",
-}
+        agree = check.input_error / self.tolerance.output, f"All patterns and outputs of layer {self.layer} agree."
+        return next(iter(self.places.values()), agree)
 
 
 def steps_of(
@@ -354,7 +348,7 @@ def steps_of(
 
     ``weighted`` [batch, n, n_heads, d_head] and ``output`` [batch, n, d_model] are the reference's, with ``queries`` of
     these positions alone. Sum and norm are those that follow from the model's own output; an error of the sum is what
-    is beyond its rounding.
+    is beyond its rounding. Errors of the sum are shares of the output.
     """
     norm = None if record.norm is None else checkpoint.norm(record.norm)
     added = record.output
@@ -362,7 +356,7 @@ def steps_of(
         added = checkpoint.norm(record.output_norm)(added)
     if record.network_output is not None:
         added = record.network_output + added
-    multiplier = checkpoint.architecture.residual_multiplier(checkpoint.config)
+    multiplier = checkpoint.residual_multiplier
     summed = record.residual + (added if multiplier == 1 else added * multiplier)
     normed = x = record.norm_input
     if isinstance(norm, LayerNorm):
@@ -373,17 +367,19 @@ def steps_of(
     if record.network_output is not None:  # the three may be added in any order
         size = size + record.residual.abs() + record.network_output.abs()
     beyond = (record.summed - summed).abs_().sub_(size, alpha=2 * torch.finfo(summed.dtype).eps).clamp_min_(0)
-    every: Sequence[int] = range(output.shape[1])
+    every = range(record.output.shape[1])
+    chosen: Sequence[int] = every if queries is None else queries
     model_output, model_weighted = record.output, record.weighted
     if queries is not None:
         index = torch.tensor(queries, device=output.device)
-        model_output, model_weighted, every = model_output[:, index], model_weighted[:, index], queries
-    n = range(record.output.shape[1])
+        model_output, model_weighted = model_output[:, index], model_weighted[:, index]
+    axes = "query", "dimension"
+    by_head = "query", "head", "dimension"
     return {
-        "output": Step(model_output, output, output - model_output, record.output, every),
-        "sum": Step(record.summed, summed, beyond, record.summed, n),
-        "norm": Step(record.normed, normed, record.normed - normed, record.normed, n),
-        "head output": Step(model_weighted, weighted, weighted - model_weighted, record.weighted, every),
+        "output": Step(model_output, output, output - model_output, axes, chosen, record.output),
+        "sum": Step(record.summed, summed, beyond, axes, every, record.summed),
+        "norm": Step(record.normed, normed, record.normed - normed, axes, every, record.normed),
+        "head output": Step(model_weighted, weighted, weighted - model_weighted, by_head, chosen, record.weighted),
     }
 
 

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.classifier import classification_class
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
 from attnviz.run.sites import what_to_try
 from attnviz.run.verify import VerifiedAttention
+from attnviz.wording import visible
 
 
 @contextmanager
@@ -31,28 +33,37 @@ def without_gradients(device: torch.device) -> Iterator[None]:
         yield
 
 
-def why_not_linear(checkpoint: Checkpoint) -> str:
-    """Reason why the logits of this model are no sum over heads, or ''."""
-    head = checkpoint.class_head
-    if head is not None:
-        why = head.why_no_classes and f": {head.why_no_classes}"
-        return f"this checkpoint has a head for {checkpoint.head_in_words}{why}"
+def why_no_logits(checkpoint: Checkpoint) -> str:
+    """Reason why this model makes no logits of tokens or classes, or ''."""
+    family = checkpoint.architecture
+    if checkpoint.class_head is not None:
+        return checkpoint.class_head.why_no_classes
     if checkpoint.encoder_only:
         return "the encoder of an encoder-decoder makes no logits"
-    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
+    if checkpoint.language_head is not None:
+        return ""
+    saved_as = visible((getattr(checkpoint.config, "architectures", None) or ["the model"])[0])
+    return (
+        f"{saved_as} has no head for tokens or classes; expected a checkpoint saved as {family.language_class}"
+        f"{family.head_setting} or {classification_class(family)}"
+    )
+
+
+def why_not_linear(checkpoint: Checkpoint) -> str:
+    """Reason why the logits of this model are no sum over heads, or ''."""
+    why = why_no_logits(checkpoint)
+    if checkpoint.class_head is not None:
+        return f"this checkpoint has a head for {checkpoint.head_in_words}{why and f': {why}'}"
+    if not checkpoint.architecture.pre_norm or checkpoint.final_norm is None:
         return (
-            "in BERT and its relatives every residual passes through later layer norms, and a masked-LM head begins "
-            "with a transform that is not linear, so that no head's part of the logits can be told apart"
-            if not checkpoint.stacks and not checkpoint.architecture.causal
-            else "in this model every residual passes through later layer norms, so that no head's part of the logits "
-            "can be told apart"
+            "in this model every residual passes through later layer norms, so that no head's part of the logits can "
+            "be told apart"
         )
-    if checkpoint.language_head is None:
-        return f"the model has no language-modelling head; load one that has ({checkpoint.architecture.language_class})"
-    why = "this model bounds its logits (final_logit_softcapping), so that they are no sum of parts"
+    if why or hasattr(checkpoint.language_head, "weight"):
+        return why
     if not checkpoint.architecture.causal and not checkpoint.stacks:
-        why = "a masked-LM head begins with a transform that is not linear, so that logits are no sum of parts"
-    return "" if hasattr(checkpoint.language_head, "weight") else why
+        return "a masked-LM head begins with a transform that is not linear, so that logits are no sum of parts"
+    return "this model bounds its logits (final_logit_softcapping), so that they are no sum of parts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +128,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     """Recompute one layer's values, and collect its output weights; VerificationError if the model was changed."""
     checkpoint = verified.checkpoint
     with without_gradients(checkpoint.device):
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        parameters = checkpoint.parameters(layer)
         x, source = verified.inputs_of(layer)
         value = attention.values(source, parameters)[0]
         gate = attention.gate_of(x, parameters)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
 
 from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
 from attnviz.inputs.batches import MOST_WEIGHTS, Batch, EncodedText, batches, collate, split_batch
@@ -28,8 +27,8 @@ from attnviz.progress import Progress, report_once, tell
 from attnviz.run.checks import LayerCheck, Verification, worse_of
 from attnviz.run.patterns import PatternCallback
 from attnviz.run.processes import Process, Unfinished, gathered, own_file
-from attnviz.run.record import record_attention
-from attnviz.run.verify import TokenLabels, VerifiedRows, Verifier
+from attnviz.run.record import OnLayer, record_attention
+from attnviz.run.verify import VerifiedRows, Verifier
 from attnviz.version import __version__
 from attnviz.wording import counted, visible
 
@@ -51,7 +50,7 @@ class SampledAttention:
         self._checkpoint = checkpoint
         self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
         self._batches = self._chosen = 0
-        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
+        self._checks: dict[int, LayerCheck] = {}
         self.texts_verified = 0
 
     @property
@@ -61,14 +60,14 @@ class SampledAttention:
     def run(
         self,
         batch: Batch,
-        on_pattern: Callable[[int, Tensor], None],
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+        on_pattern: OnLayer,
+        on_weighted_values: OnLayer | None = None,
     ) -> None:
         """Run the model once; ``on_pattern`` gets each layer's patterns, [batch, n_heads, n, n], first layer first.
 
         They are in float32 at least, so that sums over them are exact enough. After that ``on_weighted_values`` gets
-        the layer's weighted values A v, behind any gate, [batch, n, n_heads, d_head]. VerificationError where a head of
-        a verified batch does not reproduce the model.
+        the weighted values A v of the same patterns, behind any gate, [batch, n, n_heads, d_head]. VerificationError
+        where a head of a verified batch does not reproduce the model.
         """
         verifying = self.next_is_verified
         self._batches += 1
@@ -88,51 +87,41 @@ class SampledAttention:
         batch: Batch,
         on_rows: Callable[[VerifiedRows], None],
         memory: float | None = None,
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
+        on_weighted_values: OnLayer | None = None,
     ) -> None:
         """Run the model once on a batch and verify it; ``on_rows`` gets each layer in chunks of rows.
 
         VerificationError where a head does not reproduce the model.
         """
-
-        def names(layer: int) -> tuple[TokenLabels, TokenLabels]:
-            return self._labels(batch, batch.queries(layer)), self._labels(batch, batch.keys(layer))
-
         verifier = Verifier(
             self._checkpoint,
-            names,
+            batch.inputs,
             on_rows,
             lambda layer: batch.keys(layer).long(),
             keep=False,
             on_weighted_values=on_weighted_values,
         )
-        verifier.run(batch.inputs, memory)
+        verifier.run(memory)
         for layer, check in verifier.checks.items():
-            self._checks[layer] = worse_of(self._checks[layer], check)
+            self._checks[layer] = worse_of(self._checks.get(layer), check)
         self.texts_verified += len(batch.items)
-
-    def _labels(self, batch: Batch, valid: Tensor) -> TokenLabels:
-        ids = batch.inputs.get("input_ids" if valid is batch.valid else "decoder_input_ids")
-        if ids is None:  # of a sound
-            return lambda _: list(map(str, range(valid.shape[1])))
-        return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
 
     @property
     def verification(self) -> Verification:
-        checks = tuple(check for check in self._checks if check is not None)
+        checks = tuple(self._checks[layer] for layer in sorted(self._checks))
         return Verification(self._checkpoint.tolerance, checks)
 
     def state(self) -> dict[str, Any]:
-        """Number of verified texts and checks by layer, to save."""
-        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
+        """Number of verified texts and checks, to save."""
+        checks = [asdict(check) | {"layer": int(layer)} for layer, check in self._checks.items()]
         return {"texts_verified": self.texts_verified, "checks": checks}
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add the :meth:`state` of another process or an earlier run."""
         self.texts_verified += state["texts_verified"]
-        for layer, check in enumerate(state["checks"]):
-            if check is not None:
-                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))
+        for entry in state["checks"]:
+            check = LayerCheck(**entry)
+            self._checks[check.layer] = worse_of(self._checks.get(check.layer), check)
 
 
 class Additive(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,12 @@ from attnviz.errors import VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
+from attnviz.run.contributions import without_gradients
 from attnviz.run.record import in_blocks
-from attnviz.run.sites import at_named, at_site, recording, sites_of
+from attnviz.run.sites import SiteKey, at_named, at_site, recording, sites_of
 
-AT_ONCE = 2048  # least tokens of an edited pass, which runs several copies of a small batch
+_AT_ONCE = 2048  # least tokens of an edited pass, which runs several copies of a small batch
+Variant = TypeVar("Variant")
 BEFORE_Z = ("resid_pre", "q", "k", "v")  # sites whose edits need the block's attention to run anew
 
 
@@ -31,15 +33,14 @@ class Uniform:
     """What heads give where each query attends to all keys that it may see alike (Kovaleva et al. 2019)."""
 
     checkpoint: Checkpoint
-    attention_mask: Tensor  # of one copy of the batch, [rows, n]: 1 for a token and 0 for padding
-    decoder_mask: Tensor | None = None  # likewise of what a decoder reads
+    inputs: dict[str, Tensor]  # of one copy of the batch, with its masks, [rows, n]: 1 for a token and 0 for padding
 
     def values(self, layer: int, x: Tensor) -> Tensor:
         """Weighted values of every head, [copies * rows, n or 1, n_heads, d_head], from the input of W_V."""
         checkpoint = self.checkpoint
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        parameters = checkpoint.parameters(layer)
         in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
-        mask = self.decoder_mask if in_decoder and self.decoder_mask is not None else self.attention_mask
+        mask = self.inputs["decoder_attention_mask" if in_decoder else "attention_mask"]
         allowed = attention.allowed_positions(mask, parameters.causal, parameters.window)
         if checkpoint.stacks and layer >= checkpoint.stacks[2].first:
             allowed = allowed[:, :, :1]  # every query of the target sees the whole source
@@ -92,11 +93,11 @@ class Removal:
 
     def edits(self, heads: Collection[HeadId], inputs: dict[str, Tensor]) -> list[Edit]:
         """Edits that remove heads from a pass over the model's inputs."""
-        masks = inputs["attention_mask"], inputs.get("decoder_attention_mask")
-        uniform = Uniform(self.checkpoint, *masks) if self.method == "uniform" else None
         edits = []
         for layer, of_layer in groupby(sorted(heads), key=lambda head: head.layer):
-            instead = uniform or (torch.zeros(()) if self.means is None else self.means[layer])
+            instead: Instead = torch.zeros(()) if self.means is None else self.means[layer]
+            if self.method == "uniform":
+                instead = Uniform(self.checkpoint, inputs)
             edits.append(Edit(layer, instead, heads=[head.head for head in of_layer]))
         return edits
 
@@ -112,14 +113,14 @@ def edited(checkpoint: Checkpoint, variants: Sequence[Sequence[Edit]]) -> Iterat
 
     VerificationError: an edited layer did not run exactly once, so the output is not that of the edited model.
     """
-    here = defaultdict[tuple[int, str], list[tuple[int, Edit]]](list)
+    here = defaultdict[SiteKey, list[tuple[int, Edit]]](list)
     for copy, edits in enumerate(variants):
         for edit in edits:
             here[edit.layer, edit.site].append((copy, edit))
     runs = dict.fromkeys(here, 0)
     from_source = {edit.layer for edits in variants for edit in edits if isinstance(edit.instead, Uniform)}
 
-    def visit(key: tuple[int, str], value: Tensor) -> Tensor:
+    def visit(key: SiteKey, value: Tensor) -> Tensor:
         runs[key] += 1
         copies = list(value.reshape(len(variants), -1, *value.shape[1:]))
         uniform = list[Tensor]()
@@ -152,8 +153,7 @@ class KeptPass:
     """An unchanged pass of the model, with the inputs of its layers."""
 
     calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
-    attention_inputs: dict[int, Tensor]  # by layer the input of W_K and W_V; empty unless requested
-    values: dict[tuple[int, str], Tensor]  # by layer and name of a site: z of all layers, and what was requested
+    values: dict[SiteKey, Tensor]  # by layer and name of a site: z of all layers, and what was requested
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # the model's inputs
     encoded: Tensor | None = None  # of an encoder-decoder its encoder's output, [rows, n, d_model]
@@ -165,13 +165,7 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
-    heads = checkpoint.language_head, checkpoint.whole
-    autocast = torch.autocast(checkpoint.device.type, enabled=False)
-    training = [module for head in heads if head is not None for module in head.modules() if module.training]
-    with ExitStack() as stack, in_blocks(checkpoint), torch.no_grad(), autocast:
-        for module in training:
-            module.training = False
-            stack.callback(setattr, module, "training", True)
+    with in_blocks(checkpoint), without_gradients(checkpoint.device):
         yield
 
 
@@ -187,26 +181,19 @@ def run_model(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
     return decoded[0]
 
 
-def run_and_keep(
-    checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[tuple[int, str]] = (), *, inside: bool = False
-) -> KeptPass:
-    """Run the model once inside :func:`running`, and keep every layer's input, and the values of sites.
-
-    ``inside`` keeps the input of W_K and W_V, too.
-    """
-    calls, encoded = sites_of(checkpoint, ["arguments", "source"] if inside else ["arguments"]), list[Tensor]()
-    values = dict[tuple[int, str], Tensor]()
+def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Collection[SiteKey] = ()) -> KeptPass:
+    """Run the model once inside :func:`running`, and keep every layer's input, and the values of sites."""
+    values, encoded = dict[SiteKey, Tensor](), list[Tensor]()
     wanted = {*((layer, "z") for layer in checkpoint.layers), *sites}
     with ExitStack() as stack:
-        seen = stack.enter_context(recording(calls))
+        calls = stack.enter_context(recording(sites_of(checkpoint, ["arguments"])))
         stack.enter_context(at_named(checkpoint, wanted, values.__setitem__))
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", encoded.append))
         final = run_model(checkpoint, inputs)
     return KeptPass(
-        calls={layer: value for (layer, name), value in seen.items() if name == "arguments"},
-        attention_inputs={layer: value for (layer, name), value in seen.items() if name == "source"},
+        calls={layer: arguments for (layer, _), arguments in calls.items()},
         values=values,
         final=final,
         inputs=inputs,
@@ -227,13 +214,18 @@ def edited_passes(
         first = min((edit.layer for edit in edits), key=order.__getitem__)
         before = any(edit.layer == first and edit.site in BEFORE_Z for edit in edits)
         starts[first, before].append(number)
-    n_copies = max(1, AT_ONCE // kept.final[..., 0].numel())
     for (layer, anew), numbers in starts.items():
-        for first in range(0, len(numbers), n_copies):
-            some = numbers[first : first + n_copies]
+        for some in split_variants(numbers, kept):
             with edited(checkpoint, [variants[number] for number in some]):
                 final = resume(checkpoint, kept, layer, len(some), attending=anew)
             yield some, final
+
+
+def split_variants(variants: list[Variant], kept: KeptPass) -> Iterator[list[Variant]]:
+    """Parts of some variants of a pass that are run together, each on a copy of the batch."""
+    step = max(1, _AT_ONCE // kept.final[..., 0].numel())
+    for first in range(0, len(variants), step):
+        yield variants[first : first + step]
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, *, attending: bool = False) -> Tensor:

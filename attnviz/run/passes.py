@@ -13,18 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.errors import VerificationError
 from attnviz.inputs.batches import Batch, EncodedText, collate
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters
 from attnviz.run import edit
 from attnviz.run.checks import Verification
+from attnviz.run.contributions import check_total
 from attnviz.run.corpus import EVERY, SampledAttention
-from attnviz.run.sites import Site, recording
+from attnviz.run.sites import Site, SiteKey, recording
 from attnviz.run.stream import check_logits
-from attnviz.run.verify import VerifiedRows
 
 _TOKENS = 4096  # most tokens of a batch, padding included
 
@@ -90,9 +87,7 @@ class Passes:
     All is called inside :func:`attnviz.run.edit.running`.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, has_logits: bool = True, sites: Collection[tuple[int, str]] = ()
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, has_logits: bool = True, sites: Collection[SiteKey] = ()) -> None:
         """``has_logits``: whether positions of inputs predict tokens or classes; those of the sample are compared.
 
         ``sites`` are kept, and passes are resumed so that they can be edited.
@@ -127,40 +122,26 @@ class Passes:
         return self._run(batch, verify and other.sampled, resumed=False)
 
     def _run(self, inputs: InputBatch, sampled: bool, resumed: bool = True) -> Pass:
-        kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, self._sites, inside=sampled)
+        kept = edit.run_and_keep(self._checkpoint, inputs.batch.inputs, self._sites)
         if sampled:
             self.verify(inputs, kept, resumed)
         return Pass(inputs, kept, sampled)
 
     def verify(self, inputs: InputBatch, kept: edit.KeptPass, resumed: bool) -> None:
         """Compare an unchanged pass with the reference, its logits with the model's, and passes ``resumed`` from it."""
-        checkpoint = self._checkpoint
-        batch = inputs.batch
-        heads: dict[int, tuple[HeadParameters, Tensor]] = {}  # of the layer that attends, with their values
+        checkpoint, batch = self._checkpoint, inputs.batch
 
-        def compare(rows: VerifiedRows) -> None:
-            layer = rows.layer
-            x = kept.attention_inputs[layer]
-            if layer not in heads:
-                heads.clear()
-                parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-                heads[layer] = parameters, attention.values(x, parameters)
-            parameters, value = heads[layer]
-            n_rows, n_keys = rows.pattern.shape[-2:]
-            chunk = slice(rows.first, rows.first + n_rows)
+        def compare(layer: int, weighted: Tensor) -> None:
             valid = batch.queries(layer)
-            weighted = torch.matmul(rows.pattern, value[..., :n_keys, :].to(rows.pattern.dtype))
-            expected = attention.gated(weighted, x[:, chunk], parameters).transpose(1, 2)[valid[:, chunk]]
-            if not len(expected):  # padding alone
-                return
-            removed = kept.values[layer, "z"]
-            difference = removed[:, chunk][valid[:, chunk]].reshape(expected.shape) - expected
-            by_head = difference.abs().amax((0, 2))
-            head = HeadId(layer, int(by_head.nan_to_num(nan=torch.inf).argmax()))
-            what = f"what is to be removed of {head} differs from what the reference gives for it"
-            self._check("values_error", by_head, removed[valid], what, "the layer's largest weighted value")
+            _, n_heads, d_head = weighted[valid].shape
 
-        self._attention.verify(batch, compare)
+            def where(worst: int) -> str:
+                return f"in {HeadId(layer, worst // d_head % n_heads)}"
+
+            what = f"what is to be replaced in layer {layer} is not what the reference gives for it"
+            self._check("values_error", weighted[valid], kept.values[layer, "z"][valid], what, where)
+
+        self._attention.verify(batch, lambda _: None, on_weighted_values=compare)
         final = kept.final[batch.predicting]
         if self._has_logits:
             at = list(inputs.inputs[0].positions[-_LOGITS_COMPARED:])
@@ -170,21 +151,12 @@ class Passes:
         layers = dict.fromkeys([*checkpoint.layers, *(layer for layer, _ in self._sites)])
         for layer in layers if resumed else ():
             again = edit.resume(checkpoint, kept, layer, attending=attending)[batch.predicting]
-            what = (
-                f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states: "
-                "they differ"
-            )
-            self._check("resumed_error", (again - final).abs(), final, what, "the largest")
+            what = f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states"
+            self._check("resumed_error", again, final, what, "at number {}".format)
 
-    def _check(self, name: str, difference: Tensor, values: Tensor, what: str, largest: str) -> None:
-        """Compare as a share of the largest value; NaN is within no tolerance."""
-        scale, error = float(values.abs().max()), float(difference.max())
-        error = error / scale if scale > 0 else error
+    def _check(self, name: str, total: Tensor, values: Tensor, what: str, where: Callable[[int], str]) -> None:
+        error, _ = check_total(self._checkpoint, total, values, what, where)
         self._errors[name] = max(self._errors[name], error)
-        if not error <= self._tolerance:
-            raise VerificationError(
-                f"{what} by {error:.1e} of {largest} (tolerance {self._tolerance:g}). Nothing was written."
-            )
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
@@ -209,9 +181,9 @@ def recorded_passes(
     checkpoint: Checkpoint,
     inputs: Sequence[ModelInput],
     batch_size: int,
-    sites: Mapping[tuple[int, str], Site],
+    sites: Mapping[SiteKey, Site],
     on_pattern: Callable[[InputBatch, int, Tensor], None],
-) -> Iterator[tuple[InputBatch, dict[tuple[int, str], Any]]]:
+) -> Iterator[tuple[InputBatch, dict[SiteKey, Any]]]:
     """Each batch of inputs, with the tensors of its sites; a sample is verified.
 
     ``on_pattern`` gets the batch with each layer's patterns, [batch, n_heads, n, n].

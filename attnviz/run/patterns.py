@@ -1,7 +1,7 @@
 """The patterns of a layer, computed in chunks of query rows from its queries and keys."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -10,28 +10,54 @@ from attnviz.errors import VerificationError
 from attnviz.memory import MOST_MASKS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference import attention
-from attnviz.reference.attention import Scoring
-from attnviz.run.record import AttentionCall, LayerRecord, Observer, Rows
+from attnviz.reference.attention import HeadParameters, Scoring
+from attnviz.run.record import AttentionCall, LayerRecord, Observer, OnLayer, Rows
 
 # Masks of a text or batch by what they depend on, so that layers with the same window share them.
 MaskCache = dict[object, Tensor | None]
 
 
 @dataclass(frozen=True)
-class LayerQK:
-    """What a layer's patterns are computed from; in float32 at least where its attention does not round scores."""
+class LayerHeads:
+    """What a layer's heads attend with; in float32 at least where its attention does not round scores."""
 
     query: Tensor  # [batch, n_heads, n_queries, d_head]
     key: Tensor  # [batch, n_heads, n_keys, d_head]
+    value: Tensor  # as the keys
     scoring: Scoring
-    mask: Tensor | None  # [batch, n_keys], 1 for a token and 0 for padding; None without padding
-    across: bool  # whether keys are of another text (cross-attention)
-    mask_cache: MaskCache  # masks that other layers have made
+    mask: Tensor | None = None  # [batch, n_keys], 1 for a token and 0 for padding; None without padding
+    across: bool = False  # whether keys are of another text (cross-attention)
+    mask_cache: MaskCache = field(default_factory=dict)  # masks that other layers have made
 
-    def without_rounding(self) -> "LayerQK":
-        """As all implementations but eager score: in float32 at least, throughout."""
+    @property
+    def parameters(self) -> HeadParameters:
+        """Those of the layer, where queries, keys and values were made of its input."""
+        assert isinstance(self.scoring, HeadParameters)
+        return self.scoring
+
+    def without_rounding(self) -> "LayerHeads":
+        """As all implementations but eager attend: in float32 at least, throughout."""
+        query, key, value = map(attention.upcast, (self.query, self.key, self.value))
         scoring = replace(self.scoring, upcast=False, softmax_in_float32=False)
-        return replace(self, query=attention.upcast(self.query), key=attention.upcast(self.key), scoring=scoring)
+        return replace(self, query=query, key=key, value=value, scoring=scoring)
+
+    def of(self, heads: Sequence[int]) -> "LayerHeads":
+        """Some of the heads."""
+        numbers, scoring = list(heads), self.scoring
+        bias, relative, sinks = scoring.position_bias, scoring.relative, scoring.sinks
+        if bias is not None:
+            scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
+        if relative is not None:
+            vectors = {name: vector[numbers] for name, vector in relative.vectors.items()}
+            scoring = replace(scoring, relative=replace(relative, vectors=vectors))
+        if sinks is not None:
+            scoring = replace(scoring, sinks=sinks[numbers])
+        query, key, value = (x[:, numbers] for x in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, scoring=scoring)
+
+    def weighted(self, pattern: Tensor) -> Tensor:
+        """The values weighted by rows of the pattern over the first keys, [batch, n_heads, rows, d_head]."""
+        return torch.matmul(pattern, self.value[..., : pattern.shape[-1], :])
 
     @property
     def row_bytes(self) -> int:
@@ -93,64 +119,55 @@ class LayerQK:
         return allowed
 
 
+@dataclass
 class PatternCallback(Observer):
     """Passes the model's patterns, unverified, to ``on_pattern``, and its weighted values to ``on_weighted_values``.
 
     They are the model's own weights where it shows them; else they are computed from its own queries and keys. A layer
     comes at once, [batch, n_heads, n_queries, n_keys], in float32 at least, if memory for a chunk is unlimited.
-    ``masks`` gives the keys of a layer that are tokens, [batch, n_keys]; without it all are.
+    ``masks`` gives the keys of a layer that are tokens, [batch, n_keys].
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        on_pattern: Callable[[int, Tensor], None] | None = None,
-        on_weighted_values: Callable[[int, Tensor], None] | None = None,
-        masks: Callable[[int], Tensor] | None = None,
-    ) -> None:
-        self._checkpoint, self._masks = checkpoint, masks
-        self._on_pattern, self._on_weighted_values = on_pattern, on_weighted_values
-        self._mask_cache: MaskCache = {}
-        self._call: AttentionCall
-        self._across = False
-        self._weighted: list[Tensor] = []
-        self._errors: list[Tensor] = []
+    checkpoint: Checkpoint
+    on_pattern: OnLayer
+    on_weighted_values: OnLayer | None
+    masks: Callable[[int], Tensor]
+
+    _mask_cache: MaskCache = field(default_factory=dict)
+    _heads: LayerHeads = field(init=False)  # of the layer that attends, under an implementation that returns no weights
+    _weighted: list[Tensor] = field(default_factory=list)
+    _errors: list[Tensor] = field(default_factory=list)
 
     def begin(self, call: AttentionCall) -> None:
         """Keep what the layer attends with."""
-        self._call, self._weighted = call, []
-        self._across = call.source is not None and bool(self._checkpoint.stacks)
+        self._weighted = []
+        if call.attention != "eager":
+            model = self.checkpoint
+            scoring = model.architecture.scoring(model.model, call.layer, call.query.shape[-1])
+            key, value = (attention.repeat_kv(x, call.query.shape[1]) for x in (call.key, call.value))
+            across = call.source is not None and bool(model.stacks)
+            heads = LayerHeads(call.query, key, value, scoring, self.masks(call.layer), across, self._mask_cache)
+            self._heads = heads.without_rounding()
 
     def rows(self, layer: int, rows: Rows) -> None:
         """Pass the rows on."""
-        if self._on_pattern is None:
-            return
         pattern = rows.weights
         if pattern is None:
-            call, model = self._call, self._checkpoint
-            mask = None if self._masks is None else self._masks(layer)
-            scoring = model.architecture.scoring(model.model, layer, call.query.shape[-1])
-            key = attention.repeat_kv(call.key, call.query.shape[1])
-            heads = LayerQK(
-                query=call.query, key=key, scoring=scoring, mask=mask, across=self._across, mask_cache=self._mask_cache
-            )
-            pattern = heads.without_rounding().rows(rows.first, rows.last, rows.n_keys)
-            value = attention.repeat_kv(attention.upcast(call.value), pattern.shape[1])
-            self._weighted.append(torch.matmul(pattern, value[..., : pattern.shape[-1], :]).transpose(1, 2))
-        self._on_pattern(layer, attention.upcast(pattern))
+            pattern = self._heads.rows(rows.first, rows.last, rows.n_keys)
+            self._weighted.append(self._heads.weighted(pattern).transpose(1, 2))
+        self.on_pattern(layer, attention.upcast(pattern))
 
     def end(self, record: LayerRecord) -> None:
         """Pass the weighted values on, behind any gate, and keep how far those of the patterns are."""
         if self._weighted:
             weighted = attention.upcast(record.weighted)
             difference = (torch.cat(self._weighted, 1) - weighted).abs_()
-            if self._masks is not None and not self._across:  # implementations differ in rows of padding
-                difference = difference * self._masks(record.layer)[:, :, None, None]
+            if not self._heads.across:  # implementations differ in rows of padding
+                difference = difference * self.masks(record.layer)[:, :, None, None]
             scale = weighted.abs().amax().clamp_min(torch.finfo(weighted.dtype).tiny)
             self._errors.append(difference.amax() / scale)
-        if self._on_weighted_values is not None:
-            gated = self._checkpoint.architecture.gated
-            self._on_weighted_values(record.layer, record.gated if gated else record.weighted)
+        if self.on_weighted_values is not None:
+            self.on_weighted_values(record.layer, record.gated)
 
     def check(self) -> None:
         """Raise VerificationError unless the patterns of all layers give the model's own weighted values.
@@ -162,23 +179,10 @@ class PatternCallback(Observer):
             return
         errors = torch.stack([error.to(self._errors[0]) for error in self._errors])
         worst = float(errors.max())
-        limit = self._checkpoint.tolerance.output
+        limit = self.checkpoint.tolerance.output
         if not worst <= limit:
             raise VerificationError(
                 f"on some texts the model attends otherwise than on those that were verified: what its heads give "
                 f"differs from what their patterns give by {worst:.2g} of the largest (tolerance {limit:g}). Nothing "
                 "was written."
             )
-
-
-def of_heads(heads: LayerQK, chosen: Sequence[int]) -> LayerQK:
-    """Some of the heads of a layer."""
-    numbers, scoring, bias = list(chosen), heads.scoring, heads.scoring.position_bias
-    if bias is not None:
-        scoring = replace(scoring, position_bias=lambda *rows: bias(*rows)[numbers])
-    if scoring.relative is not None:
-        vectors = {name: vector[numbers] for name, vector in scoring.relative.vectors.items()}
-        scoring = replace(scoring, relative=replace(scoring.relative, vectors=vectors))
-    if scoring.sinks is not None:
-        scoring = replace(scoring, sinks=scoring.sinks[numbers])
-    return replace(heads, query=heads.query[:, numbers], key=heads.key[:, numbers], scoring=scoring)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from inspect import signature
 from typing import Any
 
@@ -26,10 +26,10 @@ from attnviz.arguments import n_bytes
 from attnviz.errors import VerificationError
 from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.families.base import LayerModules, heads_apart
+from attnviz.models.families.base import LayerModules
 from attnviz.reference.positions import apply_rotary, cos_and_sin_of_all
 from attnviz.run.finite import refuse_not_finite
-from attnviz.run.sites import Site, at_site, sites_of, taps
+from attnviz.run.sites import SiteKey, at_site, place_of, sites_of, taps
 from attnviz.run.transformers_compat import UPCAST, LazyMask, attention_replaced, running_plainly
 
 # Default bytes of a chunk of rows: small enough for a processor's cache; on a GPU large, so that it has enough to do,
@@ -48,6 +48,13 @@ def default_memory(device: torch.device) -> float:
         return _OF_PROCESSOR
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return min(_OF_GPU, free / 4)
+
+
+@contextmanager
+def inference(device: torch.device) -> Iterator[None]:
+    """Torch's inference mode, without autocast."""
+    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,9 @@ class Rows:
     probe: Tensor | None = None
 
 
+OnLayer = Callable[[int, Tensor], None]  # is called with a layer, and a tensor of it
+
+
 class Observer:
     """Callbacks of a recorded pass, in this order for every layer."""
 
@@ -145,11 +155,6 @@ class _RecordedPass:
         self.seen = defaultdict[int, dict[str, Tensor]](dict)  # by layer, the fields of its record
         self.encoded, self.ended = list[Tensor](), list[int]()
 
-    @cached_property
-    def modules(self) -> dict[nn.Module, LayerModules]:
-        """By attention module, the modules of its layer."""
-        return {layer.attention: layer for layer in self.checkpoint.modules}
-
     def attend(self, way: str, module: Any, original: Callable[..., Any], *given: Any, **more: Any) -> Any:
         """See :data:`attnviz.run.transformers_compat.Attend`."""
         if way == "eager":
@@ -165,9 +170,11 @@ class _RecordedPass:
             return self._around(module, original, *given, **more)
         return self._as_loaded(way, original, *given, **more)
 
-    def _begin(self, given: tuple[Tensor, ...], scale: float | None, cap: float | None, attention: str) -> int:
+    def _begin(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, cap: float | None, attention: str
+    ) -> int:
         """Tell the observer that a layer is about to attend, and return which."""
-        layer, (query, key, value) = self.attending, given
+        layer = self.attending
         if layer is None:
             raise VerificationError(
                 "the model attends outside of its layers; nothing can be verified against this model."
@@ -176,6 +183,10 @@ class _RecordedPass:
         x, source = (self.seen[layer].get(name) for name in ("attention_input", "source"))
         self.observer.begin(AttentionCall(layer, query, key, value, scale, cap, attention, x, source))
         return layer
+
+    def _row_chunks(self, query: Tensor, key: Tensor, n_bytes: int) -> Iterator[tuple[int, int]]:
+        """The first and past-the-last query of each chunk, for weights of so many bytes."""
+        return row_blocks(query.shape[-2], query.shape[:2].numel() * key.shape[-2] * n_bytes, self.memory)
 
     def _as_loaded(
         self,
@@ -189,13 +200,12 @@ class _RecordedPass:
     ) -> Any:
         """An implementation that returns no weights."""
         result = original(query, key, value, *mask, **more)
-        layer = self._begin((query, key, value), more.get("scaling"), more.get("softcap"), name)
+        layer = self._begin(query, key, value, more.get("scaling"), more.get("softcap"), name)
         probed = None
         if self.observer.probes:
             random = random_values(value).repeat(*value.shape[:-2], 1, 1)  # which the function may overwrite
             probed = original(query, key, random, *mask, **more)[0]
-        row_bytes = query.shape[:2].numel() * key.shape[-2] * max(4, query.element_size())
-        for first, last in row_blocks(query.shape[-2], row_bytes, self.memory):
+        for first, last in self._row_chunks(query, key, max(4, query.element_size())):
             self.observer.rows(layer, Rows(first, last, probe=None if probed is None else probed[:, first:last]))
         self.seen[layer]["weighted"] = result[0]
         return result
@@ -212,9 +222,9 @@ class _RecordedPass:
         **more: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Eager attention, a chunk of query rows at a time."""
-        layer, bias = self._begin((query, key, value), scale, more.get("softcap"), "eager"), more.get("position_bias")
+        layer, bias = self._begin(query, key, value, scale, more.get("softcap"), "eager"), more.get("position_bias")
         n, weighted, weights = query.shape[-2], list[Tensor](), Tensor()
-        for first, last in row_blocks(n, query.shape[:2].numel() * key.shape[-2] * query.element_size(), self.memory):
+        for first, last in self._row_chunks(query, key, query.element_size()):
             rows, n_keys = self.masks.of(mask, first, last, key.shape[-2])
             if bias is not None:
                 more["position_bias"] = bias[:, :, first:last, :n_keys] if bias.shape[-2] == n else bias[..., :n_keys]
@@ -228,24 +238,21 @@ class _RecordedPass:
 
     def _around(self, module: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The forward of an attention that bypasses the interface, read around its linear maps."""
-        modules = self.modules[module]
-        seen = list[tuple[int, Tensor]]()
-        sites = [*(Site(linear, "output") for linear in modules.projections), Site(modules.o_proj, "input")]
+        model, seen = self.checkpoint, dict[str, Tensor]()
+        layers = zip((*model.layers, *model.other_layers), model.modules, strict=True)
+        layer, modules = next(of_layer for of_layer in layers if of_layer[1].attention is module)
+        places = {name: replace(place_of(model, layer, modules, name), of=None) for name in ("q", "k", "v", "z")}
+
+        def keep(name: str, tensor: Tensor) -> None:
+            seen.setdefault(name, tensor)  # of two runs: DeBERTa's maps read its relative positions after the text
+
         _, *names = signature(type(module).forward).parameters
-        with taps(dict(enumerate(sites)), lambda *passed: seen.append(passed)):
+        with taps(places, keep):
             result = original(**dict(zip(names, args, strict=False)) | kwargs | {"output_attentions": True})
         weights: Any = result[1] if len(result) > 1 else None
-        n_heads = weights.shape[1] if isinstance(weights, Tensor) else 1
-        # W_O may be outside; of two runs the first counts: DeBERTa's maps read its relative positions after the text
-        by_site = {len(modules.projections): result[0]} | dict(reversed(seen))
-        *maps, weighted = (by_site[site] for site in range(len(sites)))
-        d_head = weighted.shape[-1] // n_heads
-        if len(maps) == 1:  # all three, head by head
-            n_shared = (maps[0].shape[-1] // d_head - n_heads) // 2
-            in_order = heads_apart(maps[0].movedim(-1, 0), n_heads, n_shared).movedim(0, -1)
-            maps = list(torch.split(in_order, [n * d_head for n in (n_heads, n_shared, n_shared)], -1))
-        query, key, *others = (x.reshape(*x.shape[:-1], -1, d_head).transpose(1, 2) for x in (*maps, weighted))
-        rotary = self.checkpoint.architecture.rotary(self.checkpoint.model, 0, self.checkpoint.d_head)
+        seen.setdefault("z", result[0])  # W_O may be outside
+        query, key, *others = (place.value(seen[name], seen[name]).transpose(1, 2) for name, place in places.items())
+        rotary = model.architecture.rotary(model.model, 0, model.d_head)
         if rotary is not None:
             query, key = apply_rotary(query, rotary), apply_rotary(key, rotary)
         self._ran_whole(weights, query, key, *others)
@@ -253,13 +260,13 @@ class _RecordedPass:
 
     def _ran_whole(self, weights: Any, query: Tensor, key: Tensor, value: Tensor, weighted: Tensor) -> None:
         """Tell the observer of all queries [batch, n_heads, n, d_head], in chunks of their rows."""
-        layer, n_keys = self._begin((query, key, value), math.nan, None, "eager"), key.shape[-2]
+        layer, n_keys = self._begin(query, key, value, math.nan, None, "eager"), key.shape[-2]
         _refuse_no_pattern(layer, weights, (*query.shape[:3], n_keys))
-        for first, last in row_blocks(query.shape[-2], weights[:, :, 0].nbytes, self.memory):
+        for first, last in self._row_chunks(query, key, weights.element_size()):
             self.observer.rows(layer, Rows(first, last, n_keys, weights[:, :, first:last]))
         self.seen[layer]["weighted"] = weighted.transpose(1, 2)
 
-    def visit(self, of: LayerModules, site: tuple[int, str], tensor: Tensor) -> None:
+    def visit(self, of: LayerModules, site: SiteKey, tensor: Tensor) -> None:
         """The tensor of a site of :data:`_RECORDED`, as the model passes it."""
         layer, name = site
         seen = self.seen[layer]
@@ -375,7 +382,7 @@ def record_attention(
     recorded = _RecordedPass(checkpoint, observer, memory)
     sites = sites_of(checkpoint, _RECORDED)
 
-    def visit(site: tuple[int, str], tensor: Tensor) -> None:
+    def visit(site: SiteKey, tensor: Tensor) -> None:
         of = sites[site].of
         assert of is not None
         recorded.visit(of, site, tensor)
@@ -388,8 +395,7 @@ def record_attention(
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(at_site(encoder, "output", recorded.encoded.append))
         stack.enter_context(taps(sites, visit))
-        stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
+        stack.enter_context(inference(checkpoint.device))
         result = checkpoint.running(**inputs, use_cache=False)
     ended = recorded.ended
     if ended != [layer for layer in checkpoint.every_layer if layer in checkpoint.layers]:

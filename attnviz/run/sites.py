@@ -1,12 +1,12 @@
 """Named sites of a model's blocks, whose tensors are read or replaced while the model runs."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from attnviz.models.head_ids import HeadId
 from attnviz.wording import counted
 
 Key = TypeVar("Key")
+SiteKey = tuple[int, str]  # a layer, and the name of a site in it
 
 # Of a block, in the order in which they are computed; the names are TransformerLens'. The stream is what blocks read
 # and pass on: of BERT and its relatives it is normed once something is added.
@@ -45,69 +46,28 @@ _OF_ENCODER = ("key_value_states", "encoder_hidden_states")  # what attention la
 
 @dataclass(frozen=True)
 class Site:
-    """A tensor that a module takes or gives, by side as for :func:`at_site`; perhaps in the run of one layer alone."""
+    """A tensor that a module takes or gives, by side as for :func:`at_site`; perhaps in the run of one layer alone.
+
+    The value of a site of :data:`SITES` is made of it, and it of the value.
+    """
 
     module: nn.Module
     side: str
     of: LayerModules | None = None
-
-
-def sites_of(
-    checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
-) -> dict[tuple[int, str], Site]:
-    """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.run.record.LayerRecord`.
-
-    ``arguments`` are those of the whole layer, ``attended`` is what the attention returns, ``concatenated`` what W_O is
-    applied to; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
-    """
-    pre_norm = checkpoint.architecture.pre_norm
-    sites = dict[tuple[int, str], Site]()
-    if layers is not None and not layers:
-        return sites
-    every = checkpoint.modules
-    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), every, strict=True):
-        if layers is not None and layer not in layers:
-            continue
-        entered, norm = modules.sum_input(pre_norm), modules.after_attention(pre_norm)
-        shared = modules.keys_layer
-        places: dict[str, tuple[nn.Module, str]] = {
-            "arguments": (modules.block, "arguments"),
-            "residual": (modules.block, "input"),
-            "attention_input": (modules.attention, "input"),
-            "source": (modules.attention, "source") if shared is None else (every[shared].attention, "input"),
-            "concatenated": (modules.o_proj, "input"),
-            "attended": (modules.attention, "output"),
-            "output": (modules.output, "output"),
-            "summed": (modules.block, "output") if modules.parallel else (entered, "input"),
-            "normed": (entered, "input" if norm is None else "output"),
-        }
-        places["end"] = places["summed" if modules.parallel else "normed"]
-        if not modules.attends:
-            places = {"arguments": places["arguments"]}
-        elif modules.parallel:
-            places["network_output"] = modules.writers["feed-forward"], "output"
-        sites |= {(layer, name): Site(*places[name], modules) for name in names if name in places}
-    return sites
-
-
-class Place(NamedTuple):
-    """Where a site of :data:`SITES` is in a running block: in what a module takes or gives, times a factor."""
-
-    site: Site
-    n_heads: int | None  # heads, or KV heads, that it has a part for; None for one vector a token
+    n_heads: int | None = None  # heads, or KV heads, that the value has a part for; None for one vector a token
     columns: Callable[[int], Tensor] | None = None  # those of a map for several, by its width; None for all
-    factor: float = 1.0
-    base: Site | None = None  # the stream that it is added to, where the sum is the site
+    factor: float = 1.0  # what the value is multiplied by
+    on_stream: bool = False  # whether the value is the sum with the stream that the block reads
 
-    def value(self, tensor: Tensor, base: Tensor | None) -> Tensor:
-        """The value of the site, in its shape, from the tensor of the module, and that of the stream."""
+    def value(self, tensor: Tensor, stream: Tensor) -> Tensor:
+        """The value of the site, in its shape, from the tensor of the module, and the stream that the block reads."""
         if self.n_heads is not None:
             part = tensor if self.columns is None else tensor[..., self.columns(tensor.shape[-1]).to(tensor.device)]
             return part.reshape(*part.shape[:-1], self.n_heads, -1)
         scaled = tensor if self.factor == 1 else tensor * self.factor
-        return scaled if base is None else base + scaled
+        return stream + scaled if self.on_stream else scaled
 
-    def tensor(self, value: Tensor, before: Tensor, base: Tensor | None) -> Tensor:
+    def tensor(self, value: Tensor, before: Tensor, stream: Tensor) -> Tensor:
         """The tensor of the module with which the site has a value; ``before`` is the module's own."""
         if self.columns is not None:
             replaced = before.clone()
@@ -115,45 +75,95 @@ class Place(NamedTuple):
             return replaced
         if self.n_heads is not None:
             return value.flatten(-2)
-        added = value if base is None else value - base
+        added = value - stream if self.on_stream else value
         return added if self.factor == 1 else added / self.factor
 
 
-def place_of(checkpoint: Checkpoint, layer: int, name: str) -> Place:
-    """Where a site of a layer is, by its index; UsageError for no such site, ArchitectureError where it is missing."""
-    return _place(checkpoint, checkpoint.architecture.modules_of(checkpoint.model, layer), layer, name)
+WRITERS = ("mixer", "feed-forward", "experts", "words by layer")  # what adds to the stream, but for heads
+NORMS = ("attention_norm", "attention_output_norm", "feed_forward_norm")
 
 
-def _place(checkpoint: Checkpoint, modules: LayerModules, layer: int, name: str) -> Place:
+def sites_of(
+    checkpoint: Checkpoint, names: Collection[str], layers: Collection[int] | None = None
+) -> dict[SiteKey, Site]:
+    """Sites of all or some layers, by layer and name, most of these as in :class:`attnviz.run.record.LayerRecord`.
+
+    ``arguments`` are those of the whole layer, ``stream`` is the first of them, ``attended`` what the attention
+    returns, ``concatenated`` what W_O is applied to, :data:`WRITERS` are what these give, and :data:`NORMS` what these
+    take; at the ``end`` all that a record holds has been passed. A name that a layer lacks is left out.
+    """
+    sites = dict[SiteKey, Site]()
+    if layers is not None and not layers:
+        return sites
+    every = checkpoint.modules
+    for layer, modules in zip((*checkpoint.layers, *checkpoint.other_layers), every, strict=True):
+        if layers is None or layer in layers:
+            places = _places(modules, every, checkpoint.architecture.pre_norm)
+            sites |= {(layer, name): Site(*places[name], modules) for name in names if name in places}
+    return sites
+
+
+def _places(modules: LayerModules, every: Sequence[LayerModules], pre_norm: bool) -> dict[str, tuple[nn.Module, str]]:
+    """Module and side of the sites of a layer by name."""
+    places: dict[str, tuple[nn.Module, str]] = {
+        "arguments": (modules.block, "arguments"),
+        "stream": (modules.block, "input"),
+    }
+    places |= {name: (module, "output") for name, module in modules.writers.items()}
+    norms = {name: getattr(modules, name) for name in NORMS}
+    places |= {name: (norm, "input") for name, norm in norms.items() if norm is not None}
+    if not modules.attends:
+        return places
+    entered, norm, shared = modules.sum_input(pre_norm), modules.after_attention(pre_norm), modules.keys_layer
+    places |= {
+        "residual": places["stream"],
+        "attention_input": (modules.attention, "input"),
+        "source": (modules.attention, "source") if shared is None else (every[shared].attention, "input"),
+        "concatenated": (modules.o_proj, "input"),
+        "attended": (modules.attention, "output"),
+        "output": (modules.output, "output"),
+        "summed": (modules.block, "output") if modules.parallel else (entered, "input"),
+        "normed": (entered, "input" if norm is None else "output"),
+    }
+    if modules.parallel:
+        places["network_output"] = places["feed-forward"]
+    return places | {"end": places["summed" if modules.parallel else "normed"]}
+
+
+def site_of(checkpoint: Checkpoint, layer: int, name: str) -> Site:
+    """A site of :data:`SITES` of a layer; UsageError for no such one, ArchitectureError where the layer lacks it."""
+    architecture = checkpoint.architecture
+    modules = architecture.modules_of(checkpoint.model, layer)
     if name not in SITES:
         raise UsageError(f"expected a site, one of {', '.join(SITES)}, found {as_found(name)}.")
     why = _why_missing(checkpoint, layer, modules, name)
     if why:
         of = HeadId((*checkpoint.layers, *checkpoint.other_layers)[layer], 0).layer_name
-        raise ArchitectureError(f"{of} of this {checkpoint.architecture.name} has no {name}: {why}.")
-    pre_norm = checkpoint.architecture.pre_norm
-    n_heads, n_kv_heads = checkpoint.architecture.head_counts(checkpoint.config, layer)
-    if name == "z":
-        return Place(Site(modules.o_proj, "input", modules), n_heads)
-    if name in OF_HEADS:
+        raise ArchitectureError(f"{of} of this {architecture.name} has no {name}: {why}.")
+    return place_of(checkpoint, layer, modules, name)
+
+
+def place_of(checkpoint: Checkpoint, layer: int, modules: LayerModules, name: str) -> Site:
+    """The site that :func:`site_of` gives, whether or not it means what :data:`SITES` says in this layer."""
+    architecture = checkpoint.architecture
+    n_heads, n_kv_heads = architecture.head_counts(checkpoint.config, layer)
+    if name in ("q", "k", "v"):
         number = "qkv".index(name)
         linear = modules.projections[min(number, len(modules.projections) - 1)]
-        heads = n_kv_heads if number else n_heads
-        return Place(Site(linear, "output", modules), heads, _columns(checkpoint, layer, modules, name))
+        columns = _columns(checkpoint, layer, modules, number)
+        return Site(linear, "output", modules, n_kv_heads if number else n_heads, columns)
+    if name == "z":
+        return Site(modules.o_proj, "input", modules, n_heads)
     if name in ("resid_pre", "resid_post"):
-        return Place(Site(modules.block, "input" if name == "resid_pre" else "output", modules), None)
-    if name == "resid_mid" and not pre_norm:
-        assert modules.attention_norm is not None
-        return Place(Site(modules.attention_norm, "output", modules), None)
+        return Site(modules.block, "input" if name == "resid_pre" else "output", modules)
     writer: Any = first_of(modules.attention_output_norm, modules.output)
     if name == "mlp_out":
         writer = modules.writers["feed-forward"]
-    return Place(
-        Site(writer, "output", modules),
-        None,
-        factor=checkpoint.architecture.residual_multiplier(checkpoint.config),
-        base=Site(modules.block, "input", modules) if name == "resid_mid" else None,
-    )
+    elif name == "resid_mid" and not architecture.pre_norm:
+        norm: Any = modules.attention_norm
+        return Site(norm, "output", modules)
+    factor = checkpoint.residual_multiplier
+    return Site(writer, "output", modules, factor=factor, on_stream=name == "resid_mid")
 
 
 def _why_missing(checkpoint: Checkpoint, layer: int, modules: LayerModules, name: str) -> str:
@@ -178,62 +188,54 @@ def _why_missing(checkpoint: Checkpoint, layer: int, modules: LayerModules, name
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _columns(checkpoint: Checkpoint, layer: int, modules: LayerModules, name: str) -> Callable[[int], Tensor] | None:
-    """The columns of one of q, k and v among what its map gives, by the width of that; None for all."""
+def _columns(checkpoint: Checkpoint, layer: int, modules: LayerModules, number: int) -> Callable[[int], Tensor] | None:
+    """The columns of q, k or v, by its number, among what its map gives, by the width of that; None for all."""
     architecture, config = checkpoint.architecture, checkpoint.config
     n_heads, n_kv_heads = architecture.head_counts(config, layer)
     heads = n_heads, n_kv_heads, n_kv_heads
 
-    number = "qkv".index(name)
+    is_fused = len(modules.projections) == 1
 
-    def of_fused(width: int) -> Tensor:
-        every, d_head = torch.arange(width), width // sum(heads)
-        in_order = heads_apart(every, n_heads, n_kv_heads) if architecture.fused_by_head else every
-        return in_order[sum(heads[:number]) * d_head : sum(heads[: number + 1]) * d_head]
+    def columns(width: int) -> Tensor:
+        every = torch.arange(width)
+        if is_fused:
+            d_head = width // sum(heads)
+            in_order = heads_apart(every, n_heads, n_kv_heads) if architecture.fused_by_head else every
+            return in_order[sum(heads[:number]) * d_head : sum(heads[: number + 1]) * d_head]
+        if number == 0:  # before its gate
+            return every.reshape(n_heads, 2, -1)[:, 0].flatten()
+        return every.reshape(n_heads, -1)[:, config.qk_nope_head_dim :].flatten()  # after its key
 
-    def before_gate(width: int) -> Tensor:
-        return torch.arange(width).reshape(n_heads, 2, -1)[:, 0].flatten()
-
-    def after_key(width: int) -> Tensor:
-        return torch.arange(width).reshape(n_heads, -1)[:, config.qk_nope_head_dim :].flatten()
-
-    if len(modules.projections) == 1:
-        return of_fused
-    if name == "q":
-        return before_gate if architecture.gated else None
-    return after_key if len(modules.projections) == 2 else None
+    is_part = architecture.gated if number == 0 else len(modules.projections) == 2
+    return columns if is_fused or is_part else None
 
 
 @contextmanager
 def at_named(
     checkpoint: Checkpoint,
-    wanted: Collection[tuple[int, str]],
-    visit: Callable[[tuple[int, str], Tensor], Tensor | None],
+    wanted: Collection[SiteKey],
+    visit: Callable[[SiteKey, Tensor], Tensor | None],
 ) -> Iterator[None]:
     """Call ``visit`` with layer and name, and the value in the shape of :data:`SITES`, when passes inside compute it.
 
     A tensor that it returns replaces the value, for all that is computed from it.
     """
-    architecture, model = checkpoint.architecture, checkpoint.model
-    modules = {layer: architecture.modules_of(model, layer) for layer in {layer for layer, _ in wanted}}
-    places = {(layer, name): _place(checkpoint, modules[layer], layer, name) for layer, name in wanted}
-    blocks = {(key, "block"): Site(modules[key[0]].block, "input", modules[key[0]]) for key in places}
-    streams = dict[tuple[int, str], Tensor]()
+    sites = {key: site_of(checkpoint, *key) for key in wanted}
+    streams = dict[int, Tensor]()
 
-    def pass_on(at: tuple[tuple[int, str], str], tensor: Tensor) -> Tensor | None:
-        key, part = at
-        if part == "block":
-            streams[key] = tensor
+    def pass_on(key: SiteKey, tensor: Tensor) -> Tensor | None:
+        layer, name = key
+        if name == "stream":
+            streams[layer] = tensor
             return None
-        stream, place = streams.get(key, tensor), places[key]
-        base = None if place.base is None else stream
+        stream, site = streams.get(layer, tensor), sites[key]
         before = tensor  # some networks see no batch, and DeepSeek's keys have an axis more
         if tensor.ndim != stream.ndim:
             before = tensor.reshape(*stream.shape[:-1], -1)
-        value = visit(key, place.value(before, base))
-        return None if value is None else place.tensor(value, before, base).reshape(tensor.shape)
+        value = visit(key, site.value(before, stream))
+        return None if value is None else site.tensor(value, before, stream).reshape(tensor.shape)
 
-    with taps({(key, "site"): place.site for key, place in places.items()} | blocks, pass_on):
+    with taps(sites | sites_of(checkpoint, ["stream"], {layer for layer, _ in wanted}), pass_on):
         yield
 
 

@@ -7,7 +7,7 @@ position. So a map W [d_model, d] of this input reads from what was written earl
 [d_model, d], and from a head through W_O of that head and this matrix: nothing of n × parts × d_model is ever made.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,19 +19,18 @@ from torch import Tensor
 
 from attnviz.inputs.tokens import Tokens
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import SPAN, classification_class
+from attnviz.models.classifier import SPAN
 from attnviz.models.families.base import LayerModules, first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
 from attnviz.reference import attention
 from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads, of_all_heads, upcast
 from attnviz.reference.positions import apply_rotary
-from attnviz.run.contributions import check_total, layer_contributions
+from attnviz.run.contributions import check_total, layer_contributions, why_no_logits
 from attnviz.run.edit import run_model, running
 from attnviz.run.record import AttentionCall
-from attnviz.run.sites import Site, taps
+from attnviz.run.sites import NORMS, WRITERS, Site, sites_of, taps
 from attnviz.run.verify import VerifiedAttention
-from attnviz.wording import visible
 
 SIDES = ("query", "key")
 
@@ -49,19 +48,8 @@ def source_name(source: Source) -> str:
 
 def why_no_effects(checkpoint: Checkpoint) -> str:
     """Sentence on why no logits of this model can be divided into direct effects, or ''."""
-    if checkpoint.class_head is not None:
-        why = checkpoint.class_head.why_no_classes
-        return why and f"Direct effects are not given: {why}."
-    if checkpoint.encoder_only:
-        return "Direct effects are not given: the encoder of an encoder-decoder makes no logits."
-    if checkpoint.language_head is None:
-        saved_as = visible((getattr(checkpoint.config, "architectures", None) or ["the model"])[0])
-        family = checkpoint.architecture
-        return (
-            f"Direct effects are not given: {saved_as} has no head for tokens or classes; expected a checkpoint saved "
-            f"as {family.language_class}{family.head_setting} or {classification_class(family)}."
-        )
-    return ""
+    why = why_no_logits(checkpoint)
+    return why and f"Direct effects are not given: {why}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,31 +83,36 @@ class Term:
         return (read if self.then is None else read @ self.then) * self.scale[positions]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reading:
-    """What a linear map reads at one point of the stream: a matrix [d_model, d], and a factor, [n, 1] or [n, d]."""
+    """What a linear map reads of the stream, carried back from where it reads to what wrote; with the terms on the way.
+
+    It is a matrix [d_model, d], and a factor, [n, 1] or [n, d].
+    """
 
     weight: Tensor
     scale: Tensor
+    terms: list[Term] = field(default_factory=list)
 
-    def before(self, norm: Norm, scale: Tensor) -> "Reading":
-        """The same of what a norm was given instead of what it gave, but for its bias; it divides by ``scale``."""
+    def before(self, norm: Norm, scale: Tensor, bias: Source) -> None:
+        """Read what a norm was given instead of what it gave; it divided by ``scale``, and its bias is a term."""
+        self.add_constant(bias, norm.bias)
         if norm.weight is not None:
             norm = replace(norm, weight=norm.weight.to(self.weight.device))
-        return Reading(norm.read_by(self.weight), self.scale / scale.to(self.scale))
+        self.weight, self.scale = norm.read_by(self.weight), self.scale / scale.to(self.scale)
 
     def times(self, factor: float) -> "Reading":
         """The same of a multiple of what it reads now."""
-        return Reading(self.weight * factor, self.scale)
+        return Reading(self.weight * factor, self.scale, self.terms)
 
-    def term(self, source: Source, written: Tensor) -> Term:
-        """What it reads of vectors of one source, [n, d_model]."""
-        return Term((source,), written[:, None], self.weight[None], self.scale)
+    def add(self, source: Source, written: Tensor) -> None:
+        """Add what it reads of vectors of one source, [n, d_model]."""
+        self.terms.append(Term((source,), written[:, None], self.weight[None], self.scale))
 
-    def constant(self, source: Source, vector: Tensor | None) -> Iterator[Term]:
-        """The term of a vector that is the same at all positions, [d_model]; none of None."""
+    def add_constant(self, source: Source, vector: Tensor | None) -> None:
+        """Add what it reads of a vector that is the same at all positions, [d_model]; nothing of None."""
         if vector is not None:
-            yield constant_term(source, vector.to(self.weight) @ self.weight, self.scale)
+            self.terms.append(constant_term(source, vector.to(self.weight) @ self.weight, self.scale))
 
 
 def before_map(linear: Any, weight: Tensor) -> Tensor:
@@ -132,8 +125,8 @@ def of_stream(checkpoint: Checkpoint, weight: Tensor) -> Tensor:
 
     The final norm's scale at each position, and its bias, are left out.
     """
-    last = checkpoint.architecture.final_norm(checkpoint.model)
-    read = before_map(checkpoint.architecture.output_map(checkpoint.model), weight)
+    last = checkpoint.final_norm
+    read = before_map(checkpoint.output_map, weight)
     return read if last is None else checkpoint.norm(last).read_by(read)
 
 
@@ -172,95 +165,88 @@ class WrittenParts:
         every = list(self.checkpoint.every_layer)
         return [layer for layer in every if not is_of_source(layer)] or every
 
-    def terms(self, weight: Tensor, layer: int, scale: Tensor) -> Iterator[Term]:
+    def terms(self, weight: Tensor, layer: int, scale: Tensor) -> list[Term]:
         """What ``weight`` [d_model, d] reads of the attention's input of a layer, times ``scale``, [n, 1] or [n, d]."""
         reading = Reading(weight, scale)
         if self.checkpoint.architecture.pre_norm:
-            reading = yield from self._before(reading, layer, "attention_norm")
-        yield from self._below(reading, self.layers.index(layer), embeddings_apart=not self.checkpoint.stacks)
+            self._before(reading, layer, "attention_norm")
+        return self._below(reading, self.layers.index(layer), embeddings_apart=not self.checkpoint.stacks)
 
-    def final_terms(self) -> Iterator[Term]:
+    def final_terms(self) -> list[Term]:
         """What wrote the final state, in float64 on the CPU: a large number that a norm takes out leaves no rounding.
 
         Embeddings that are normed or projected are one part.
         """
-        checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
-        tables, last = architecture.embeddings(checkpoint.model), architecture.final_norm(checkpoint.model)
+        checkpoint, tables, last = self.checkpoint, self.checkpoint.embeddings, self.checkpoint.final_norm
         n, width = self.sites[None, "final"].shape
-        whole = before_map(architecture.output_map(checkpoint.model), torch.eye(width, dtype=torch.float64))
+        whole = before_map(checkpoint.output_map, torch.eye(width, dtype=torch.float64))
         reading = Reading(whole, whole.new_ones(n, 1))
         if last is not None:
             norm = checkpoint.norm(last)
-            yield from reading.constant(("final norm bias", None), norm.bias)
-            reading = reading.before(norm, self.final_scale(norm))
-        apart = architecture.pre_norm and tables.project is None and tables.norm is None
-        yield from self._below(reading, len(self.layers), embeddings_apart=apart)
+            reading.before(norm, self.final_scale(norm), ("final norm bias", None))
+        apart = checkpoint.architecture.pre_norm and tables.project is None and tables.norm is None
+        return self._below(reading, len(self.layers), embeddings_apart=apart)
 
     def final_scale(self, norm: Norm) -> Tensor:
         """What the final norm divides by, [n, 1]."""
         return norm.scale(self.sites[None, "last"].cpu().double())
 
-    def _below(self, reading: Reading, end: int, *, embeddings_apart: bool) -> Iterator[Term]:
-        """What is read from what the first ``end`` layers and the embeddings wrote."""
-        checkpoint, architecture = self.checkpoint, self.checkpoint.architecture
-        factor = architecture.residual_multiplier(checkpoint.config)
+    def _below(self, reading: Reading, end: int, *, embeddings_apart: bool) -> list[Term]:
+        """The terms of a reading and of what the first ``end`` layers and the embeddings wrote."""
+        checkpoint, pre_norm = self.checkpoint, self.checkpoint.architecture.pre_norm
+        factor = checkpoint.residual_multiplier
         per_block = 2 if checkpoint.stacks and not checkpoint.encoder_only else 1  # self- and cross-attention
         for number in reversed(range(end)):
             layer, first = self.layers[number], self.layers[number - number % per_block]
             modules = self.modules[layer]
             reading = reading.times(modules.stream_factor)
             if (number + 1) % per_block == 0:
-                if not architecture.pre_norm:
-                    reading = yield from self._before(reading, first, "feed_forward_norm")
+                if not pre_norm:
+                    self._before(reading, first, "feed_forward_norm")
                 for name in self.modules[first].writers:
-                    yield reading.times(factor).term((name, first), self.sites[first, name])
-            if not architecture.pre_norm:
-                reading = yield from self._before(reading, layer, "attention_norm")
+                    reading.times(factor).add((name, first), self.sites[first, name])
+            if not pre_norm:
+                self._before(reading, layer, "attention_norm")
             if modules.attends:
-                of_output = yield from self._before(reading.times(factor), layer, "attention_output_norm")
-                yield from self._attention(of_output, layer)
+                self._add_attention(reading.times(factor), layer)
         if not embeddings_apart:
-            yield reading.term(("embeddings", None), self.sites[None, "first"])
-            return
-        tables = architecture.embeddings(checkpoint.model)
-        bias = ("embedding bias", None)
+            reading.add(("embeddings", None), self.sites[None, "first"])
+            return reading.terms
+        tables, bias = checkpoint.embeddings, ("embedding bias", None)
         if tables.project is not None:
-            yield from reading.constant(bias, parameter_of(tables.project, "bias"))
-            reading = Reading(before_map(tables.project, reading.weight), reading.scale)
+            reading.add_constant(bias, parameter_of(tables.project, "bias"))
+            reading.weight = before_map(tables.project, reading.weight)
         if tables.norm is not None:
-            norm = checkpoint.norm(tables.norm)
-            yield from reading.constant(bias, norm.bias)
-            reading = reading.before(norm, self.sites[None, "embedding_norm"])
+            reading.before(checkpoint.norm(tables.norm), self.sites[None, "embedding_norm"], bias)
         for name, vectors in embeddings_of(checkpoint, self.tokens).items():
-            yield reading.term((f"{name} embedding", None), vectors)
+            reading.add((f"{name} embedding", None), vectors)
+        return reading.terms
 
-    def _attention(self, reading: Reading, layer: int) -> Iterator[Term]:
-        """What is read from the heads of a layer, by W_O, and from its bias."""
-        parameters = self.checkpoint.architecture.parameters(self.checkpoint.model, layer)
-        weighted = self.sites[layer, "weighted"]
+    def _add_attention(self, reading: Reading, layer: int) -> None:
+        """Add what is read from the heads of a layer, by W_O, and from its bias."""
+        self._before(reading, layer, "attention_output_norm")
+        parameters = self.checkpoint.parameters(layer)
+        weighted = self.sites[layer, "concatenated"]
         vectors = weighted.reshape(len(weighted), parameters.n_heads, -1)
         heads = tuple(HeadId(layer, head) for head in range(parameters.n_heads))
         output, then = upcast(parameters.output_weight), reading.weight
         if then.shape[1] < then.shape[0]:
-            yield Term(heads, vectors, output.to(then) @ then, reading.scale)
+            reading.terms.append(Term(heads, vectors, output.to(then) @ then, reading.scale))
         else:
-            yield Term(heads, vectors, output, reading.scale, then)
-        yield from reading.constant(("attention bias", layer), parameters.output_bias)
+            reading.terms.append(Term(heads, vectors, output, reading.scale, then))
+        reading.add_constant(("attention bias", layer), parameters.output_bias)
 
-    def _before(self, reading: Reading, layer: int, name: str) -> Generator[Term, None, Reading]:
-        """The reading before a norm of a layer, if it has this one; yields the term of its bias."""
+    def _before(self, reading: Reading, layer: int, name: str) -> None:
+        """Read before a norm of a layer, if it has this one."""
         module = getattr(self.modules[layer], name)
-        if module is None:
-            return reading
-        norm = self.checkpoint.norm(module)
-        yield from reading.constant(("norm bias", layer), norm.bias)
-        return reading.before(norm, self.sites[layer, name])
+        if module is not None:
+            reading.before(self.checkpoint.norm(module), self.sites[layer, name], ("norm bias", layer))
 
 
-def head_terms(verified: VerifiedAttention, written: WrittenParts, head: HeadId, side: str) -> Iterator[Term]:
+def head_terms(verified: VerifiedAttention, written: WrittenParts, head: HeadId, side: str) -> list[Term]:
     """What the queries or keys (``side``) of a head are made of, before they are rotated; norms at their own scale."""
     checkpoint = verified.checkpoint
-    parameters = checkpoint.architecture.parameters(checkpoint.model, head.layer)
+    parameters = checkpoint.parameters(head.layer)
     projection: Projection = getattr(parameters, side)
     norm: Norm | None = getattr(parameters, f"{side}_norm")
     number = head.head // (parameters.n_heads // len(projection.weight))  # fewer keys where several heads share them
@@ -280,20 +266,20 @@ def head_terms(verified: VerifiedAttention, written: WrittenParts, head: HeadId,
         scale = scale / projection.latent.scale(x, projected.shape[-1])
     projection = projection.linear_part()
     weight = normed_heads(upcast(projection.weight), norm, linearly=True)[number]
-    yield from written.terms(weight, layer, scale)
+    terms = [*written.terms(weight, layer, scale)]
     constants = dict[Source, tuple[Tensor, Tensor]]()
     if projection.bias is not None:
         bias = normed_heads(upcast(projection.bias)[:, None], norm, linearly=True)[number, 0]
         constants[f"{side} bias", head.layer] = bias, scale
     if norm is not None and norm.bias is not None:
         constants[f"{side} norm bias", head.layer] = upcast(norm.bias), torch.ones_like(scale)
-    for source, (part, factor) in constants.items():
-        yield constant_term(source, part, factor)
+    terms += [constant_term(source, part, factor) for source, (part, factor) in constants.items()]
     if projection.clip is not None or getattr(norm, "clip", None) is not None:
         bounded = upcast(normed_heads(attention.project(x, projection), norm)[number])
         linearly = upcast(x) @ weight * scale + sum(part * factor for part, factor in constants.values())
-        whole = Reading(torch.eye(bounded.shape[-1]).to(bounded), torch.ones_like(scale))
-        yield whole.term((f"bound of {side}", head.layer), bounded - linearly)
+        whole = Reading(torch.eye(bounded.shape[-1]).to(bounded), torch.ones_like(scale), terms)
+        whole.add((f"bound of {side}", head.layer), bounded - linearly)
+    return terms
 
 
 def constant_term(source: Source, part: Tensor, scale: Tensor) -> Term:
@@ -307,32 +293,23 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 
     ``tokens`` are those that the stream reads. Up to the attention of the layer ``last``; None for the final state.
     """
-    written, architecture = WrittenParts(checkpoint, tokens), checkpoint.architecture
+    written = WrittenParts(checkpoint, tokens)
     layers = written.layers if last is None else written.layers[: written.layers.index(last) + 1]
 
     def keep(key: tuple[int | None, str], tensor: Tensor) -> None:
         flat = tensor.flatten(0, -2)  # one text; OPT's network sees no batch
         written.sites[key] = checkpoint.norm(sites[key].module).scale(flat) if key[1].endswith("norm") else flat
 
-    start, embedding_norm = written.modules[layers[0]], architecture.embeddings(checkpoint.model).norm
-    sites: dict[tuple[int | None, str], Site] = {(None, "first"): Site(start.block, "input", start)}
+    start, embedding_norm = written.modules[layers[0]], checkpoint.embeddings.norm
+    sites: dict[Any, Site] = {(None, "first"): Site(start.block, "input", start)}
     if embedding_norm is not None and not checkpoint.stacks:
         sites[None, "embedding_norm"] = Site(embedding_norm, "input")
-    for layer in layers:
-        modules = written.modules[layer]
-        sites |= {(layer, name): Site(module, "output", modules) for name, module in modules.writers.items()}
-        read = {
-            name: getattr(modules, name) for name in ("attention_norm", "attention_output_norm", "feed_forward_norm")
-        }
-        read["weighted"] = modules.o_proj if modules.attends else None
-        sites |= {(layer, name): Site(module, "input", modules) for name, module in read.items() if module is not None}
+    sites |= sites_of(checkpoint, (*WRITERS, *NORMS, "concatenated"), layers)
     if last is None:
-        final = architecture.final_norm(checkpoint.model)
+        final = checkpoint.final_norm
         if final is not None:
             sites[None, "last"] = Site(final, "input")
-        whole: Any = first_of(
-            architecture.output_map(checkpoint.model), final, written.modules[layers[-1]].feed_forward_norm
-        )
+        whole: Any = first_of(checkpoint.output_map, final, written.modules[layers[-1]].feed_forward_norm)
         sites[None, "final"] = Site(whole, "output")
     with taps(sites, keep):
         yield written
@@ -340,7 +317,7 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
 
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """``word``, ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
-    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    tables = checkpoint.embeddings
     ids = torch.tensor(tokens.ids, device=checkpoint.device)
     parts = {"word": tables.of_words(ids)}
     if tables.positions is not None:
@@ -357,7 +334,7 @@ def first_network(checkpoint: Checkpoint, ids: Tensor) -> Tensor:
     In a pass over texts of one token each, in which its input, before any norm, is replaced by the embedding.
     """
     architecture, modules = checkpoint.architecture, checkpoint.modules[checkpoint.every_layer[0]]
-    tables, norm = architecture.embeddings(checkpoint.model), modules.after_attention(architecture.pre_norm)
+    tables, norm = checkpoint.embeddings, modules.after_attention(architecture.pre_norm)
     rows = tables.of_words(ids.to(tables.words.device))
     for module in (tables.norm, tables.project):
         rows = rows if module is None else module(rows)

@@ -229,13 +229,14 @@ def running_plainly(checkpoint: Checkpoint) -> Iterator[None]:
     """
     config = checkpoint.config
     experts, by_name = config._experts_implementation, config.return_dict
-    training = [module for module in checkpoint.model.modules() if module.training]
+    roots = checkpoint.model if checkpoint.whole is None else checkpoint.whole, checkpoint.language_head
+    training = [module for root in roots if root is not None for module in root.modules() if module.training]
     uncompiled = torch.compiler.set_stance("force_eager") if checkpoint.compiled else nullcontext()
     try:
         config.return_dict = True  # BART's own code fails on tuples
         config._experts_implementation = "eager"  # torch's grouped product takes neither float64 nor every width
-        if training:
-            checkpoint.model.eval()
+        for module in training:
+            module.training = False
         with uncompiled, running_own_code():
             yield
     finally:

@@ -22,21 +22,22 @@ from attnviz.reference.attention import HeadParameters, Scoring
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import INPUTS, LayerCheck, LayerComparison, Step, Verification, largest, steps_of
 from attnviz.run.finite import not_finite
-from attnviz.run.patterns import LayerQK, MaskCache, of_heads
+from attnviz.run.patterns import LayerHeads, MaskCache
 from attnviz.run.record import (
     AttentionCall,
     LayerRecord,
     Observer,
+    OnLayer,
     Rows,
     default_memory,
+    inference,
     random_numbers,
     random_values,
     record_attention,
 )
-from attnviz.run.sites import COMPUTED, OF_HEADS, at_named, place_of, what_to_try
+from attnviz.run.sites import COMPUTED, at_named, site_of, what_to_try
 
 _SAME_WEIGHTS = 1e-4  # tolerance of a fingerprint: recomputed from the same weights, it differs by rounding alone
-TokenLabels = Callable[[int], Sequence[str]]  # from the index of a text in a batch to the labels of its tokens
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class VerifiedRows:
     @classmethod
     def of(
         cls,
-        heads: LayerQK,
+        heads: LayerHeads,
         check: LayerCheck | PendingCheck,
         tolerance: Tolerance,
         pattern: Tensor,
@@ -148,51 +149,42 @@ class VerifiedAttention:
 
         VerificationError: the model's weights are no longer those that were verified.
         """
-        source, _, _ = self.recomputed(layer)
-        check = self.verification.layers[layer]
+        of_layer, check = self.recomputed(layer), self.verification.layers[layer]
         if heads is not None:
-            source, check = of_heads(source, heads), replace(check, heads_compared=len(heads))
-        memory = default_memory(source.query.device) if self.memory is None else self.memory
-        for first, last in row_blocks(source.query.shape[-2], source.row_bytes, memory):
+            of_layer, check = of_layer.of(heads), replace(check, heads_compared=len(heads))
+        device = of_layer.query.device
+        memory = default_memory(device) if self.memory is None else self.memory
+        for first, last in row_blocks(of_layer.query.shape[-2], of_layer.row_bytes, memory):
             for start, stop in _stretches(self.queries, first, last):
-                with torch.inference_mode(), torch.autocast(source.query.device.type, enabled=False):
-                    pattern = source.rows(start, stop)
-                yield VerifiedRows.of(source, check, self.verification.tolerance, pattern, start, self.queries)
+                with inference(device):
+                    pattern = of_layer.rows(start, stop)
+                yield VerifiedRows.of(of_layer, check, self.verification.tolerance, pattern, start, self.queries)
 
     def activation(self, name: str, layer: int) -> Tensor:
         """The tensor of a named site of a layer, without the axis of the batch, on the CPU.
 
-        The sites of heads are recomputed from the verified inputs of the layer, others read in a pass that is verified.
+        Scores and pattern are recomputed from the verified inputs of the layer, others read in a pass that is verified.
         """
         checkpoint = self.checkpoint
         layer = checkpoint.layer_of(layer)
         if name not in COMPUTED:
-            place_of(checkpoint, layer, name)
-        heads, parameters, value = self.recomputed(layer)
-        if name not in (*COMPUTED, *OF_HEADS):
-            return self._read_again([(layer, name)])[-1][0].cpu()
-        if name == "head_out":  # W_O makes no pattern
-            self._read_again([])
-        x, source = self.inputs_of(layer)
+            site_of(checkpoint, layer, name)
+        heads = self.recomputed(layer)
         queries = slice(None) if self.queries is None else list(self.queries)
-        with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
-            if name in ("q", "k", "v"):
-                projection = {"q": parameters.query, "k": parameters.key, "v": parameters.value}[name]
-                projected = attention.project(x if name == "q" else source, replace(projection, clip=None))
-                return projected[0].transpose(0, 1).cpu()
+        with inference(heads.query.device):
             if name == "scores":
                 return heads.scores()[0, :, queries].cpu()
-            pattern = heads.rows(0, heads.query.shape[-2], heads.key.shape[-2])
             if name == "pattern":
-                return pattern[0, :, queries].cpu()
-            z = attention.gated(torch.matmul(pattern, value.to(pattern)), x, parameters)[:, :, queries]
-            written = z if name == "z" else torch.matmul(z, parameters.output_weight.to(z))
-            return written[0].transpose(0, 1).cpu()
+                return heads.rows(0, heads.query.shape[-2], heads.key.shape[-2])[0, :, queries].cpu()
+            value = self._read_again(layer, "z" if name == "head_out" else name)
+            if name == "head_out":
+                value = torch.einsum("nhd,hdm->nhm", value, heads.parameters.output_weight.to(value))
+            return (value[queries] if name in ("z", "head_out") else value).cpu()
 
-    def _read_again(self, sites: Sequence[tuple[int, str]]) -> list[Tensor]:
-        """The tensors of sites in another verified pass; VerificationError where it is not the pass of before."""
+    def _read_again(self, layer: int, name: str) -> Tensor:
+        """The value of a site in another verified pass; VerificationError where it is not the pass of before."""
         seen = list[Tensor]()
-        with at_named(self.checkpoint, sites, lambda _, tensor: seen.append(tensor)):
+        with at_named(self.checkpoint, [(layer, name)], lambda _, tensor: seen.append(tensor)):
             again = verify_attention(
                 self.checkpoint, self.tokens, target=self.target, memory=self.memory, keep_outputs=False
             )
@@ -201,11 +193,11 @@ class VerifiedAttention:
         for before, now in passes:
             if not float(largest(now - before)) <= self.verification.tolerance.output * float(largest(before)):
                 raise VerificationError("the model's weights changed since it was verified; analyze again.")
-        return seen
+        return seen[-1][0]
 
     @alone
-    def recomputed(self, layer: int) -> tuple[LayerQK, HeadParameters, Tensor]:
-        """What a layer's patterns are computed from, its parameters and values, checked against its fingerprint.
+    def recomputed(self, layer: int) -> LayerHeads:
+        """What a layer's heads attend with, checked against its fingerprint.
 
         VerificationError: as for :meth:`rows`.
         """
@@ -217,17 +209,17 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {device}; "
                 "analyze again."
             )
-        heads, parameters, value = _heads_of(model, layer, x, source, None, self._mask_cache)
+        heads = _heads_of(model, layer, x, source, None, self._mask_cache)
         if self.verification.attention != "eager":
             heads = heads.without_rounding()
-        again = _fingerprint(heads, value)
+        again = _fingerprint(heads)
         same = torch.allclose(again, kept.fingerprint, rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS)
         if not same or _scoring_of(heads.scoring) != kept.scoring:
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
             )
-        return heads, parameters, value
+        return heads
 
 
 @dataclass(frozen=True)
@@ -261,14 +253,9 @@ def verify_attention(
 
     VerificationError: a layer differs by more than the tolerance of the dtype; it locates the worst difference.
     """
-
-    def labels(layer: int) -> tuple[TokenLabels, TokenLabels]:
-        of_queries, of_keys = _read_by(layer, tokens, target)
-        return (lambda _: of_queries.labels), (lambda _: of_keys.labels)
-
     verifier = Verifier(
         checkpoint,
-        labels,
+        _inputs(checkpoint, tokens, target),
         on_rows,
         progress=progress,
         queries=queries,
@@ -276,7 +263,7 @@ def verify_attention(
         on_attention_call=on_attention_call,
     )
     tell(progress, "verifying", 0, checkpoint.n_layers)
-    verifier.run(_inputs(checkpoint, tokens, target), memory)
+    verifier.run(memory)
     return VerifiedAttention(
         checkpoint=checkpoint,
         tokens=tokens,
@@ -308,49 +295,31 @@ class _Layer:
     """A layer while it is verified: what its inputs give, and what its chunks of rows have given so far."""
 
     compared: LayerComparison
-    parameters: HeadParameters
-    heads: LayerQK
-    value: Tensor  # [batch, n_heads, n_keys, d_head]
+    heads: LayerHeads
     random: Tensor | None = None  # what the model's attention is called on once more, [n_keys, d_head]
     both: Tensor | None = None  # values and random values side by side
-    fingerprint: Tensor | None = None
     weighted: list[Tensor] = field(default_factory=list)  # values, [batch, n_heads, rows, d_head]
     blind: list[Tensor] = field(default_factory=list)  # which queries of padding attend to nothing
+    gated: Tensor = field(init=False)  # weighted values of all queries, behind any gate, [batch, n, n_heads, d_head]
 
-    @property
-    def queries_per_key(self) -> int:
-        return len(self.parameters.query.weight) // len(self.parameters.key.weight)
-
-    def compare_weights(self, first: int, model_rows: Tensor) -> Tensor:
-        """The pattern of consecutive queries, compared with the model's weights."""
-        heads, compared = self.heads, self.compared
+    def compare(self, first: int, model_rows: Tensor) -> Tensor:
+        """The pattern of consecutive queries, compared with the model's weights, or what it makes of random values."""
+        heads, compared, checkpoint = self.heads, self.compared, self.compared.checkpoint
         last = first + model_rows.shape[2]
-        pattern = heads.rows(first, last, model_rows.shape[-1])
-        if model_rows.shape[-1] < pattern.shape[-1]:
-            model_rows = torch.nn.functional.pad(model_rows, (0, pattern.shape[-1] - model_rows.shape[-1]))
-        if compared.checkpoint.architecture.bypassing:
-            model_rows = self._but_blind(first, pattern.shape[-1], pattern, model_rows)
-        agree = compared.add_rows(first, pattern, model_rows)
-        if not agree and not compared.causes and self.queries_per_key > 1:
-            rows = self._other_groups().rows(first, last, model_rows.shape[-1])
-            if rows.shape == model_rows.shape and float(largest(rows - model_rows)) <= compared.tolerance.pattern:
-                compared.causes.append(_OTHER_GROUPS)
-        self.weighted.append(torch.matmul(pattern, self.value[..., : pattern.shape[-1], :]))
-        return pattern
-
-    def compare_probe(self, first: int, model_outputs: Tensor) -> Tensor:
-        """As :meth:`compare_weights`, compared with what the model's attention makes of random values."""
-        assert self.random is not None
-        assert self.both is not None
-        compared, dtype = self.compared, self.compared.checkpoint.dtype
-        pattern = self.heads.rows(first, first + model_outputs.shape[2])
+        pattern = heads.rows(first, last, None if self.random is not None else model_rows.shape[-1])
         n_keys = pattern.shape[-1]
-        weighted, expected = torch.matmul(pattern, self.both[..., :n_keys, :]).chunk(2, -1)
-        model_outputs = self._but_blind(first, n_keys, expected, model_outputs)
-        agree = compared.add_probe(first, pattern, self.random, expected, model_outputs)
+        if self.both is not None:
+            weighted, expected = torch.matmul(pattern, self.both[..., :n_keys, :]).chunk(2, -1)
+        else:
+            weighted, expected = heads.weighted(pattern), pattern
+            if model_rows.shape[-1] < n_keys:
+                model_rows = torch.nn.functional.pad(model_rows, (0, n_keys - model_rows.shape[-1]))
+        if self.both is not None or checkpoint.architecture.bypassing:
+            model_rows = self._but_blind(first, n_keys, expected, model_rows)
+        agree = compared.add_rows(first, pattern, expected, model_rows, self.random)
         if not agree and not compared.causes:
-            compared.causes += self._other_ways(first, model_outputs)
-        self.weighted.append(weighted.to(dtype))
+            compared.causes += self._other_ways(first, model_rows)
+        self.weighted.append(weighted.to(checkpoint.dtype))
         return pattern
 
     def _but_blind(self, first: int, n_keys: int, expected: Tensor, model_rows: Tensor) -> Tensor:
@@ -364,28 +333,35 @@ class _Layer:
         self.blind.append(~allowed.any(-1, keepdim=True))
         return torch.where(self.blind[-1], expected, model_rows)
 
-    def _other_groups(self) -> LayerQK:
-        """Head h with the keys of key-value head h mod n_kv_heads."""
-        key = self.heads.key[:, :: self.queries_per_key].repeat(1, self.queries_per_key, 1, 1)
-        return replace(self.heads, key=key)
-
-    def _other_ways(self, first: int, model_outputs: Tensor) -> Iterator[str]:
-        """What else than the reference's way of attending explains what the model makes of random values."""
-        assert self.random is not None
-        heads, scoring = self.heads, self.heads.scoring
-        ahead = replace(heads, scoring=replace(scoring, causal=not scoring.causal), mask_cache={})
-        way = "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
-        for sentence, other in {f"This model attends {way}.": ahead, _OTHER_GROUPS: self._other_groups()}.items():
-            rows = other.rows(first, first + model_outputs.shape[2], other.key.shape[-2])
-            if float(largest(torch.matmul(rows, self.random) - model_outputs)) <= self.compared.tolerance.probe:
+    def _other_ways(self, first: int, model_rows: Tensor) -> Iterator[str]:
+        """What else than the reference's way of attending explains the model's rows."""
+        heads, scoring, tolerance = self.heads, self.heads.scoring, self.compared.tolerance
+        of_group = heads.key.shape[1] // len(heads.parameters.key.weight)
+        # head h with the keys of key-value head h mod n_kv_heads
+        groups = replace(heads, key=heads.key[:, ::of_group].repeat(1, of_group, 1, 1))
+        ways = {_OTHER_GROUPS: groups} if of_group > 1 else {}
+        if self.random is not None:
+            way = (
+                "both ways as it was loaded (is_causal=False)" if scoring.causal else "backwards only as it was loaded"
+            )
+            ahead = replace(scoring, causal=not scoring.causal)
+            ways[f"This model attends {way}."] = replace(heads, scoring=ahead, mask_cache={})
+        for sentence, other in ways.items():
+            n_keys = model_rows.shape[-1] if self.random is None else heads.key.shape[-2]
+            rows = other.rows(first, first + model_rows.shape[2], n_keys)
+            rows = rows if self.random is None else torch.matmul(rows, self.random)
+            limit = tolerance.pattern if self.random is None else tolerance.probe
+            if rows.shape == model_rows.shape and float(largest(rows - model_rows)) <= limit:
                 yield sentence
 
     def steps(self, record: LayerRecord, queries: Sequence[int] | None) -> dict[str, Step]:
         """The steps after the patterns."""
         by_head = self.weighted[0] if len(self.weighted) == 1 else torch.cat(self.weighted, 2)
+        parameters = self.heads.parameters
         x = record.attention_input if queries is None else record.attention_input[:, queries]
-        output = attention.joined_output(attention.gated(by_head, x, self.parameters), self.parameters)
-        weighted = by_head.transpose(1, 2)
+        gated = attention.gated(by_head, x, parameters)
+        output = attention.joined_output(gated, parameters)
+        weighted, self.gated = by_head.transpose(1, 2), gated.transpose(1, 2)
         if self.blind:
             blind = torch.cat(self.blind, 2)[:, 0]
             weighted = torch.where(blind[..., None], record.weighted, weighted)
@@ -406,15 +382,15 @@ class Verifier(Observer):
     overwrites = probes = True
 
     checkpoint: Checkpoint
-    labels: Callable[[int], tuple[TokenLabels, TokenLabels]]  # of a layer's queries and keys
+    inputs: dict[str, Tensor]  # what the model's forward takes
     on_rows: Callable[[VerifiedRows], None]
     masks: Callable[[int], Tensor] | None = None  # the keys of a layer that are tokens, [batch, n_keys]; default all
     keep: bool = True  # whether layers can be recomputed later
     progress: Progress | None = None
     queries: tuple[int, ...] | None = None
     keep_outputs: bool = True
-    # called with the model's own of each layer, behind any gate, [batch, n, n_heads, d_head]
-    on_weighted_values: Callable[[int, Tensor], None] | None = None
+    # called with the reference's of each layer, behind any gate, [batch, n, n_heads, d_head]
+    on_weighted_values: OnLayer | None = None
     on_attention_call: Callable[[AttentionCall], None] | None = None
 
     checks: dict[int, LayerCheck] = field(default_factory=dict)
@@ -425,10 +401,10 @@ class Verifier(Observer):
     _layer: _Layer = field(init=False)  # that attends
     final: Tensor = field(init=False)  # hidden states, [batch, n, d_model]
 
-    def run(self, inputs: dict[str, Tensor], memory: float | None = None) -> None:
+    def run(self, memory: float | None = None) -> None:
         """Run the model once; where a layer differs, once more, to raise VerificationError with the place."""
         try:
-            self.final = record_attention(self.checkpoint, inputs, self, memory, check_finite=False)
+            self.final = record_attention(self.checkpoint, self.inputs, self, memory, check_finite=False)
             wrong = self._wrong(self.final)
         except VerificationError:  # perhaps what follows from a layer that differs
             wrong = self._wrong(None)
@@ -438,10 +414,10 @@ class Verifier(Observer):
             return
         located = list[tuple[float, str]]()
         again = Verifier(
-            self.checkpoint, self.labels, lambda _: None, self.masks, keep=False, queries=self.queries, located=located
+            self.checkpoint, self.inputs, lambda _: None, self.masks, keep=False, queries=self.queries, located=located
         )
         try:
-            record_attention(self.checkpoint, inputs, again, memory)
+            record_attention(self.checkpoint, self.inputs, again, memory)
         except VerificationError:
             if not located:
                 raise
@@ -475,26 +451,25 @@ class Verifier(Observer):
         """Recompute and compare queries, keys and values."""
         x, model, layer = call.attention_input, self.checkpoint, call.layer
         assert x is not None
-        compared = LayerComparison(model, layer, call.attention, *self.labels(layer), self.located is not None)
+        compared = LayerComparison(model, layer, call.attention, self.inputs, self.located is not None)
         mask = None if self.masks is None else self.masks(layer)
-        heads, parameters, value = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
+        heads = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
+        parameters = heads.parameters
         if math.isnan(call.scale):  # the patterns say whether the reference's is right
             call = replace(call, scale=parameters.scale)
         if self.on_attention_call is not None:
             self.on_attention_call(call)
         inputs = x, x if call.source is None else call.source
-        model_values = call.query, call.key, call.value
-        for name, ours, theirs in zip(INPUTS, (heads.query, heads.key, value), model_values, strict=True):
+        expected, model_values = (heads.query, heads.key, heads.value), (call.query, call.key, call.value)
+        for name, ours, theirs in zip(INPUTS, expected, model_values, strict=True):
             shared_by = ours.shape[1] // theirs.shape[1]
             once = ours[:, ::shared_by] if shared_by > 1 else ours  # heads of a group share keys and values
             compared.add_inputs(name, once, theirs, partial(_reason, model, name, inputs, parameters, theirs))
-        self._layer = state = _Layer(compared, parameters, heads, value)
+        self._layer = state = _Layer(compared, heads)
         if call.attention != "eager":
-            state.heads, state.value = heads.without_rounding(), attention.upcast(value)
-            state.random = attention.upcast(random_values(state.value))
-            state.both = torch.cat([state.value, state.random.expand(state.value.shape)], -1)
-        if self.keep:
-            state.fingerprint = _fingerprint(state.heads, state.value)
+            state.heads = heads = heads.without_rounding()
+            state.random = attention.upcast(random_values(heads.value))
+            state.both = torch.cat([heads.value, state.random.expand(heads.value.shape)], -1)
         if compared.locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
@@ -503,35 +478,32 @@ class Verifier(Observer):
     def rows(self, layer: int, rows: Rows) -> None:
         """Recompute some rows of the patterns, compare them, and pass them on."""
         state, tolerance = self._layer, self.checkpoint.tolerance
+        shown = rows.weights if rows.probe is None else rows.probe.transpose(1, 2)
+        assert shown is not None  # the observer probes
         for start, stop in _stretches(self.queries, rows.first, rows.last):
-            shown = rows.weights if rows.probe is None else rows.probe.transpose(1, 2)
-            assert shown is not None  # the observer probes
-            if self.queries is not None:
-                shown = shown[:, :, start - rows.first : stop - rows.first]
-            compare = state.compare_weights if rows.probe is None else state.compare_probe
-            pattern = compare(start, shown)
+            chosen = shown if self.queries is None else shown[:, :, start - rows.first : stop - rows.first]
+            pattern = state.compare(start, chosen)
             self.on_rows(VerifiedRows.of(state.heads, PendingCheck(layer), tolerance, pattern, start, self.queries))
 
     def end(self, record: LayerRecord) -> None:
         """Compare the layer's output, and the residual stream and norm after it."""
         model, layer, state = self.checkpoint, record.layer, self._layer
-        compared, steps = state.compared, state.steps(record, self.queries)
-        compared.add_steps(steps)
-        self._comparisons[layer] = compared
+        compared = self._comparisons[layer] = state.compared
+        compared.add_steps(state.steps(record, self.queries))
         if self.located is not None:
             check = compared.result(compared.on_device.tolist())
             if not check.within(model.tolerance):
-                ratio, where = compared.located(check, steps)
+                ratio, where = compared.located(check)
                 self.located.append((ratio, " ".join([where, *compared.causes])))
-        if state.fingerprint is not None:
+        if self.keep:
             self.kept[layer] = _KeptLayer(
                 inputs=(record.attention_input, record.source),
                 output=record.output if self.keep_outputs else None,
-                fingerprint=state.fingerprint,
+                fingerprint=_fingerprint(state.heads),
                 scoring=_scoring_of(state.heads.scoring),
             )
         if self.on_weighted_values is not None:
-            self.on_weighted_values(layer, record.gated)
+            self.on_weighted_values(layer, state.gated)
         tell(self.progress, "verifying", len(self._comparisons), model.n_layers)
 
 
@@ -553,13 +525,6 @@ def _reason(
 ) -> str:
     """The step of the reference whose omission alone explains the difference, or an empty text."""
     model_values = attention.repeat_kv(model_values, parameters.n_heads)
-
-    def variant(**changes: object) -> Tensor:
-        changed = replace(parameters, **changes)  # type: ignore[arg-type]
-        if name == "values":
-            return attention.values(x[1], changed)
-        return attention.queries_and_keys(*x, changed)[name == "keys"]
-
     kind = {"queries": "query", "keys": "key", "values": "value"}[name]
     projection = getattr(parameters, kind)
     ways: dict[str, dict[str, object]] = {"without rotary positions": {"rotary": None}}
@@ -575,7 +540,8 @@ def _reason(
     ways["with the heads in another order"] = {}
     limit = checkpoint.tolerance.output * float(model_values.abs().max())
     for way, changes in ways.items():
-        result = variant(**changes)
+        changed = replace(parameters, **changes)  # type: ignore[arg-type]
+        result = attention.query_key_value(*x, changed)[INPUTS.index(name)]
         if not changes:  # any permutation of the heads: sorted by the sum of their numbers
             result, model_values = (x[:, x[0].double().sum((-1, -2)).argsort()] for x in (result, model_values))
         if result.shape == model_values.shape and float((result - model_values).abs().max()) <= limit:
@@ -585,27 +551,24 @@ def _reason(
 
 def _heads_of(
     checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, mask: Tensor | None, mask_cache: MaskCache
-) -> tuple[LayerQK, HeadParameters, Tensor]:
-    """A layer's queries and keys, its parameters and its values, [batch, n_heads, n_keys, d_head]."""
+) -> LayerHeads:
+    """A layer's heads, from its input, and from that of its keys if it is another one."""
     keys = x if source is None else source
-    with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
-        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        query, key = attention.queries_and_keys(x, keys, parameters)
-        value = attention.values(keys, parameters)
-    across = source is not None and bool(checkpoint.stacks)
-    heads = LayerQK(query=query, key=key, scoring=parameters, mask=mask, across=across, mask_cache=mask_cache)
-    return heads, parameters, value
+    with inference(x.device):
+        parameters = checkpoint.parameters(layer)
+        vectors = attention.query_key_value(x, keys, parameters)
+    return LayerHeads(*vectors, parameters, mask, source is not None and bool(checkpoint.stacks), mask_cache)
 
 
-def _fingerprint(heads: LayerQK, value: Tensor) -> Tensor:
+def _fingerprint(heads: LayerHeads) -> Tensor:
     """A few numbers a head that change when queries, keys, values or patterns do, or heads are permuted."""
     n = heads.query.shape[-2]
     rows = list[int]()
     if heads.scoring.position_bias is not None or heads.scoring.relative is not None or heads.scoring.sinks is not None:
         rows = sorted({0, n // 2, n - 1})
-    with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
+    with inference(heads.query.device):
         patterns = [heads.rows(row, row + 1, heads.key.shape[-2]) for row in rows]
-        parts = [attention.upcast(x) for x in (heads.query, heads.key, value, *patterns)]
+        parts = [attention.upcast(x) for x in (heads.query, heads.key, heads.value, *patterns)]
         return torch.stack(
             [torch.einsum("bhnd,nd->bh", x, random_numbers(*x.shape[-2:], x.dtype, x.device)) for x in parts]
         )

@@ -1,6 +1,5 @@
 """Removing heads: against edited weights run by transformers alone, and models whose heads are known."""
 
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -196,12 +195,13 @@ def _left_out(run: Any) -> Any:
     return lambda *given: given[3] if given[2] == 1 else run(*given)
 
 
-def _swapped(values_of: Any) -> Any:
-    """Heads 0 and 1 swapped, only where values are made for the comparison with what is removed."""
+def _swapped(run: Any) -> Any:
+    """Heads 0 and 1 swapped in what is to be removed of a layer."""
 
-    def swapped(x: torch.Tensor, parameters: Any) -> torch.Tensor:
-        in_comparison = sys._getframe(1).f_code.co_name == "compare"
-        return values_of(x, parameters)[:, [1, 0, 2, 3] if in_comparison else [0, 1, 2, 3]]
+    def swapped(*given: Any) -> Any:
+        kept = run(*given)
+        kept.values[1, "z"] = kept.values[1, "z"][:, :, [1, 0, 2, 3]]
+        return kept
 
     return swapped
 
@@ -211,7 +211,7 @@ def _swapped(values_of: Any) -> Any:
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2)),
         (edit, "run_block", _left_out),
-        (attention, "values", _swapped),
+        (edit, "run_and_keep", _swapped),
     ],
     ids=["pattern", "layer left out", "heads swapped"],
 )

@@ -70,12 +70,12 @@ def test_a_row_that_is_wrong_is_found_and_one_that_nobody_asked_for_is_not_compa
     checkpoint.model.set_attn_implementation("eager")
     add = LayerComparison.add_rows
 
-    def keep(self, first, pattern, own):
+    def keep(self, first, pattern, expected, own, random):
         seen.append((self.layer, first, pattern.shape[2]))
         if (self.layer, first) == (1, 4):
             own = own.clone()
             own[0, 2, -1, 1] += 0.1
-        return add(self, first, pattern, own)
+        return add(self, first, pattern, expected, own, random)
 
     monkeypatch.setattr(LayerComparison, "add_rows", keep)
     with pytest.raises(VerificationError, match=r"L1H2\), query 5 .*, key 1 "):

@@ -107,7 +107,7 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
 
 
 right_terms, right_rotary = WrittenParts.terms, scores.apply_rotary
-right_constant, right_term, right_compared = stream.constant_term, stream.Reading.term, scores.ScoreDecomposer._compared
+right_constant, right_add, right_compared = stream.constant_term, stream.Reading.add, scores.ScoreDecomposer._compared
 
 
 def without(name: str) -> Callable[..., Any]:
@@ -142,8 +142,8 @@ WRONG: dict[str, tuple[str, Any, str, Any]] = {
         "gpt2", scores.ScoreDecomposer, "_compared", lambda self, side, *given: 1.1 * right_compared(self, side, *given)
     ),
     "a bound forgotten": (
-        "olmo", stream.Reading, "term",
-        lambda self, source, written: right_term(self, source, (source[0] != "bound of query") * written),
+        "olmo", stream.Reading, "add",
+        lambda self, source, written: right_add(self, source, (source[0] != "bound of query") * written),
     ),
 }  # fmt: skip
 

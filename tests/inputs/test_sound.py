@@ -55,12 +55,11 @@ def test_a_batch_with_padding_verifies(dtype, left):
     features = noise(checkpoint).features.expand(len(mask), -1, -1)
     inputs = {name: each for name, each in given.items() if name.startswith("decoder_")} | {"input_features": features}
     masks = {"D": mask, "X": mask.new_ones(len(mask), FRAMES)}
-    names = [str(position) for position in range(FRAMES)]
     verifier = Verifier(
-        checkpoint, lambda _: (lambda _: names, lambda _: names), lambda _: None,
+        checkpoint, inputs, lambda _: None,
         lambda layer: masks[layer.stack.letter], keep=False,
     )  # fmt: skip
-    verifier.run(inputs)
+    verifier.run()
     verification = verifier.verification()
     assert verification.heads_compared == 24
     assert verification.pattern_error <= verification.pattern_tolerance / 2

@@ -4,6 +4,7 @@ import gc
 import importlib
 import math
 import random
+import re
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -22,12 +23,12 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import VerificationError
 from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.words import vocabulary_labels
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.reference import attention
 from attnviz.run import record, verify
-from attnviz.run.patterns import PatternCallback
 from attnviz.run.verify import PendingCheck, VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import families
 from tests.support.blocks import in_blocks
@@ -215,7 +216,7 @@ def test_a_gpt2_that_reorders_and_upcasts_comes_in_blocks(monkeypatch, dtype):
     inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
     with torch.inference_mode():
         untouched = model(**inputs)[0]
-    assert torch.equal(record.record_attention(checkpoint, inputs, PatternCallback(checkpoint), math.inf), untouched)
+    assert torch.equal(record.record_attention(checkpoint, inputs, record.Observer(), math.inf), untouched)
     expected = recorded(checkpoint, inputs)
     in_blocks(monkeypatch, 4)
     seen: list[VerifiedRows] = []
@@ -270,6 +271,24 @@ def test_one_weight_of_a_later_block_is_named_by_its_own_place_after_the_rows_be
     with pytest.raises(VerificationError, match=r"head 1 \(\w+H1\), query 5 \('.*'\), key 3 \('"):
         verified(checkpoint, visit=seen.append)
     assert {type(rows.check) for rows in seen} == {PendingCheck}  # and nothing is returned
+
+
+def test_in_cross_attention_a_query_is_a_token_of_the_target_and_a_key_one_of_the_source(monkeypatch):
+    pattern_of, checkpoint = attention.pattern_of, checkpoint_of("t5")
+    read = verified(checkpoint).inputs
+
+    def perturbed(query: Tensor, key: Tensor, *more: Any) -> Tensor:
+        pattern = pattern_of(query, key, *more)
+        if 2 < query.shape[-2] != key.shape[-2]:
+            pattern[0, 1, 2, 3] += 0.5
+        return pattern
+
+    monkeypatch.setattr(attention, "pattern_of", perturbed)
+    names = read["decoder_input_ids"][0, 2], read["input_ids"][0, 3]
+    query, key = vocabulary_labels(checkpoint.tokenizer, [int(name) for name in names])
+    assert query != key
+    with pytest.raises(VerificationError, match=re.escape(f"query 2 ({query!r}), key 3 ({key!r})")):
+        verified(checkpoint)
 
 
 @pytest.mark.parametrize(("kind", "size"), [("gpt2", 1), ("llama", 4)])
@@ -361,8 +380,9 @@ def test_weighted_values_that_w_o_does_not_read_are_found(monkeypatch):
 
 def test_nothing_of_a_run_stays_in_memory():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
-    verifier = verify.Verifier(checkpoint, lambda _: (lambda _: [],) * 2, lambda _: None)
-    record.record_attention(checkpoint, tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device), verifier)
+    inputs = tokenize(checkpoint, SENTENCE).model_inputs(checkpoint.device)
+    verifier = verify.Verifier(checkpoint, inputs, lambda _: None)
+    record.record_attention(checkpoint, inputs, verifier)
     left = weakref.ref(verifier)
     del verifier
     gc.collect()

@@ -12,7 +12,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import is_of_source
 from attnviz.reference import attention
 from attnviz.run.edit import run_model, running
-from attnviz.run.sites import COMPUTED, OF_HEADS, SITES, at_named, place_of, recording, sites_of
+from attnviz.run.sites import COMPUTED, OF_HEADS, SITES, at_named, recording, site_of, sites_of
 from tests.support import llamas
 from tests.support.families import FAMILIES, checkpoint_of, first_of, padded
 
@@ -34,7 +34,7 @@ def sites(checkpoint: Checkpoint) -> list[tuple[int, str]]:
     for layer in (*checkpoint.layers, *checkpoint.other_layers):
         for name in SITES:
             try:
-                place_of(checkpoint, layer, name)
+                site_of(checkpoint, layer, name)
             except ArchitectureError:
                 continue
             found.append((layer, name))
@@ -145,4 +145,4 @@ def test_what_a_family_lacks_is_an_error(family):
 
 def test_a_site_that_there_is_not_is_an_error():
     with pytest.raises(UsageError):
-        place_of(checkpoint_of("gpt2"), 0, "resid")
+        site_of(checkpoint_of("gpt2"), 0, "resid")

@@ -160,6 +160,19 @@ def test_the_largest_difference_is_named_with_both_values(monkeypatch):
         assert any(each == pytest.approx(expected, rel=SHARP_32) for each in found)
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_wrong_pattern_is_found_where_values_are_zero_and_hide_it(monkeypatch, implementation):
+    model = sharp_bert(attn_implementation=implementation)
+    for layer in model.encoder.layer:
+        state = layer.attention.self.value.state_dict()
+        layer.attention.self.value.load_state_dict({name: torch.zeros_like(values) for name, values in state.items()})
+    checkpoint = from_loaded(model, bert_tokenizer())
+    assert run(checkpoint).verification.heads_compared == N_LAYERS * N_HEADS
+    disturb(monkeypatch, 1, pattern=lambda pattern: pattern[0, 2, 5, 3].add_(0.5))
+    with pytest.raises(VerificationError, match="L1H2"):
+        run(checkpoint)
+
+
 def test_of_all_layers_the_worst_is_named(monkeypatch):
     sizes = cycle([0.1, 0.4, 0.2])
     disturb(monkeypatch, pattern=lambda pattern: pattern[0, 0, 1, 1].add_(next(sizes)))
@@ -200,9 +213,9 @@ def test_reference_shares_no_memory_with_the_model_which_runs_once(monkeypatch):
     add_rows, add_steps = LayerComparison.add_rows, LayerComparison.add_steps
     compared, passes = list[list[Tensor]](), list[nn.Module]()
 
-    def keep_rows(self, first, pattern, own):
+    def keep_rows(self, first, pattern, expected, own, random):
         compared.append([pattern, own])
-        return add_rows(self, first, pattern, own)
+        return add_rows(self, first, pattern, expected, own, random)
 
     def keep(self, steps):
         for name in ("head output", "output"):

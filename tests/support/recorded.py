@@ -89,15 +89,14 @@ def verified_batch(
 ) -> Verification:
     """Several texts verified together, where ``mask`` says which keys are tokens; default what the model is told."""
     mask = inputs["attention_mask"] if mask is None else mask
-    labels = [str(position) for position in range(mask.shape[1])]
-    verifier = Verifier(checkpoint, lambda _: (lambda _: labels, lambda _: labels), visit, lambda _: mask, keep=False)
-    verifier.run(inputs, memory)
+    verifier = Verifier(checkpoint, inputs, visit, lambda _: mask, keep=False)
+    verifier.run(memory)
     return verifier.verification()
 
 
 def whole_pattern(attention: VerifiedAttention, layer: int) -> Tensor:
     """The pattern of a layer recomputed at once, whatever the blocks are, [1, n_heads, n_queries, n_keys]."""
-    heads, _, _ = attention.recomputed(layer)
+    heads = attention.recomputed(layer)
     with torch.inference_mode(), torch.autocast(heads.query.device.type, enabled=False):
         return heads.rows(0, heads.query.shape[-2])
 

@@ -17,7 +17,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.run.edit import Edit, KeptPass, edited_passes, running
 from attnviz.run.passes import Pass, Passes, Tell
-from attnviz.run.sites import OF_HEADS, place_of
+from attnviz.run.sites import OF_HEADS, site_of
 
 HEAD, KV_HEAD, LAYER = "head", "KV head", "layer"  # kinds of parts
 
@@ -53,7 +53,7 @@ def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> li
     parts, lacking = list[Part](), list[ArchitectureError]()
     for layer in layers:
         try:
-            place_of(checkpoint, layer, site)
+            site_of(checkpoint, layer, site)
         except ArchitectureError as error:
             lacking.append(error)
             continue
