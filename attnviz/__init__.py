@@ -15,8 +15,8 @@ from attnviz import errors
 
 if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
-    from attnviz.commands.ablate.measure import Ablation as Ablation
-    from attnviz.commands.ablate.measure import ablate as ablate
+    from attnviz.commands.ablate import Ablation as Ablation
+    from attnviz.commands.ablate import ablate as ablate
     from attnviz.commands.card.measure import Card as Card
     from attnviz.commands.card.measure import Cards as Cards
     from attnviz.commands.card.measure import card as card
@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.version import __version__ as __version__
 else:
     _NAMES = {
-        "commands.ablate.measure": ("Ablation", "ablate"),
+        "commands.ablate": ("Ablation", "ablate"),
         "commands.card.measure": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
         "commands.circuits.measure": ("Circuits", "circuits"),

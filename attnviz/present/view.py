@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from attnviz.arguments import as_found, check_kind
@@ -85,6 +87,16 @@ class Drawing(Generic[R, P]):
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
     # narrows the options for a view that was not asked for by name, such as to fewer heads
     by_default: Callable[[R, ViewOptions], ViewOptions] = lambda _, choices: choices
+
+
+@cache
+def of_figures(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module of :mod:`attnviz.figures`, imported when it is called, as is matplotlib."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"attnviz.figures.{module}"), name)(*arguments)
+
+    return call
 
 
 def page_drawing(

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import attnviz
-from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.views import draw_curve
+from attnviz.commands.ablate import Ablation
 from attnviz.commands.compare.views import root_norm, rounded_up
 from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.figures.charts import draw_curves
 from attnviz.figures.matrix import Labels, Outline
 from attnviz.figures.style import Style
 from attnviz.measures.intervals import Estimate
@@ -75,7 +75,7 @@ def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(effects
 
 def test_the_curve_has_every_point(effects: Ablation) -> None:
     points, ax = effects.curve.points, Figure().add_subplot()
-    draw_curve(ax, plan_of("ablate", "curve", effects), Style())
+    draw_curves(ax, plan_of("ablate", "curve", effects), Style())
     least, singles, random, _ = ax.lines
     assert np.asarray(least.get_xdata()).tolist() == [point.removed for point in points]
     assert np.asarray(least.get_ydata()).tolist() == [point.least.damage["loss"].value for point in points]

@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.measure import ablate as measure_ablation
+from attnviz.commands.ablate import Ablation
+from attnviz.commands.ablate import ablate as measure_ablation
 from attnviz.commands.circuits.measure import Circuits
 from attnviz.commands.circuits.measure import circuits as measure_circuits
 from attnviz.commands.heads.analysis import Analysis

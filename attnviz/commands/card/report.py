@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.ablate.effects import SAME, RoleEffect
-from attnviz.commands.ablate.report import with_intervals
+from attnviz.commands.ablate import with_intervals
 from attnviz.commands.card.measure import NEAREST, Card, Cards, first_relation
 from attnviz.commands.circuits.measure import Circuits, Pair
 from attnviz.commands.profile.report import ROLE_FIELDS
@@ -22,6 +21,7 @@ from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
+from attnviz.measures.removals import SAME, RoleEffect
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, target_entry, tokens_entry, verification_entry

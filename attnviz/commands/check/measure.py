@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from attnviz.arguments import check_kind, is_there
-from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.commands.ablate import Ablation, ablate
 from attnviz.commands.check.claims import (
     CLAIMS_FILE,
     FAILS,

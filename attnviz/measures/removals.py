@@ -1,25 +1,31 @@
-"""Effects of removing heads, from an unchanged pass per batch, and one resumed at a layer for each set of heads.
+"""Effects of removing heads, one at a time and in sets, and their importance by gradients (Michel et al. 2019).
 
-A sample of the batches is compared with the reference attention, and with the model's own final states.
+Each batch has an unchanged pass, and one resumed at a layer for each set of heads. A sample of the batches is compared
+with the reference attention, and with the model's own final states.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from attnviz.errors import VerificationError
+from attnviz.measures.bootstrap import named_generator
 from attnviz.measures.decisions import Decision, decisions
 from attnviz.measures.intervals import Estimate, TextSamples
 from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, Metric
 from attnviz.measures.role_tokens import RoleTokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.profiles.parts import SYNTACTIC
 from attnviz.run import edit
+from attnviz.run.finite import refuse_not_finite
 from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
+
+PROJECTIONS = 4  # random projections of final states, where there is no loss
 
 MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
 
@@ -100,6 +106,8 @@ class Removals:
     removal: edit.Removal
     samples: TextSamples
     batch_size: int
+    seed: int  # of random directions and orders
+    gradient: bool  # whether importance by gradients is measured
 
     def __post_init__(self) -> None:
         self.passes = Passes(self.checkpoint, has_logits=self.metrics[0].of_predictions)
@@ -107,24 +115,26 @@ class Removals:
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
         self.clean: dict[str, float] = {}  # loss or scores of the unchanged model, means over positions
         self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
+        self.tally = GradientTally(self.checkpoint, self.metrics[0].of_predictions, self.counts[:, 0], self.seed)
 
-    def run(self, sets: Sequence[HeadSet], tell: Tell, *on_batch: Callable[[Pass, BatchMetrics], None]) -> None:
-        """Remove each set of heads. All share the unchanged passes, which ``on_batch`` gets.
+    def run(self, sets: Sequence[HeadSet], tell: Tell) -> None:
+        """Remove each set of heads. All share the unchanged passes.
 
-        The first run verifies a sample of the batches.
+        The first run verifies a sample of the batches, and measures gradients.
         """
+        is_first = not self.sums
         sums = torch.zeros(len(sets), *self.counts.shape, len(self.metrics), dtype=torch.float64)
         clean = dict.fromkeys([metric.name for metric in self.metrics if metric.score], 0.0)
         with edit.running(self.checkpoint):
-            for unchanged in self.passes.each(self.inputs, self.batch_size, tell, verify=not self.sums):
+            for unchanged in self.passes.each(self.inputs, self.batch_size, tell, verify=is_first):
                 inputs, final = unchanged.inputs, unchanged.kept.final
                 texts = torch.tensor(inputs.texts)
                 metrics = BatchMetrics(self.checkpoint, inputs, final, self.weights, self.metrics)
                 variants = [self.removal.edits(heads, inputs.batch.inputs) for heads in sets]
                 for numbers, without in edit.edited_passes(self.checkpoint, unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
-                for call in on_batch:
-                    call(unchanged, metrics)
+                if is_first and self.gradient:
+                    self.tally.add(unchanged, metrics)
                 for name, scores in metrics.clean.items():
                     clean[name] += float(scores.sum())
                 if self.checkpoint.classifier is not None and self.metrics[0].of_predictions:
@@ -138,22 +148,20 @@ class Removals:
             self.clean["loss"] *= -1
         self.sums |= dict(zip(sets, sums, strict=True))
 
-    def ranked_heads(
-        self, order_by: str, roles: Sequence[RoleTokens], importance: Tensor | None
-    ) -> tuple[HeadEffect, ...]:
-        """Heads by their rank by a metric, that which matters most first; ``importance`` by gradients."""
+    def ranked_heads(self, order_by: str, roles: Sequence[RoleTokens]) -> tuple[HeadEffect, ...]:
+        """Heads by their rank by a metric, that which matters most first."""
         heads = [head for of_set in self.sums if len(of_set) == 1 for head in of_set]
         estimates = self._estimates([self._alone(head)[:, 0] for head in heads], self.counts[:, :1])
         damage = dict(zip(heads, estimates, strict=True))
         size = abs if order_by in (DIFFERENCE, OF_FUNCTION.name) else float
         ranked = sorted(heads, key=lambda head: (-size(damage[head][order_by].value), head))
-        of_roles = self._of_roles(heads, roles, order_by)
+        of_roles, importance = self._of_roles(heads, roles, order_by), self.tally.importance
         return tuple(
             HeadEffect(
                 id=head,
                 rank=rank,
                 damage=damage[head],
-                gradient=None if importance is None else float(importance[head]),
+                gradient=float(importance[head]) if self.gradient else None,
                 roles=tuple(of_roles[head]),
             )
             for rank, head in enumerate(ranked, start=1)
@@ -166,11 +174,11 @@ class Removals:
         effects = self._compared(together, singles, self.counts[:, :1])
         return [SetEffect(tuple(sorted(heads)), *of_set) for heads, of_set in zip(sets, effects, strict=True)]
 
-    def curve(self, order: Sequence[HeadId], seed: int, tell: Tell) -> Curve:
+    def curve(self, order: Sequence[HeadId], tell: Tell) -> Curve:
         """Remove a few heads, then eighths of all, in this order and in random order."""
         shuffled = sorted(order)
         n = len(order)
-        random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
+        random.Random(self.seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
         few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
         counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
         least, drawn = ([frozenset(heads[:count]) for count in counts] for heads in (order, shuffled))
@@ -220,7 +228,7 @@ class Removals:
         for (head, role, column), (on_queries, on_others, difference) in zip(rows, estimated, strict=True):
             effects[head].append(
                 RoleEffect(
-                    role=f"{SYNTACTIC}{role.name}" if role.direction else role.name,
+                    role=role.role,
                     direction=role.direction,
                     n=int(self.counts[:, column].sum()),
                     texts=int((self.counts[:, column] > 0).sum()),
@@ -231,3 +239,82 @@ class Removals:
                 )
             )
         return effects
+
+
+class GradientTally:
+    """Sums the sensitivity of a model to each head over texts (Michel et al. 2019, section 4.1).
+
+    Each head is multiplied by a gate, 1 in the model as it is. The derivative of a text's loss by the gate is
+    Att_h(x)^T dL/dAtt_h(x): to first order, how much the loss falls when the head gives zeros. Its importance is the
+    mean absolute value over texts.
+
+    Where nothing is predicted, the loss is a random projection v·s / sqrt(n) of the n final states s, several times:
+    the root mean square of its derivatives is, to first order, how far the states move without the head.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, predicts: bool, counts: Tensor, seed: int) -> None:
+        """``counts``: measured positions, [n_texts] float64; ``seed``: of the random directions."""
+        self._checkpoint, self._predicts, self._counts, self._seed = checkpoint, predicts, counts, seed
+        self._n_heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
+        self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._n_heads), dtype=torch.float64)
+
+    def add(self, unchanged: Pass, metrics: BatchMetrics) -> None:
+        """Measure a batch."""
+        inputs, kept, _ = unchanged
+        texts = torch.tensor(inputs.texts)
+        if self._predicts:
+            gradient = metrics.loss_gradient(kept.final, 1 / self._counts[texts])
+            self._sums.index_add_(0, texts, self._gate_gradients(kept, gradient))
+            return
+        for number in range(PROJECTIONS):
+            direction = torch.zeros_like(kept.final)  # at every token; it depends on the text but not on its batch
+            for row, text in enumerate(inputs.inputs):
+                n = len(text.positions)
+                generator = named_generator(f"{self._seed}:{number}:{text.item.ids}")
+                direction[row, :n] = (torch.randn(n, direction.shape[-1], generator=generator) / n**0.5).to(direction)
+            self._sums.index_add_(0, texts, self._gate_gradients(kept, direction).square() / PROJECTIONS)
+
+    @property
+    def importance(self) -> Tensor:
+        """Importance of every head, mean over texts, [n_layers, n_heads]."""
+        return (self._sums.abs() if self._predicts else self._sums.sqrt()).mean(0)
+
+    def _gate_gradients(self, kept: edit.KeptPass, gradient: Tensor) -> Tensor:
+        """Derivatives by the gates, [rows, n_layers, n_heads], 0 where a layer has fewer heads.
+
+        Where a pass can be resumed, layers are run again one by one from the last; else all are one graph.
+        """
+        model = self._checkpoint
+        of_gates: Sequence[Tensor]
+        if model.architecture.resumable and not model.other_layers:
+            of_gates = self._by_layer(kept, gradient)
+        else:
+            gates = [gradient.new_ones(len(gradient), n, requires_grad=True) for n in self._n_heads]
+            with torch.enable_grad(), edit.edited(model, [[edit.gated(*gate) for gate in enumerate(gates)]]):
+                of_gates = torch.autograd.grad(edit.run_model(model, kept.inputs), gates, gradient)
+        widest = max(self._n_heads)
+        stacked = torch.stack([pad(of_gate.double().cpu(), (0, widest - of_gate.shape[1])) for of_gate in of_gates], 1)
+        refuse_not_finite(stacked, "gradient by its heads")
+        return stacked
+
+    def _by_layer(self, kept: edit.KeptPass, gradient: Tensor) -> list[Tensor]:
+        model = self._checkpoint
+        layers = model.modules
+        of_gates = list[Tensor]()
+        for layer in reversed(range(model.n_layers)):
+            with torch.enable_grad():
+                hidden = kept.calls[layer][0][0].detach().requires_grad_()
+                gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
+                with edit.edited(model, [[edit.gated(layer, gate)]]):
+                    after = edit.run_block(layers[layer].block, kept, layer, hidden)
+                if layer == model.n_layers - 1:
+                    after = model.architecture.final_states(model.model, after)
+            try:
+                gradient, of_gate = torch.autograd.grad(after, (hidden, gate), gradient)
+            except RuntimeError as error:  # torch's own, where one of them is not in the graph
+                raise VerificationError(
+                    f"the output of layer {layer} does not depend on its input and its heads, so that there is no "
+                    "gradient; expected a layer that passes on what its heads add."
+                ) from error
+            of_gates.insert(0, of_gate)
+        return of_gates
