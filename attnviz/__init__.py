@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.models.measure import model_configurations as model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs as HeadOutputs
     from attnviz.commands.outputs.measure import head_outputs as head_outputs
-    from attnviz.commands.patch.measure import Patching as Patching
-    from attnviz.commands.patch.measure import patch as patch
+    from attnviz.commands.patch import Patching as Patching
+    from attnviz.commands.patch import patch as patch
     from attnviz.commands.profile.measure import Profile as Profile
     from attnviz.commands.profile.measure import profile_heads as profile_heads
     from attnviz.commands.rollout.measure import Rollout as Rollout
@@ -81,7 +81,7 @@ else:
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
         "commands.models.measure": ("Configuration", "model_configurations"),
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
-        "commands.patch.measure": ("Patching", "patch"),
+        "commands.patch": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout.measure": ("Rollout", "rollout"),
         "commands.why.measure": ("Account", "why"),

@@ -10,12 +10,12 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attnviz
 from attnviz.commands.check.papers import mcdougall_2023, wang_2022, wu_2024
-from attnviz.commands.patch.pairs import PairedInputs, paired_inputs
-from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import AttnvizError
 from attnviz.measures.intervals import TextSamples
+from attnviz.measures.patching import Part, PatchedPasses
 from attnviz.measures.paths import receiver_named
 from attnviz.measures.predictions import METRICS
+from attnviz.measures.prompt_pairs import PairedInputs, paired_inputs
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
@@ -254,7 +254,13 @@ def test_an_effect_is_that_of_plain_hooks(
     checkpoint = from_loaded(circuit(tokenizer), tokenizer)
     inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
     passes = PatchedPasses(
-        checkpoint, inputs, METRICS["logit_difference"], False, receiver, unrelated=False, networks="run"
+        checkpoint=checkpoint,
+        inputs=inputs,
+        metric=METRICS["logit_difference"],
+        denoises=False,
+        path=receiver,
+        networks="run",
+        unrelated=False,
     )
     passes.run([Part(*sender)], 1, lambda *_: None)
     (clean,), (corrupt,) = inputs.clean, inputs.corrupt

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from attnviz.commands.check.claims import HOLDS, CheckedClaim
 from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
-from attnviz.commands.patch.pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
-from attnviz.commands.patch.patched import Part, PatchedPasses
 from attnviz.errors import CheckpointError
 from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.intervals import Simultaneous, of_proportion
+from attnviz.measures.patching import Part, PatchedPasses
 from attnviz.measures.paths import RUN, Receiver, why_no_paths
 from attnviz.measures.predictions import METRICS
+from attnviz.measures.prompt_pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.profiles.published import heads_of_paper
@@ -97,7 +97,13 @@ class IndirectObjects:
         senders = receiver.senders(self._checkpoint)
         batch_size = self._options["batch_size"]
         passes = PatchedPasses(
-            self._checkpoint, self._inputs, METRICS[DIFFERENCE], False, receiver, unrelated=False, networks=RUN
+            checkpoint=self._checkpoint,
+            inputs=self._inputs,
+            metric=METRICS[DIFFERENCE],
+            denoises=False,
+            path=receiver,
+            networks=RUN,
+            unrelated=False,
         )
         passes.run(
             [Part(*head) for head in senders], batch_size, partial(tell, self._options["progress"], str(receiver))

@@ -14,16 +14,39 @@ their queries, keys or values, or what a whole layer reads or writes (:data:`att
 all tokens at once each position alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Unpack
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+import numpy as np
 import torch
+from rich.console import RenderableType
 
-from attnviz.commands.patch.pairs import (
+from attnviz.errors import UsageError
+from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.tables import PromptPair
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.estimates import Interval
+from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, TextSamples, excludes_zero, texts_needed
+from attnviz.measures.patching import HEAD as OF_HEAD
+from attnviz.measures.patching import (
+    KV_HEAD,
+    LAYER,
+    MeanRepairs,
+    Part,
+    PatchedPasses,
+    SelfRepair,
+    kind_of_parts,
+    parts_of,
+)
+from attnviz.measures.paths import FROZEN, READS, RUN, receiver_named
+from attnviz.measures.predictions import Scoring
+from attnviz.measures.prompt_pairs import (
     DIFFERENCE,
     KL,
+    LOSS,
     UNITS,
     PairedInputs,
     PairFile,
@@ -32,23 +55,24 @@ from attnviz.commands.patch.pairs import (
     paired_inputs,
     read_pairs,
 )
-from attnviz.commands.patch.patched import HEAD, KV_HEAD, Part, PatchedPasses, kind_of_parts, parts_of
-from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
-from attnviz.errors import UsageError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tables import PromptPair
-from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import TextSamples, excludes_zero
-from attnviz.measures.paths import FROZEN, receiver_named
-from attnviz.measures.predictions import Scoring
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, head_named, selection_texts
+from attnviz.models.head_ids import HeadId, head_named, number_of, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
+from attnviz.present.documents import model_entry, sample_entry
+from attnviz.present.fields import ENDS, HEAD, Field, NamedTable, pick, plain_value
+from attnviz.present.figure_context import capital, caption_of
+from attnviz.present.kv_heads import kv_groups
+from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
+from attnviz.present.tables import first_lines, first_rows, notes
+from attnviz.present.view import Drawing, ViewOptions, of_figures
 from attnviz.progress import Progress
 from attnviz.run.passes import SampleVerification
-from attnviz.wording import amount, counted, visible
+from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
+
+if TYPE_CHECKING:
+    from attnviz.figures.head_map import HeadMap, HeadMapPlan
 
 DENOISE, NOISE = PATCH_DIRECTIONS
 
@@ -129,12 +153,12 @@ class Patching(Result):
     @property
     def heads(self) -> tuple[PatchEffect, ...]:
         """The effects, where each is of a head at all that is patched; else empty."""
-        return self.effects if self.kind == HEAD and not self.by_position else ()
+        return self.effects if self.kind == OF_HEAD and not self.by_position else ()
 
     def name(self, effect: PatchEffect) -> str:
         """What was patched, in words: ``L2H1``, ``KV head 1 of L2``, ``L2``, with its position ``L2 at #5 (cat)``."""
         layer = HeadId(effect.layer, 0).layer_name
-        name = {HEAD: f"{layer}H{effect.head}", KV_HEAD: f"KV head {effect.head} of {layer}"}.get(self.kind, layer)
+        name = {OF_HEAD: f"{layer}H{effect.head}", KV_HEAD: f"KV head {effect.head} of {layer}"}.get(self.kind, layer)
         if effect.position is None:
             return name
         return f"{name} at #{effect.position}" + (f" ({visible(effect.token)})" if effect.token else "")
@@ -385,3 +409,318 @@ def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
             "--self-repair divides a difference of logits among heads; expected --answer and --foil, and no other "
             f"--metric, found the metric {options['metric']}."
         )
+
+
+# What is written and said
+
+_LITTLE = 0.1  # effects that are smaller, of every head and of all together, say that the rest goes another way
+_three = partial(rounded, digits=3)
+_interval = partial(bracketed, write=_three)
+
+
+_POSITION: tuple[Field[PatchEffect], ...] = (
+    Field("Position", name="position"),
+    Field("Token", name="token", if_known=True, write=lambda token: "" if token is None else visible(token)),
+)
+_EFFECT: tuple[Field[PatchEffect], ...] = (
+    Field("Rank", name="rank"),
+    Field("Effect", name="effect", write=_three, meaning="share of the prompts' difference that it moves"),
+    Field(
+        "Interval",
+        name="interval",
+        csv=ENDS,
+        write=_interval,
+        detail=True,
+        meaning=f"its interval at {ERROR_RATE:g}, for all together",
+    ),
+    Field("Unrelated", name="unrelated", write=_three, meaning="the effect from the prompt of another pair"),
+    Field(
+        name="above_unrelated",
+        csv={"above_unrelated_low": (0,), "above_unrelated_high": (1,)},
+        meaning="interval of effect less unrelated",
+    ),
+    Field(
+        value=lambda effect: plain_value(effect.repair),
+        name="self_repair",
+        csv={name: (name,) for name in ("direct_effect", "total_effect", "repaired")}
+        | {"repaired_low": ("interval", 0), "repaired_high": ("interval", 1)}
+        | {"repaired_share": ("share",), "repaired_by_norm": ("norm",)},
+        if_known=True,
+        meaning="logits lost with all after the head as it was (total effect: when that runs)",
+    ),
+)
+
+_REPAIR: tuple[Field[PatchEffect], ...] = (
+    *pick(HEAD, "id"),
+    Field("Direct", attrgetter("repair.direct_effect"), "logits", write=_three),
+    Field("Total", attrgetter("repair.total_effect"), "logits", write=_three),
+    Field("Repaired", attrgetter("repair.repaired"), "logits", write=_three),
+    Field("Interval", attrgetter("repair.interval"), "logits", write=_interval, detail=True),
+    Field("Share", attrgetter("repair.share")),
+    Field("By norm", attrgetter("repair.norm"), "logits", write=_three, detail=True),
+    Field("Most changed", attrgetter("repair.most_changed"), "logits"),
+)
+
+
+def _fields(result: Patching) -> list[Field[PatchEffect]]:
+    """Which part an effect is of, and its numbers."""
+    part: list[Field[Any]] = [Field("Layer", lambda effect: number_of(effect.layer), name="layer")]
+    if result.kind == OF_HEAD:
+        part = [*HEAD]
+    if result.kind == KV_HEAD:
+        groups = {key: " ".join(map(str, heads)) for key, heads in kv_groups(result.checkpoint).items()}
+        part.append(Field("KV head", name="kv_head", value=lambda effect: effect.head))
+        part.append(Field("Heads", lambda effect: groups[effect.layer, effect.head or 0], name="heads"))
+    return [*part, *(_POSITION if result.by_position else ()), *_EFFECT]
+
+
+def _table(result: Patching, _: ViewOptions) -> NamedTable[PatchEffect]:
+    name = "positions" if result.by_position else result.kind.lower().replace(" ", "_") + "s"
+    return NamedTable(name, _fields(result), result.effects)
+
+
+def _prompts(result: Patching) -> str:
+    """Both prompts, or the table of pairs."""
+    if result.file is not None:
+        return f"{visible(result.file.path.name)} ({counted(len(result.pairs), 'pair')})"
+    return f"{quoted(result.pairs[0].clean)} / {quoted(result.pairs[0].corrupt)}"
+
+
+def _end(result: Patching) -> str:
+    """Where the path of each head ends, in words."""
+    head, _, reads = (result.receiver or "").rpartition(".")
+    return f"the {READS[reads]} of {head}" if head else f"the {reads}"
+
+
+def _direction(result: Patching) -> str:
+    """Whose output goes where, and what an effect of 1 is."""
+    tokens = ["the last token" if name == "last" else quoted(str(name)) for name in result.options["at"]]
+    names = dict.fromkeys(span.partition("=")[0].strip() for span in result.options["spans"])
+    tokens += [f"the span {visible(name)}" for name in names]
+    at = f", at {' and '.join(tokens)} alone" if tokens else ""
+    through = ", directly or through networks" if result.options["networks"] == RUN else " directly"
+    path = f", as {_end(result)} read it{through}," if result.receiver else ""
+    what = "a head’s {} output" if result.site == "z" else f"{{}} {result.site} of a {result.kind}"
+    alone = " one position at a time" if result.by_position else ""
+    if result.denoises:
+        return f"{what.format('clean')}{path} goes into the corrupt run{at}{alone}; 1: all is restored"
+    return f"{what.format('corrupt')}{path} goes into the clean run{at}{alone}; 1: as bad as the corrupt prompt"
+
+
+def _compared(result: Patching) -> str:
+    """What is measured, and what it is on both prompts."""
+    pair = result.pairs[0]
+    answer, foil = (quoted(str(token)) for token in (pair.answer, pair.foil))
+    if result.file is not None:
+        answer, foil = "the answer", "the foil"
+    what = {
+        DIFFERENCE: f"logit of {answer} less that of {foil}",
+        LOSS: f"loss of {answer}",
+        KL: "KL divergence from the clean prediction",
+    }.get(result.metric, f"metric {result.metric}")
+    clean, corrupt = amount(result.clean), amount(result.corrupt)
+    return f"{what}: {clean}{result.unit} after the clean, {corrupt} after the corrupt prompt"
+
+
+def _intervals(result: Patching) -> str:
+    """Which heads have intervals without 0, or why there are none."""
+    if result.worse is None:
+        if result.n_different >= ENOUGH_TEXTS:
+            return f"No intervals: the prompts of fewer than {LEAST_WITH_EFFECT} pairs differ in what is predicted."
+        return f"{counted(result.n_different, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
+    if result.worse[0] <= 0:
+        return (
+            f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
+            f"{_interval(result.worse)}{result.unit}), so nothing restores it."
+        )
+    kind = result.kind
+    if all(effect.interval is None and _three(effect.effect) == _three(0.0) for effect in result.effects):
+        return f"No {kind} has an effect here: nothing that is patched changes the prediction."
+    clear = [effect for effect in result.effects if effect.excludes_zero]
+    together = f"with an interval without 0, at {ERROR_RATE} over all {kind}s together"
+    if not clear:
+        needed = texts_needed([(effect.effect, effect.interval) for effect in result.effects], result.n_different)
+        return f"Too few pairs to name a {kind}: none {together}{about_needed(needed, 'pair')}."
+    return f"{counted(len(clear), _noun(result))} {together}{_names(result, clear)}."
+
+
+def _noun(result: Patching) -> str:
+    return "effect" if result.by_position else result.kind
+
+
+def _names(result: Patching, effects: Sequence[PatchEffect]) -> str:
+    """What was patched, after a colon; '' where there is nothing or much."""
+    return f": {', '.join(map(result.name, effects))}" if 0 < len(effects) <= 6 else ""
+
+
+def _rest(result: Patching) -> str:
+    """Where the rest goes, where all heads together carry little; or ''."""
+    total = sum(head.effect for head in result.heads)
+    little = max((abs(head.effect) for head in result.heads), default=1.0) < _LITTLE and abs(total) < _LITTLE
+    if result.site != "z" or result.receiver or result.options["select"] or not little:
+        return ""
+    return f"The effects of all heads sum to {_three(total)}: --site mlp_out, resid_post (site=...) show the rest."
+
+
+def _unrelated(result: Patching) -> str:
+    """What the column of unrelated pairs is, or ''."""
+    if not result.n_unrelated:
+        return ""
+    pairs = f"{result.n_unrelated} of {counted(len(result.pairs), 'pair')}"
+    text = f"Unrelated: a control, from another prompt of as many tokens ({pairs})"
+    if all(effect.above_unrelated is None for effect in result.effects):
+        return f"{text}."
+    beating = [effect for effect in result.effects if effect.beats_unrelated]
+    return f"{text}; {counted(len(beating), _noun(result))} with more effect{_names(result, beating)}."
+
+
+def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
+    pair = result.pairs[0]
+    file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
+    base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
+    return {
+        "model": model_entry(result.checkpoint),
+        "prompts": None if file else {"clean": pair.clean, "corrupt": pair.corrupt},
+        "file": file,
+        "options": result.options,
+        "pairs": len(result.pairs),
+        "pairs_with_unrelated": result.n_unrelated,
+        "clean": result.clean,
+        "corrupt": result.corrupt,
+        "worse": result.worse and list(result.worse),
+        "effect": f"(metric - {base}) / ({other} - {base})",
+        "verification": sample_entry(result.verified),
+    }
+
+
+def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
+    source, what = f"{result.checkpoint.short_name} on {_prompts(result)}", f"{capital(_compared(result))}."
+    yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
+    of_file = () if result.file is None else result.file.notes
+    if result.options["self_repair"]:
+        yield from _repair_tables(result, choices)
+        if not choices.verbose:
+            yield notes(*of_file)
+            return
+    fields = _fields(result)
+    shown = [
+        field.name for field in fields if field.title and field.name not in ("rank", "effect", "interval", "unrelated")
+    ]
+    columns = pick(fields, "rank", *shown, "effect")
+    if any(effect.interval for effect in result.effects):
+        columns += pick(fields, "interval")
+    if result.n_unrelated:
+        columns += pick(fields, "unrelated")
+    title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
+    if result.receiver:
+        title = f"Paths from heads to {_end(result)}"
+    order = "the effect furthest from 0 first"
+    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", _noun(result), order)
+    told = f"{capital(_direction(result))}.", _intervals(result), _rest(result), _unrelated(result)
+    yield notes(*told, *of_file)
+
+
+def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
+    repaired = [(effect, effect.repair) for effect in result.heads if effect.repair is not None]
+    repaired.sort(key=lambda head: -abs(head[1].direct_effect))
+    left_out = set() if choices.verbose else {"By norm"}
+    if all(repair.interval is None for _, repair in repaired):
+        left_out.add("Interval")
+    columns = [field for field in _REPAIR if field.title not in left_out]
+    heads, order = [effect for effect, _ in repaired], "the largest direct effect first"
+    yield first_rows("Self-repair of removed heads", columns, heads, choices.rows(6), "patch.csv", order=order)
+    yield notes(
+        "Direct: lost by its corrupt output alone; total: when all after it runs; repaired: direct − total, by later "
+        "parts and the final norm."
+    )
+
+
+SPEC = CommandSpec[Patching](
+    content=_content,
+    table=_table,
+    tables=_tables,
+    paper=(
+        *("id", "layer", "kv_head", "position", "effect", "low", "high", "unrelated"),
+        *("direct_effect", "total_effect", "repaired", "repaired_low", "repaired_high"),
+    ),
+)
+
+
+# What is drawn
+
+
+def _map(result: Patching, choices: ViewOptions) -> "HeadMap":
+    """Layers × heads, or of whole layers one column; by position heads, or layers, × positions."""
+    from matplotlib.colors import Normalize
+
+    from attnviz.figures.head_map import HeadMap
+
+    model = result.checkpoint
+    effects = {(effect.layer, effect.head, effect.position): effect.effect for effect in result.effects}
+    layers = list(model.every_layer if result.kind == LAYER else model.layers)
+    numbers: list[int | None] = [*range(model.n_heads)]
+    if result.kind != OF_HEAD:
+        numbers = list(dict.fromkeys(sorted((number for _, number, _ in effects), key=lambda number: number or 0)))
+    parts = [(layer, number) for layer in layers for number in numbers]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    axes = ("layer", result.kind)
+    if result.by_position:
+        tokens = {effect.position: effect.token or str(effect.position) for effect in result.effects}
+        places = sorted(tokens, key=lambda position: position or 0)
+        parts = [part for part in parts if (*part, places[0]) in effects]
+        cells = [[(*part, place) for place in places] for part in parts]
+        layers, columns, axes = (
+            [layer for layer, _ in parts],
+            tuple(map(tokens.__getitem__, places)),
+            (result.kind, "position"),
+        )
+        if result.kind != LAYER:
+            rows = tuple(
+                f"{HeadId(layer, 0).layer_name}{'H' if result.kind == OF_HEAD else ' KV'}{number}"
+                for layer, number in parts
+            )
+    else:
+        cells = [[(layer, number, None) for number in numbers] for layer in layers]
+        if result.kind == LAYER:
+            columns, axes = (result.site,), ("layer", "")
+    values = np.array([[effects.get(cell, np.nan) for cell in row] for row in cells])
+    top = max(float(np.nanmax(np.abs(values))), 1e-6)
+    return HeadMap(
+        values,
+        layers,
+        rows=rows,
+        columns=columns,
+        axes=axes,
+        norm=Normalize(-top, top, clip=True),
+        bar="effect, share of the difference",
+        colours=choices.style.diverging_map(),
+    )
+
+
+def _plan_effects(result: Patching, choices: ViewOptions) -> "Iterator[HeadMapPlan]":
+    from attnviz.figures.head_map import HeadMapPlan
+
+    model = result.checkpoint
+    drawn = _map(result, choices)
+    left = int(np.isnan(drawn.values).sum())
+    hatched = f"hatched: {counted(left, result.kind)} not patched" if left else ""
+    facts = (_compared(result), _direction(result), hatched, _intervals(result), _rest(result))
+    what = f"patching each {result.kind}" + ("" if result.site == "z" else f"’s {result.site}")
+    if result.by_position:
+        what += " at each position"
+    if result.receiver:
+        what = f"each head’s path to {_end(result)}"
+    title = f"{model.short_name}: effect of {what}"
+    yield HeadMapPlan(
+        stem="patch",
+        caption=caption_of(
+            f"{title}, on {_prompts(result)}", *facts, "effects are shares of the difference of both prompts"
+        ),
+        title=title,
+        notes=(_prompts(result), *(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact)),
+        maps=(drawn,),
+    )
+
+
+PATCH = Drawing(_plan_effects, of_figures("head_map", "head_map_figure"), of_figures("head_map", "draw_head_map"))
