@@ -25,11 +25,11 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.check.measure import check as check
     from attnviz.commands.circuits.measure import Circuits as Circuits
     from attnviz.commands.circuits.measure import circuits as circuits
-    from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
-    from attnviz.commands.compare.corpus.measure import RoleComparison as RoleComparison
-    from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
-    from attnviz.commands.compare.measure import Comparison as Comparison
-    from attnviz.commands.compare.measure import compare as compare
+    from attnviz.commands.compare import Comparison as Comparison
+    from attnviz.commands.compare import compare as compare
+    from attnviz.commands.compare_corpus import CorpusComparison as CorpusComparison
+    from attnviz.commands.compare_corpus import compare_corpus as compare_corpus
+    from attnviz.commands.compare_roles import RoleComparison as RoleComparison
     from attnviz.commands.explain.measure import Explanation as Explanation
     from attnviz.commands.explain.measure import explain as explain
     from attnviz.commands.heads.analysis import Analysis as Analysis
@@ -72,8 +72,9 @@ else:
         "commands.card.measure": ("Card", "Cards", "card", "cards"),
         "commands.check.measure": ("Check", "check"),
         "commands.circuits.measure": ("Circuits", "circuits"),
-        "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),
-        "commands.compare.measure": ("Comparison", "compare"),
+        "commands.compare_corpus": ("CorpusComparison", "compare_corpus"),
+        "commands.compare_roles": ("RoleComparison",),
+        "commands.compare": ("Comparison", "compare"),
         "commands.explain.measure": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),
         "commands.heads.given": ("RawAttention", "draw"),

@@ -65,7 +65,7 @@ from attnviz.run.passes import SampleVerification, mean_values
 from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
 
 if TYPE_CHECKING:
-    from attnviz.figures.charts import CurvesPlan, RowsPlan
+    from attnviz.figures.charts import CurvesPlan, Estimates, RowsPlan
 
 _MANY = 2000  # inputs from which on a message gives their number
 # arguments that stand in the document as they are given
@@ -628,15 +628,23 @@ def _plan(result: Ablation, name: str, title: str, what: str, *facts: str) -> di
     }
 
 
+def _drawn(rows: Sequence[Any], path: str, metric: Metric) -> "Estimates":
+    """The estimates of a metric that rows have at a path of attributes."""
+    from attnviz.figures.charts import Estimates
+
+    estimates = [attrgetter(path)(row)[metric.name] for row in rows]
+    return Estimates.of([(one.value, one.interval) for one in estimates])
+
+
 def _plan_heads(result: Ablation, choices: ViewOptions) -> "Iterator[RowsPlan]":
-    from attnviz.figures.charts import Column, Estimates, RowsPlan
+    from attnviz.figures.charts import Column, RowsPlan
 
     heads = result.heads[: choices.top or None]
     n = len(result.heads)
     count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
     columns = []
     for metric in result.metrics[:2]:
-        drawn = Estimates.of([head.damage[metric.name] for head in heads])
+        drawn = _drawn(heads, "damage", metric)
         middle = median(head.damage[metric.name].value for head in result.heads)
         columns.append(Column(metric.title, metric.unit, drawn, middle))
     titles = " and ".join(column.title for column in columns)
@@ -647,7 +655,7 @@ def _plan_heads(result: Ablation, choices: ViewOptions) -> "Iterator[RowsPlan]":
 
 
 def _plan_curve(result: Ablation, _: ViewOptions) -> "Iterator[CurvesPlan]":
-    from attnviz.figures.charts import CurvesPlan, Estimates
+    from attnviz.figures.charts import CurvesPlan
 
     assert result.curve is not None
     metric, points = result.metrics[0], result.curve.points
@@ -660,9 +668,9 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> "Iterator[CurvesPlan]":
     yield CurvesPlan(
         **_plan(result, "curve", title, what, _drawn_intervals(result, "bands"), *facts),
         removed=tuple(point.removed for point in points),
-        least=Estimates.of([point.least.damage[metric.name] for point in points]),
-        singles=Estimates.of([point.least.singles[metric.name] for point in points]),
-        random=Estimates.of([point.random.damage[metric.name] for point in points]),
+        least=_drawn(points, "least.damage", metric),
+        singles=_drawn(points, "least.singles", metric),
+        random=_drawn(points, "random.damage", metric),
         label=f"{metric.title} ({metric.unit})",
     )
 

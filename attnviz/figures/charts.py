@@ -1,7 +1,7 @@
 """Charts of estimates: rows of dots with intervals, lines with bands, heads by rank, and two models side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from attnviz.figures.page import (
     power_of_ten,
 )
 from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.measures.estimates import Interval
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
@@ -47,9 +48,9 @@ class Estimates(NamedTuple):
     high: Array
 
     @classmethod
-    def of(cls, estimates: Sequence[Any]) -> "Estimates":
-        """Of :class:`attnviz.measures.intervals.Estimate`."""
-        return cls(*np.array([(one.value, *(one.interval or (one.value, one.value))) for one in estimates]).T)
+    def of(cls, estimates: Iterable[tuple[float, Interval | None]]) -> "Estimates":
+        """Of numbers and their intervals."""
+        return cls(*np.array([(value, *(interval or (value, value))) for value, interval in estimates]).T)
 
 
 class Column(NamedTuple):
@@ -211,7 +212,7 @@ class PairsPlan(PagePlan):
 
     names: tuple[str, ...]
     scores: tuple[Estimates, Estimates]
-    guesses: tuple[Array, Array]
+    guesses: tuple[Sequence[float], Sequence[float]]
     models: tuple[str, str]
 
 

@@ -115,9 +115,10 @@ class CommandSpec(Generic[R]):
 
 
 def _part_of(command: str, part: str) -> ModuleType:
-    """A module of the command's folder, or the one file that the command is."""
-    folder = import_module(f"attnviz.commands.{command}")
-    return import_module(f"{folder.__name__}.{part}") if hasattr(folder, "__path__") else folder
+    """A module of the command's folder; or the one file that the command, or a form of it, is."""
+    if hasattr(import_module(f"attnviz.commands.{command.partition('.')[0]}"), "__path__"):
+        return import_module(f"attnviz.commands.{command}.{part}")
+    return import_module(f"attnviz.commands.{command.replace('.', '_')}")
 
 
 def _native_views(command: str) -> tuple[View, ...]:

@@ -25,8 +25,8 @@ from attnviz.commands.check.claims import (
 )
 from attnviz.commands.check.papers import PAPER_TABLES
 from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, profiled
-from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
-from attnviz.commands.compare.measure import Comparison, check_shapes, compare
+from attnviz.commands.compare import Comparison, compare
+from attnviz.commands.compare_corpus import CorpusComparison, compare_corpus
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze, profile_of
 from attnviz.commands.profile.exports import retrieval_scores
@@ -44,6 +44,7 @@ from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS
 from attnviz.measures.predictions import metrics_of, prediction_kind
 from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.compared import check_shapes
 from attnviz.models.head_ids import head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.options import COMMANDS, checked

@@ -6,18 +6,36 @@ The distance of a head is the mean over texts, with an interval from a bootstrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter, sub
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import RenderableType
 from torch import Tensor, nn
 
-from attnviz.commands.compare.measure import model_names, shape_of, why_not_compared
+from attnviz.commands.compare import (
+    DIFFERENCE,
+    FEW,
+    MOST_DIFFERENT_FIRST,
+    THOUSANDTHS,
+)
+from attnviz.commands.compare_roles import (
+    CHOSEN_HERE,
+    ROLES,  # noqa: F401 - found by its name
+    RoleComparison,
+    content,
+    flip_table,
+    found_lines,
+    left_out_note,
+    role_table,
+)
+from attnviz.commands.compare_roles import SPEC as ROLE_SPEC
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.batches import Batch, EncodedText, encode
-from attnviz.inputs.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
+from attnviz.inputs.reading import Parser, Text, find_parser, open_one, ready, rendered
 from attnviz.inputs.tables import Columns
 from attnviz.judge.roles import (
-    BestHeads,
+    MIN_TEXTS_SHARES,
     Role,
     best_heads,
     judged_roles,
@@ -26,20 +44,30 @@ from attnviz.judge.roles import (
     syntax_candidates,
 )
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
-from attnviz.measures.decisions import DecisionTally, TextDecisions
+from attnviz.measures.decisions import DecisionTally
 from attnviz.measures.differences import Difference, DifferenceTally
+from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.compared import shape_of, why_not_compared
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source, refuse_words
 from attnviz.options import ModelOptions, checked
-from attnviz.present.result import OfHeads, Result
+from attnviz.present.fields import ENDS, HEAD, Field, NamedTable, pick, plain
+from attnviz.present.figure_context import caption_of
+from attnviz.present.published import role_name
+from attnviz.present.report import CommandSpec
+from attnviz.present.result import OfHeads
+from attnviz.present.tables import first_rows, notes
+from attnviz.present.view import Drawing, ViewOptions, of_figures
 from attnviz.progress import Progress
-from attnviz.run.checks import Verification
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
 from attnviz.run.processes import joined_processes, this_process
-from attnviz.wording import counted, visible
+from attnviz.wording import bracketed, counted, span, visible
+
+if TYPE_CHECKING:
+    from attnviz.figures.charts import RankedPlan
 
 # Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32.
 _MOST_WEIGHTS = 1 << 26
@@ -57,68 +85,6 @@ class HeadChange(Difference):
     @property
     def role_changed(self) -> bool:
         return getattr(self.before, "role", None) != getattr(self.after, "role", None)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class RoleComparison(Result):
-    """Of two models of any shapes the best head of each for every role; both are verified on a sample of the texts."""
-
-    command: ClassVar[str] = "compare.roles"
-    noun: ClassVar[str] = "Comparison"
-
-    first: Checkpoint  # A
-    second: Checkpoint  # B
-    corpus: Corpus
-    texts: int  # that were compared
-    tokens: int
-    left_out: int  # texts
-    seed: int
-    verifications: tuple[Verification, Verification]  # of A and of B
-    texts_verified: int
-    parser: str | None  # of a corpus without trees; None without one
-    roles: tuple[BestHeads, ...]  # the largest difference first, those without an interval last
-    decisions: tuple[TextDecisions, ...] | None = None  # of two classifiers, a text each; None for other models
-    text_notes: tuple[str, ...] = ()  # on how A reads the corpus
-
-    @property
-    def flips(self) -> list[TextDecisions]:
-        """The texts of which two classifiers have different classes."""
-        return [text for text in self.decisions or () if text.flips]
-
-    @property
-    def accuracy(self) -> dict[str, float] | None:
-        """Shares of the texts with a label that ``a`` and ``b`` are right on, and their number, ``n``; None without."""
-        labelled = [text for text in self.decisions or () if text.label is not None]
-        if not labelled:
-            return None
-        right = {side: sum(getattr(text, side) == text.label for text in labelled) for side in "ab"}
-        return {side: n / len(labelled) for side, n in right.items()} | {"n": len(labelled)}
-
-    @property
-    def reading_notes(self) -> list[str]:
-        notes = [*self.first.notes, *self.second.notes, *self.text_notes]
-        if self.decisions is None and self.first.classifier is not None and self.second.classifier is not None:
-            notes.append(f"Decisions are not compared: {why_not_compared(self.first, self.second)}.")
-        return list(dict.fromkeys(notes))
-
-    @property
-    def checkpoint(self) -> Checkpoint:  # of the heads' numbers
-        return self.first
-
-    @property
-    def side_names(self) -> tuple[str, str]:
-        return model_names(self.first, self.second)
-
-    @property
-    def source(self) -> str:
-        """One line: the corpus and how much of it was read."""
-        counts = f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}"
-        return f"{visible(self.corpus.path.name)} ({counts})"
-
-    @property
-    def in_words(self) -> str:
-        first, second = self.side_names
-        return f"of {first} with {second} on {self.source}: the best heads for {counted(len(self.roles), 'role')}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -368,3 +334,174 @@ def same_instances(*sides: Sequence[EncodedText]) -> Iterator[list[EncodedText]]
         common.append(arcs)
     for items in sides:
         yield [replace(item, source=replace(item.source, arcs=of)) for item, of in zip(items, common, strict=True)]
+
+
+# What is written and said
+
+
+def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
+    roles = ROLE_SPEC.table(result, choices).entries()
+    return {**content(result, choices), "largest_possible": result.largest, "roles": roles}
+
+
+def _role(side: str) -> Field[HeadChange]:
+    def value(head: HeadChange) -> dict[str, Any] | None:
+        role = getattr(head, side)
+        names = ("direction", "score", "baseline", "n")
+        return role and {"name": role.role, **{name: getattr(role, name) for name in names}}
+
+    meaning = f"the clearest role of the {'first' if side == 'before' else 'second'} model's head"
+    return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)}, meaning=meaning)
+
+
+def _roles(head: HeadChange) -> str:
+    names = ["none" if role is None else role_name(role.role, None) for role in (head.before, head.after)]
+    return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
+
+
+_WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
+
+
+def _distance_on(group: str, title: str) -> tuple[Field[HeadChange], Field[HeadChange]]:
+    ends = {f"{group}_low": (0,), f"{group}_high": (1,)}
+    return (
+        Field(title, attrgetter(f"{group}.distance"), name=group, unit="√nats", write=THOUSANDTHS),
+        Field("Interval", attrgetter(f"{group}.interval"), name=f"{group}_interval", csv=ends, write=_WRITE_INTERVAL),
+    )
+
+
+_ON_FLIPS = (*_distance_on("on_flips", "On these"), *_distance_on("on_others", "On others"))
+_FIELDS: tuple[Field[HeadChange], ...] = (
+    *HEAD,
+    *pick(DIFFERENCE, "rank", "distance"),
+    Field(
+        "Interval",
+        name="interval",
+        csv=ENDS,
+        write=_WRITE_INTERVAL,
+        detail=True,
+        meaning=f"its interval at {ERROR_RATE:g}, for all heads together",
+    ),
+    *pick(DIFFERENCE, "divergence", "total_variation"),
+    _role("before"),
+    _role("after"),
+    *plain("role_changed"),
+)
+
+
+def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[RenderableType]:
+    yield found_lines(result, _headline(result))
+    columns: list[Field[HeadChange]] = [
+        *pick(_FIELDS, "rank", "id", "distance", *(["interval"] if result.judged else [])),
+        Field("Role (A → B)", _roles),
+        *pick(_FIELDS, "total_variation"),
+    ]
+    last = ["", "largest", THOUSANDTHS(result.largest), *[""] * (len(columns) - 3)]
+    heads, rows = result.select(choices.select), choices.rows(FEW)
+    yield first_rows("Heads", columns, heads, rows, "compare-corpus.csv", order=MOST_DIFFERENT_FIRST, last=last)
+    if result.flips:
+        yield from _flips(result, rows)
+    if not choices.verbose:
+        yield notes(left_out_note(result))
+        return
+    yield role_table(result, rows, "compare-corpus.json")
+    intervals = (
+        f"Intervals: at {ERROR_RATE} over all heads together, by a bootstrap over texts; not known where fewer than "
+        f"{LEAST_WITH_EFFECT} texts differ."
+    )
+    if not result.judged:
+        intervals = f"With fewer than {ENOUGH_TEXTS} texts there are no intervals."
+    shares = ""
+    if result.texts < MIN_TEXTS_SHARES:
+        shares = f" Shares of attention give no role with fewer than {MIN_TEXTS_SHARES} texts."
+    yield notes(
+        "Distance: square root of the Jensen-Shannon divergence averaged over the queries of a text, then the mean "
+        f"over texts. The largest possible here is {result.largest:.3f}.",
+        intervals,
+        f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{shares}",
+        CHOSEN_HERE,
+        left_out_note(result),
+    )
+
+
+def _flips(result: CorpusComparison, rows: int | None) -> Iterator[RenderableType]:
+    """The texts that change their class, and the heads that change more on these than on others."""
+    yield flip_table(result, rows, "compare-corpus.json")
+    if min(len(result.flips), result.texts - len(result.flips)) < ENOUGH_TEXTS:
+        yield notes(
+            f"Too few to tell which heads change with the class: {ENOUGH_TEXTS} are needed, and as many others."
+        )
+        return
+    distances = attrgetter("on_others.distance", "on_flips.distance")
+    heads = sorted(result.heads, key=lambda head: sub(*distances(head)))
+    columns = [*pick(_FIELDS, "id"), *_ON_FLIPS]
+    yield first_rows(
+        "Heads on texts that change their class",
+        columns,
+        heads,
+        rows,
+        "compare-corpus.csv",
+        order="the largest difference first",
+    )
+
+
+def _table(result: CorpusComparison, choices: ViewOptions) -> NamedTable[HeadChange]:
+    fields = _FIELDS if result.heads[0].on_flips is None else (*_FIELDS, *_ON_FLIPS)
+    return NamedTable("heads", fields, result.select(choices.select))
+
+
+SPEC = CommandSpec(
+    content=_content,
+    tables=_tables,
+    table=_table,
+    patterns=True,
+    all_selected=True,
+    paper=("id", "distance", "low", "high", "role_before", "role_after"),
+)
+
+
+def _headline(result: CorpusComparison) -> str:
+    """Sentence on the head that moved most, and on roles."""
+    moved = [head for head in result.heads if head.distance]
+    if not moved:
+        return "Nothing changed: every head attends the same way on both sides"
+    most = moved[0]
+    interval = "" if most.interval is None else f" ({span(most.interval, digits=3)})"
+    n_roles = sum(head.role_changed for head in result.heads)
+    roles = f"{counted(n_roles, 'role')} changed" if n_roles else "no role changed"
+    return (
+        f"{len(moved)} of {counted(len(result.heads), 'head')} moved, most {most.id}: {most.distance:.3f}{interval} of "
+        f"at most {result.largest:.2f}; {roles}"
+    )
+
+
+# What is drawn
+
+
+def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> "Iterator[RankedPlan]":
+    from attnviz.figures.charts import Estimates, RankedPlan
+
+    intervals = "too few texts for intervals"
+    if result.judged:
+        intervals = f"lines: intervals at {ERROR_RATE} over all heads together; none where not known"
+    said, heads = _headline(result), result.select(choices.select)
+    yield RankedPlan(
+        stem="compare-corpus-distances",
+        caption=caption_of(
+            "Mean Jensen-Shannon distance (root nats) between the attention of each head in A and in B, the most "
+            f"different head first, {result.sides_in_words}",
+            intervals,
+            f"the largest possible distance is {result.largest:.2f}",
+            said,
+            "heads are named where their names have room",
+        ),
+        title=said,
+        notes=(*result.side_lines, f"The most different head first; {intervals}."),
+        names=tuple(str(head.id) for head in heads),
+        ranks=tuple(head.rank for head in heads),
+        distances=Estimates.of([(head.distance, head.interval) for head in heads]),
+        largest=result.largest,
+    )
+
+
+DISTANCES = Drawing(_plan_ranked, of_figures("charts", "ranked_figure"), of_figures("charts", "draw_ranked"))
