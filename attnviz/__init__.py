@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.card.measure import Cards as Cards
     from attnviz.commands.card.measure import card as card
     from attnviz.commands.card.measure import cards as cards
-    from attnviz.commands.check.measure import Check as Check
-    from attnviz.commands.check.measure import check as check
+    from attnviz.commands.check import Check as Check
+    from attnviz.commands.check import check as check
     from attnviz.commands.circuits.measure import Circuits as Circuits
     from attnviz.commands.circuits.measure import circuits as circuits
     from attnviz.commands.compare import Comparison as Comparison
@@ -38,8 +38,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.heads.measure import analyze as analyze
     from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
     from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
-    from attnviz.commands.models.measure import Configuration as Configuration
-    from attnviz.commands.models.measure import model_configurations as model_configurations
+    from attnviz.commands.models import Configuration as Configuration
+    from attnviz.commands.models import model_configurations as model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs as HeadOutputs
     from attnviz.commands.outputs.measure import head_outputs as head_outputs
     from attnviz.commands.patch import Patching as Patching
@@ -70,7 +70,7 @@ else:
     _NAMES = {
         "commands.ablate": ("Ablation", "ablate"),
         "commands.card.measure": ("Card", "Cards", "card", "cards"),
-        "commands.check.measure": ("Check", "check"),
+        "commands.check": ("Check", "check"),
         "commands.circuits.measure": ("Circuits", "circuits"),
         "commands.compare_corpus": ("CorpusComparison", "compare_corpus"),
         "commands.compare_roles": ("RoleComparison",),
@@ -80,7 +80,7 @@ else:
         "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
-        "commands.models.measure": ("Configuration", "model_configurations"),
+        "commands.models": ("Configuration", "model_configurations"),
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.patch": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.check.papers import mcdougall_2023, wang_2022, wu_2024
+from attnviz.commands.papers import mcdougall_2023, wang_2022, wu_2024
 from attnviz.errors import AttnvizError
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.patching import Part, PatchedPasses

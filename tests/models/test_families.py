@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models.report import families_document
+from attnviz.commands.models import families_document
 from attnviz.errors import ArchitectureError
 from attnviz.models.families import ARCHITECTURES, COMMANDS, declared_in, llama
 from tests.support.families import ENCODER_DECODERS, checkpoint_of, first_of

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows
+from attnviz.commands.papers.table import PaperRun, PaperTable, Rows
 from attnviz.errors import UsageError
 from attnviz.measures.composition import successors
 from attnviz.measures.successors import MAJORITY, SHUFFLES

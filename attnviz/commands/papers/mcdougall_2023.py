@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import (
+from attnviz.commands.papers.table import (
     OF_TEXTS,
     PaperRun,
     PaperTable,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
+from attnviz.commands.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.inputs.batches import batch_of_ids, running_tokens
 from attnviz.inputs.encoding import encodings

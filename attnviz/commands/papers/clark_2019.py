@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence, too_few
+from attnviz.commands.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence, too_few
 from attnviz.inputs.batches import Batch
 from attnviz.judge.rules import BROAD_SHARE, MAJORITY, SINK_SHARE
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, REPLICATES

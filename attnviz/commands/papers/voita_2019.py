@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attnviz.commands.check.papers.table import OF_TEXTS, PaperRun, PaperTable, Rows, too_few
+from attnviz.commands.papers.table import OF_TEXTS, PaperRun, PaperTable, Rows, too_few
 from attnviz.judge.roles import rare_candidates
 from attnviz.judge.rules import MAJORITY, MARGIN
 from attnviz.measures.bootstrap import ENOUGH_TEXTS

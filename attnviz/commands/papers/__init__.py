@@ -1,6 +1,6 @@
 """The tables of papers that ``check --published`` measures, a file a paper."""
 
-from attnviz.commands.check.papers import (
+from attnviz.commands.papers import (
     clark_2019,
     gould_2023,
     gu_2024,

@@ -6,12 +6,14 @@ they do not print is marked there, and oddities of the originals are kept, and n
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
 
 from attnviz.arguments import as_found, did_you_mean, is_whole
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
@@ -27,6 +29,12 @@ from attnviz.models.sources import (
     weight_files,
 )
 from attnviz.options import checked
+from attnviz.plugins import ORIGIN
+from attnviz.present.documents import csv_text
+from attnviz.present.fields import Field
+from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.version import __version__
+from attnviz.wording import abbreviated, visible
 
 if TYPE_CHECKING:
     from attnviz.models.families.base import Architecture
@@ -80,7 +88,7 @@ class Configuration:
 
 @cache
 def _papers() -> list[dict[str, Any]]:
-    path = Path(__file__).parents[2] / "data" / "configurations.json"
+    path = Path(__file__).parents[1] / "data" / "configurations.json"
     return list(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -375,4 +383,115 @@ def _counted(model: Configuration, config: Any, file: Source) -> Configuration:
         attention_parameters=sum(parameter.numel() for parameter in weights),
         origins=origins | {"attention_parameters": "counted"},
         notes=tuple(notes),
+    )
+
+
+# What is written and said
+
+_SIZES = {"Layers": "n_layers", "Heads": "n_heads", "d_model": "d_model", "d_head": "d_head", "Positions": "positions"}
+LEVEL_TEXT = (
+    "Level 4: from the input of each attention, queries, keys, values, patterns and outputs are recomputed with the "
+    "weights and compared, and the sum and norm after it. Embeddings, norms before attention and feed-forward networks "
+    "are the model's own."
+)
+
+
+def models_document(models: Sequence[Configuration]) -> dict[str, Any]:
+    """The document of models.json, with the papers cited."""
+    cited = {model.source for model in models if model.kind == "paper"}
+    papers = {name: title for name, title in paper_titles().items() if name in cited}
+    return {"attnviz": __version__, "models": [model.entry() for model in models], "papers": papers}
+
+
+def models_csv(content: dict[str, Any]) -> str:
+    """The CSV file of the document of models.json."""
+    columns = [name for name in Configuration("", "").entry() if name != "origins"]
+    return csv_text(columns, content["models"])
+
+
+def models_report(models: Sequence[Configuration]) -> RenderableType:
+    """Table with a row per model."""
+
+    def size(title: str, name: str) -> Field[Configuration]:
+        def value(model: Configuration) -> str:  # with a star if it is not the paper's own
+            number = getattr(model, name)
+            of_decoder = getattr(model, f"n_decoder_{title.lower()}", None)  # of layers and heads
+            if number is None:
+                return "–"
+            star = "*" if model.origins.get(name) == "released" else ""
+            return f"{star}{number}" if of_decoder is None else f"{star}{number}+{of_decoder}"
+
+        return Field(title, value, detail=name in ("d_head", "positions"))
+
+    def source(model: Configuration) -> str:
+        return (model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind
+
+    columns: list[Field[Configuration]] = [
+        Field("Name", lambda model: visible(model.name)),
+        *(size(title, name) for title, name in _SIZES.items()),
+        Field("Parameters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
+        Field("Source", source, detail=True),
+        Field("Level", lambda model: model.level),
+    ]
+    papers = [model for model in models if model.kind == "paper"]
+    lines = []
+    if any(model.parameters or model.stated_parameters for model in models):
+        lines.append(
+            "Parameters: as a paper states them, else counted, of the bare model without a task head; embeddings and "
+            "BERT's pooler count, shared ones once."
+        )
+    counts = [f"{model.name} {abbreviated(model.parameters)}" for model in papers if model.parameters is not None]
+    if counts:
+        lines.append(f"Counted from the released sizes: {', '.join(counts)}.")
+    sharing: dict[str, list[str]] = {}  # reasons and notes, each once for all models that share it
+    for model in models:
+        reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
+        for note in (*reasons, *model.notes):
+            sharing.setdefault(note.removesuffix("."), []).append(model.name)
+    lines += [f"{', '.join(names)}: {note}." for note, names in sharing.items()]
+    if any(model.level for model in models):
+        lines.append(f"{LEVEL_TEXT} –: not reproduced. --families lists which commands take which.")
+    if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
+        lines.append("*: not in the paper, but in the config that its authors released.")
+    cited = {model.source for model in papers}
+    lines += [f"{name}: {title}." for name, title in paper_titles().items() if name in cited]
+    title = "Models (from configs and papers; no weights were loaded)"
+    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
+
+
+def families_document() -> dict[str, Any]:
+    """The document of families: each one's level, and by command the part of its models that is measured."""
+    from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
+    from attnviz.run.checks import Verification
+
+    families = [
+        {"architecture": name, "level": None if name in ARCHITECTURES.plugins else Verification.level}
+        | {"commands": commands_of(architecture)}
+        | ({"plugin": ORIGIN} if name in ARCHITECTURES.plugins else {})
+        for name, architecture in sorted(ARCHITECTURES.items())
+    ]
+    return {"attnviz": __version__, "families": families, "refused": dict(sorted(REFUSED.items()))}
+
+
+def families_report(document: dict[str, Any]) -> RenderableType:
+    """Table with a row per family."""
+    from attnviz.models.families import commands_in_words
+
+    families = document["families"]
+    columns: list[Field[dict[str, Any]]] = [
+        Field("model_type", lambda family: family["architecture"]),
+        Field("Level", lambda family: family["level"] or "?"),
+        Field("Commands that take it", lambda family: commands_in_words(family["commands"])),
+    ]
+    title = "Families that attnviz reproduces"
+    plugged = ", ".join(f"{family['architecture']} ({family['plugin']})" for family in families if "plugin" in family)
+    also = [f"From plug-ins: {visible(plugged)}. ?: not tried; each run verifies them."] if plugged else []
+    commands = ", ".join(families[0]["commands"])
+    refused = (
+        f"All: {commands}. Of the encoder: of an encoder-decoder its encoder alone. All others are refused by name: "
+        "what reads images or sound alone, and with the reason and what to do instead "
+        f"{', '.join(document['refused'])}."
+    )
+    return spaced(
+        [RowTable(title, columns, families), notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)]
     )

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.check.claims import HOLDS, CheckedClaim
-from attnviz.commands.check.papers.table import PAPERS, PaperRun, PaperTable, Rows
+from attnviz.commands.claims import HOLDS, CheckedClaim
+from attnviz.commands.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.errors import CheckpointError
 from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.check.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
+from attnviz.commands.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, profile_heads, untrained_copy
 from attnviz.errors import CorpusError
 from attnviz.inputs.batches import Batch
@@ -26,7 +26,7 @@ from attnviz.progress import with_suffix
 from attnviz.run.corpus import CorpusLoop
 from attnviz.wording import counted
 
-PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "data" / "papers.toml").read_text(encoding="utf-8"))
+PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "data" / "papers.toml").read_text(encoding="utf-8"))
 
 Rows = Iterator[CheckedClaim]  # of a paper's table
 

@@ -2,15 +2,17 @@
 
 import platform
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 import transformers
+from rich.console import RenderableType
 
 from attnviz.commands.explain.stages import verify_stages
-from attnviz.commands.models.measure import CONFIG, find_config
+from attnviz.commands.models import CONFIG, LEVEL_TEXT, find_config
 from attnviz.errors import AttnvizError
 from attnviz.inputs.batches import EncodedText, encode
 from attnviz.inputs.encoding import tokenize
@@ -20,9 +22,12 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.files import read_json
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
-from attnviz.present.documents import model_entry, verification_entry
+from attnviz.present.documents import csv_text, model_entry, verification_entry
+from attnviz.present.fields import Field
+from attnviz.present.tables import RowTable, notes, spaced
 from attnviz.run.corpus import verified_texts
 from attnviz.version import __version__
+from attnviz.wording import visible
 
 _SHORT = "The cat that I saw ran away."
 _LONG = "The old house by the river, which nobody had entered for years, was sold to a young couple. " * 4
@@ -95,3 +100,50 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
         "peak_bytes": torch.cuda.max_memory_allocated() if checkpoint.device.type == "cuda" else peak_memory(),
         "verification": entry,
     }
+
+
+# What is written and said
+
+
+def verified_csv(document: dict[str, Any]) -> str:
+    """The CSV file of the document of models-verify.json."""
+    of_model = ("name", "architecture", "class", "revision", "weights_sha256", "dtype", "attention")
+    columns = (*of_model, "level", "seconds", "peak_bytes", "reason")
+    errors = list(next((model["errors"] for model in document["models"] if model["level"]), ()))
+    rows = ({**model["model"], **model, **model.get("errors", {})} for model in document["models"])
+    return csv_text([*columns, *errors], rows)
+
+
+def verified_report(document: dict[str, Any]) -> RenderableType:
+    """Table with a row per model that was verified, why others were not, and what a report of a fault needs."""
+    models: Sequence[dict[str, Any]] = document["models"]
+
+    def error(title: str) -> Field[dict[str, Any]]:
+        def value(model: dict[str, Any]) -> object:
+            return model.get("errors", {}).get(f"{title.lower()}_error")
+
+        return Field(f"{title} error", value, write=lambda number: number if number is None else f"{number:.1e}")
+
+    columns: list[Field[dict[str, Any]]] = [
+        Field("Name", lambda model: visible(model["model"]["name"])),
+        Field("Level", lambda model: model["level"]),
+        *map(error, ("Pattern", "Output", "Layer")),
+        Field("Time", lambda model: model.get("seconds"), "s"),
+        Field("Memory", lambda model: model.get("peak_bytes"), "GiB", write=lambda size: size and size / 2**30),
+    ]
+    title = "Verified on four texts: long, padded, another script, special tokens"
+    lines = [
+        f"{LEVEL_TEXT} Errors: the largest of all. Layer: of any step of any layer, from the embeddings on; – where "
+        "explain takes no such model. Memory: the peak of the process so far, or of the GPU."
+    ]
+    for model in models:  # what it is, as far as it is known, and why it is not verified
+        entry = model["model"]
+        known = [entry.get(name) for name in ("architecture", "class", "dtype", "device")]
+        known += [f"{name}: {entry[name]}" for name in ("attention", "head") if entry.get(name)]
+        if any(known):
+            lines.append(f"{entry['name']}: {', '.join(filter(None, known))}.")
+        if model["reason"]:
+            lines.append(f"{entry['name']}: {model['reason']}")
+    programs = ("attnviz", "torch", "transformers", "python", "platform")
+    lines.append(", ".join(f"{name} {document[name]}" for name in programs))
+    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])

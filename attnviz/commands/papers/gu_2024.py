@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
+from attnviz.commands.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
 from attnviz.inputs.encoding import encodings
 from attnviz.inputs.reading import Text, rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
