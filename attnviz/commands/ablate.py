@@ -57,7 +57,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
 from attnviz.present.tables import RowTable, first_lines, first_rows, notes
-from attnviz.present.view import Drawing, ViewOptions, of_figures
+from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal
 from attnviz.run.generate import with_targets
@@ -675,7 +675,5 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> "Iterator[CurvesPlan]":
     )
 
 
-HEADS = Drawing(_plan_heads, of_figures("charts", "rows_figure"))
-CURVE = Drawing(
-    _plan_curve, of_figures("charts", "curves_figure"), of_figures("charts", "draw_curves"), missing=_no_curve
-)
+HEADS = Drawing(_plan_heads, in_figures("charts.rows_figure"))
+CURVE = Drawing(_plan_curve, in_figures("charts.curves_figure"), in_figures("charts.draw_curves"), missing=_no_curve)

@@ -36,7 +36,7 @@ from attnviz.present.figure_context import FigureContext, capital, caption_of, h
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
 from attnviz.present.tables import first_rows, notes, verification_line
-from attnviz.present.view import Drawing, ViewOptions, of_figures, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
 from attnviz.wording import amount, counted, quoted, rounded, shortened_token, signed, visible
 
 if TYPE_CHECKING:
@@ -803,10 +803,8 @@ def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
             yield statistic_entry(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", [None], numbers)
 
 
-OVERVIEW = Drawing(
-    _plan_overview, of_figures("head_grid", "head_grid_figure"), of_figures("head_grid", "draw_head_grid")
-)
-DIFFERENCES = Drawing(_plan_differences, of_figures("heatmap", "heatmap_figure"), of_figures("heatmap", "draw_heatmap"))
+OVERVIEW = Drawing(_plan_overview, in_figures("head_grid.head_grid_figure"), in_figures("head_grid.draw_head_grid"))
+DIFFERENCES = Drawing(_plan_differences, in_figures("heatmap.heatmap_figure"), in_figures("heatmap.draw_heatmap"))
 PAGE: Drawing[Comparison, Any] = page_drawing(
     "compare",
     page_data,

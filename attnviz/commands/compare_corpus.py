@@ -60,7 +60,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads
 from attnviz.present.tables import first_rows, notes
-from attnviz.present.view import Drawing, ViewOptions, of_figures
+from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
 from attnviz.run.processes import joined_processes, this_process
@@ -504,4 +504,4 @@ def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> "Iterator[Ra
     )
 
 
-DISTANCES = Drawing(_plan_ranked, of_figures("charts", "ranked_figure"), of_figures("charts", "draw_ranked"))
+DISTANCES = Drawing(_plan_ranked, in_figures("charts.ranked_figure"), in_figures("charts.draw_ranked"))

@@ -27,7 +27,7 @@ from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
 from attnviz.present.tables import RowTable, first_rows, listed_of, notes, verification_line
-from attnviz.present.view import Drawing, ViewOptions, of_figures
+from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.run.checks import Verification
 from attnviz.wording import bracketed, counted, percent, quoted, rounded, signed, visible
 
@@ -272,6 +272,4 @@ def _no_roles(result: RoleComparison) -> str:
     return "" if result.judged_roles else "these texts are too few for an interval"
 
 
-ROLES = Drawing(
-    _plan_roles, of_figures("charts", "pairs_figure"), of_figures("charts", "draw_pairs"), missing=_no_roles
-)
+ROLES = Drawing(_plan_roles, in_figures("charts.pairs_figure"), in_figures("charts.draw_pairs"), missing=_no_roles)

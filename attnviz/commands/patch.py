@@ -66,7 +66,7 @@ from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
 from attnviz.present.tables import first_lines, first_rows, notes
-from attnviz.present.view import Drawing, ViewOptions, of_figures
+from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.passes import SampleVerification
 from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
@@ -723,4 +723,4 @@ def _plan_effects(result: Patching, choices: ViewOptions) -> "Iterator[HeadMapPl
     )
 
 
-PATCH = Drawing(_plan_effects, of_figures("head_map", "head_map_figure"), of_figures("head_map", "draw_head_map"))
+PATCH = Drawing(_plan_effects, in_figures("head_map.head_map_figure"), in_figures("head_map.draw_head_map"))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -89,14 +88,14 @@ class Drawing(Generic[R, P]):
     by_default: Callable[[R, ViewOptions], ViewOptions] = lambda _, choices: choices
 
 
-@cache
-def of_figures(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module of :mod:`attnviz.figures`, imported when it is called, as is matplotlib."""
+def in_figures(name: str) -> Callable[..., Any]:
+    """A function of :mod:`attnviz.figures`, imported with matplotlib when it first draws: ``tiles.tiles_figure``."""
+    module, _, function = name.partition(".")
 
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"attnviz.figures.{module}"), name)(*arguments)
+    def draw(*given: Any) -> Any:
+        return getattr(import_module(f"attnviz.figures.{module}"), function)(*given)
 
-    return call
+    return draw
 
 
 def page_drawing(
