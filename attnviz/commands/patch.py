@@ -374,16 +374,10 @@ def _ranked(
 
 def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
     """Raise UsageError for what spans, paths and self-repair cannot be given with, and for a path without its end."""
-    of_heads = [
-        name
-        for name, is_given in {
-            "--to (receiver=...)": options["receiver"],
-            "--self-repair (self_repair=True)": options["self_repair"],
-        }.items()
-        if is_given
-    ]
+    given = {"--to (receiver=...)": options["receiver"], "--self-repair (self_repair=True)": options["self_repair"]}
     of_others = {"a table of pairs": file is not None, "--at (at=...)": options["at"]}
-    beside = [name for name, is_given in of_others.items() if is_given] + of_heads
+    of_heads = list(filter(given.get, given))
+    beside = [*filter(of_others.get, of_others), *of_heads]
     if options["spans"] and beside:
         raise UsageError(
             "--span (spans=...) is of two prompts, patched for all that reads them; expected it without "
@@ -411,7 +405,7 @@ def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
         )
 
 
-# What is written and said
+# What is written
 
 _LITTLE = 0.1  # effects that are smaller, of every head and of all together, say that the rest goes another way
 _three = partial(rounded, digits=3)
@@ -477,6 +471,81 @@ def _fields(result: Patching) -> list[Field[PatchEffect]]:
 def _table(result: Patching, _: ViewOptions) -> NamedTable[PatchEffect]:
     name = "positions" if result.by_position else result.kind.lower().replace(" ", "_") + "s"
     return NamedTable(name, _fields(result), result.effects)
+
+
+def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
+    pair = result.pairs[0]
+    file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
+    base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
+    return {
+        "model": model_entry(result.checkpoint),
+        "prompts": None if file else {"clean": pair.clean, "corrupt": pair.corrupt},
+        "file": file,
+        "options": result.options,
+        "pairs": len(result.pairs),
+        "pairs_with_unrelated": result.n_unrelated,
+        "clean": result.clean,
+        "corrupt": result.corrupt,
+        "worse": result.worse and list(result.worse),
+        "effect": f"(metric - {base}) / ({other} - {base})",
+        "verification": sample_entry(result.verified),
+    }
+
+
+def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
+    source, what = f"{result.checkpoint.short_name} on {_prompts(result)}", f"{capital(_compared(result))}."
+    yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
+    of_file = () if result.file is None else result.file.notes
+    if result.options["self_repair"]:
+        yield from _repair_tables(result, choices)
+        if not choices.verbose:
+            yield notes(*of_file)
+            return
+    fields = _fields(result)
+    shown = [
+        field.name for field in fields if field.title and field.name not in ("rank", "effect", "interval", "unrelated")
+    ]
+    columns = pick(fields, "rank", *shown, "effect")
+    if any(effect.interval for effect in result.effects):
+        columns += pick(fields, "interval")
+    if result.n_unrelated:
+        columns += pick(fields, "unrelated")
+    title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
+    if result.receiver:
+        title = f"Paths from heads to {_end(result)}"
+    order = "the effect furthest from 0 first"
+    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", _noun(result), order)
+    told = f"{capital(_direction(result))}.", _intervals(result), _rest(result), _unrelated(result)
+    yield notes(*told, *of_file)
+
+
+def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
+    direct_effect, interval = attrgetter("repair.direct_effect"), attrgetter("repair.interval")
+    heads = sorted(result.heads, key=lambda head: -abs(direct_effect(head)))
+    left_out = set() if choices.verbose else {"By norm"}
+    if not any(map(interval, heads)):
+        left_out.add("Interval")
+    columns = [field for field in _REPAIR if field.title not in left_out]
+    order = "the largest direct effect first"
+    yield first_rows("Self-repair of removed heads", columns, heads, choices.rows(6), "patch.csv", order=order)
+    yield notes(
+        "Direct: lost by its corrupt output alone; total: when all after it runs; repaired: direct − total, by later "
+        "parts and the final norm."
+    )
+
+
+SPEC = CommandSpec[Patching](
+    content=_content,
+    table=_table,
+    tables=_tables,
+    paper=(
+        *("id", "layer", "kv_head", "position", "effect", "low", "high", "unrelated"),
+        *("direct_effect", "total_effect", "repaired", "repaired_low", "repaired_high"),
+    ),
+)
+
+
+# What is said
 
 
 def _prompts(result: Patching) -> str:
@@ -574,78 +643,6 @@ def _unrelated(result: Patching) -> str:
     return f"{text}; {counted(len(beating), _noun(result))} with more effect{_names(result, beating)}."
 
 
-def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
-    pair = result.pairs[0]
-    file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
-    base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
-    return {
-        "model": model_entry(result.checkpoint),
-        "prompts": None if file else {"clean": pair.clean, "corrupt": pair.corrupt},
-        "file": file,
-        "options": result.options,
-        "pairs": len(result.pairs),
-        "pairs_with_unrelated": result.n_unrelated,
-        "clean": result.clean,
-        "corrupt": result.corrupt,
-        "worse": result.worse and list(result.worse),
-        "effect": f"(metric - {base}) / ({other} - {base})",
-        "verification": sample_entry(result.verified),
-    }
-
-
-def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    source, what = f"{result.checkpoint.short_name} on {_prompts(result)}", f"{capital(_compared(result))}."
-    yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
-    of_file = () if result.file is None else result.file.notes
-    if result.options["self_repair"]:
-        yield from _repair_tables(result, choices)
-        if not choices.verbose:
-            yield notes(*of_file)
-            return
-    fields = _fields(result)
-    shown = [
-        field.name for field in fields if field.title and field.name not in ("rank", "effect", "interval", "unrelated")
-    ]
-    columns = pick(fields, "rank", *shown, "effect")
-    if any(effect.interval for effect in result.effects):
-        columns += pick(fields, "interval")
-    if result.n_unrelated:
-        columns += pick(fields, "unrelated")
-    title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
-    if result.receiver:
-        title = f"Paths from heads to {_end(result)}"
-    order = "the effect furthest from 0 first"
-    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", _noun(result), order)
-    told = f"{capital(_direction(result))}.", _intervals(result), _rest(result), _unrelated(result)
-    yield notes(*told, *of_file)
-
-
-def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    repaired = [(effect, effect.repair) for effect in result.heads if effect.repair is not None]
-    repaired.sort(key=lambda head: -abs(head[1].direct_effect))
-    left_out = set() if choices.verbose else {"By norm"}
-    if all(repair.interval is None for _, repair in repaired):
-        left_out.add("Interval")
-    columns = [field for field in _REPAIR if field.title not in left_out]
-    heads, order = [effect for effect, _ in repaired], "the largest direct effect first"
-    yield first_rows("Self-repair of removed heads", columns, heads, choices.rows(6), "patch.csv", order=order)
-    yield notes(
-        "Direct: lost by its corrupt output alone; total: when all after it runs; repaired: direct − total, by later "
-        "parts and the final norm."
-    )
-
-
-SPEC = CommandSpec[Patching](
-    content=_content,
-    table=_table,
-    tables=_tables,
-    paper=(
-        *("id", "layer", "kv_head", "position", "effect", "low", "high", "unrelated"),
-        *("direct_effect", "total_effect", "repaired", "repaired_low", "repaired_high"),
-    ),
-)
-
-
 # What is drawn
 
 
@@ -655,42 +652,33 @@ def _map(result: Patching, choices: ViewOptions) -> "HeadMap":
 
     from attnviz.figures.head_map import HeadMap
 
-    model = result.checkpoint
+    model, kind = result.checkpoint, result.kind
     effects = {(effect.layer, effect.head, effect.position): effect.effect for effect in result.effects}
-    layers = list(model.every_layer if result.kind == LAYER else model.layers)
+    layers = list(model.every_layer if kind == LAYER else model.layers)
     numbers: list[int | None] = [*range(model.n_heads)]
-    if result.kind != OF_HEAD:
-        numbers = list(dict.fromkeys(sorted((number for _, number, _ in effects), key=lambda number: number or 0)))
+    if kind != OF_HEAD:
+        numbers = sorted({number for _, number, _ in effects}, key=lambda number: number or 0)
+    rows: list[str] = []
+    columns = [result.site] if kind == LAYER else []
+    axes = "layer", "" if kind == LAYER else kind
+    places: list[int | None] = [None]
     parts = [(layer, number) for layer in layers for number in numbers]
-    rows: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    axes = ("layer", result.kind)
     if result.by_position:
         tokens = {effect.position: effect.token or str(effect.position) for effect in result.effects}
         places = sorted(tokens, key=lambda position: position or 0)
         parts = [part for part in parts if (*part, places[0]) in effects]
-        cells = [[(*part, place) for place in places] for part in parts]
-        layers, columns, axes = (
-            [layer for layer, _ in parts],
-            tuple(map(tokens.__getitem__, places)),
-            (result.kind, "position"),
-        )
-        if result.kind != LAYER:
-            rows = tuple(
-                f"{HeadId(layer, 0).layer_name}{'H' if result.kind == OF_HEAD else ' KV'}{number}"
-                for layer, number in parts
-            )
-    else:
-        cells = [[(layer, number, None) for number in numbers] for layer in layers]
-        if result.kind == LAYER:
-            columns, axes = (result.site,), ("layer", "")
-    values = np.array([[effects.get(cell, np.nan) for cell in row] for row in cells])
+        if kind != LAYER:
+            letter = "H" if kind == OF_HEAD else " KV"
+            rows = [f"{HeadId(layer, 0).layer_name}{letter}{number}" for layer, number in parts]
+        layers, columns, axes = [layer for layer, _ in parts], [tokens[place] for place in places], (kind, "position")
+    cells = [effects.get((*part, place), np.nan) for part in parts for place in places]
+    values = np.array(cells).reshape(len(layers), -1)
     top = max(float(np.nanmax(np.abs(values))), 1e-6)
     return HeadMap(
         values,
         layers,
-        rows=rows,
-        columns=columns,
+        rows=tuple(rows),
+        columns=tuple(columns),
         axes=axes,
         norm=Normalize(-top, top, clip=True),
         bar="effect, share of the difference",
