@@ -1,7 +1,6 @@
 """Wang et al. 2022: the heads that find the indirect object (IOI), by path patching, attention and copying."""
 
 from collections.abc import Generator
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,20 +11,13 @@ from attnviz.commands.papers.table import PAPERS, PaperRun, PaperTable, Rows
 from attnviz.errors import CheckpointError
 from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
+from attnviz.measures.indirect_objects import IndirectObjects
 from attnviz.measures.intervals import Simultaneous, of_proportion
-from attnviz.measures.patching import Part, PatchedPasses
-from attnviz.measures.paths import RUN, Receiver, why_no_paths
-from attnviz.measures.predictions import METRICS
-from attnviz.measures.prompt_pairs import DIFFERENCE, PairedInputs, pair_samples, paired_inputs
+from attnviz.measures.paths import Receiver, why_no_paths
+from attnviz.measures.prompt_pairs import DIFFERENCE, pair_samples, paired_inputs
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.models.head_ids import HeadId
 from attnviz.profiles.published import heads_of_paper
-from attnviz.progress import tell
-from attnviz.reference import attention
-from attnviz.reference.attention import upcast
-from attnviz.run.contributions import without_gradients
-from attnviz.run.passes import InputBatch, recorded_passes
-from attnviz.run.sites import sites_of
 from attnviz.wording import counted
 
 PAPER = "wang-2022"
@@ -35,7 +27,6 @@ NAMES, PLACES, THINGS = (PAPERS[PAPER][words].split() for words in ("names", "pl
 MOST_PROMPTS = 128  # that are made (the paper: 100,000)
 LEAST_NAMES = 10  # names of one token that it takes
 COPIED = 0.5  # share of names that a mover copies
-AMONG = 5  # of the largest logits
 
 NAME_MOVER, NEGATIVE, S_INHIBITION = "name mover", "negative name mover", "S-inhibition"
 MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}  # heads that are named at most: as many as the paper has
@@ -68,78 +59,6 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
     return pairs
 
 
-class IndirectObjects:
-    """What one model does at the end of the prompts."""
-
-    def __init__(self, run: PaperRun, checkpoint: Checkpoint, inputs: PairedInputs) -> None:
-        self._options, self._checkpoint, self._inputs = run.options, checkpoint, inputs
-        n = len(inputs.clean)
-        self.heads = select_heads((), checkpoint.kinds)
-        self.differences = torch.empty(n)  # logit of the indirect object less that of the subject
-        self.falls = self.falls_to(Receiver(None, ""))  # to the logits
-        shape = n, checkpoint.n_layers, checkpoint.n_heads
-        # attention to the indirect object, to both mentions of the subject, and to the second
-        self.attention = {end: torch.zeros(shape, dtype=torch.float64) for end in ("IO", "S", "S2")}
-        self._names: list[Tensor] = [torch.empty(0)] * n  # what the first layer made of the indirect object
-        streams = sites_of(checkpoint, ["residual"], [min(1, shape[1] - 1)])
-        batch_size = run.options["batch_size"]
-        for batch, seen in recorded_passes(checkpoint, inputs.clean, batch_size, streams, self._add_attention):
-            (stream,) = seen.values()
-            for row, prompt in enumerate(batch.inputs):
-                self._names[prompt.text] = stream[row, prompt.item.ids.index(prompt.labels[0])].detach()
-
-    def falls_to(self, receiver: Receiver) -> Tensor:
-        """By how much the logit difference falls if the path of each head to a receiver is patched.
-
-        Returns [n_layers * n_heads, n_prompts]; 0 for heads that come after the receiver.
-        """
-        falls = torch.zeros(len(self.heads), len(self._inputs.clean), dtype=torch.float64)
-        senders = receiver.senders(self._checkpoint)
-        batch_size = self._options["batch_size"]
-        passes = PatchedPasses(
-            checkpoint=self._checkpoint,
-            inputs=self._inputs,
-            metric=METRICS[DIFFERENCE],
-            denoises=False,
-            path=receiver,
-            networks=RUN,
-            unrelated=False,
-        )
-        passes.run(
-            [Part(*head) for head in senders], batch_size, partial(tell, self._options["progress"], str(receiver))
-        )
-        falls[: len(senders)] = passes.changes[0]
-        self.differences = -passes.clean
-        return falls
-
-    def copy_score(self, id: HeadId, sign: int) -> float:
-        """Share of names that the head, on what the first layer made of them, writes among the largest logits."""
-        model, (layer, head) = self._checkpoint, id
-        modules = model.modules[layer]
-        parameters = model.architecture.parameters(model.model, layer)
-        predict: Any = model.language_head
-        with without_gradients(model.device):
-            read = torch.stack(self._names)[None]
-            if modules.attention_norm is not None:
-                read = modules.attention_norm(read)
-            values = upcast(attention.values(read, parameters)[0, head])
-            written = (values @ upcast(parameters.output_weight[head])).to(read.dtype)
-            if modules.attention_output_norm is not None:
-                written = modules.attention_output_norm(written)
-            logits = predict(model.architecture.final_states(model.model, sign * written))
-        names = torch.tensor([prompt.labels for prompt in self._inputs.clean])
-        return float((logits.topk(AMONG).indices.cpu() == names).any(-1).double().mean())
-
-    def _add_attention(self, batch: InputBatch, layer: int, pattern: Tensor) -> None:
-        for row, prompt in enumerate(batch.inputs):
-            ids = prompt.item.ids
-            weights = pattern[row, :, prompt.positions[0]].double().cpu()
-            subjects = [position for position, id in enumerate(ids) if id == prompt.foils[0]]
-            places = {"IO": [ids.index(prompt.labels[0])], "S": subjects, "S2": subjects[-1:]}
-            for end, positions in places.items():
-                self.attention[end][prompt.text, layer] = weights[:, positions].sum(-1)
-
-
 def _measure(run: PaperRun) -> Rows:
     """The rows of the model, and beside it of its untrained copy."""
     model, seed = run.checkpoint, run.options["seed"]
@@ -152,7 +71,10 @@ def _measure(run: PaperRun) -> Rows:
         torch.manual_seed(seed)
         fresh: Any = whole(model.config)  # type: ignore[misc]
     copy = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
-    trained, untrained = (IndirectObjects(run, checkpoint, inputs) for checkpoint in (model, copy))
+    trained, untrained = (
+        IndirectObjects(checkpoint, inputs, run.options["batch_size"], run.options["progress"])
+        for checkpoint in (model, copy)
+    )
     samples = pair_samples(inputs, seed)
     published = heads_of_paper(PAPER, model, (PAPER,))
     named = {(head.role, head.id) for head in published}
