@@ -726,12 +726,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
     position = {head: 2 * number for number, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
-    axes = [axis_of(side) for side in sides]
-    if "words" in axes[0] and axes[0]["words"]["members"] != axes[1]["words"]["members"]:
-        for axis in axes:  # words are of the same tokens, or none
-            del axis["words"]
-    if axes[0]["labels"] == axes[1]["labels"]:
-        del axes[1]
+    axes = _axes(*map(axis_of, sides))
     texts = [first.text, second.text]
     options = command_options(first)
     if result.compared == "models":
@@ -773,6 +768,13 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "start": {"head": str(ranked[0]), "scale": "shared", "drop": choices.drop_special, "token": []},
         "tables": [],
     }
+
+
+def _axes(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]]:
+    """The axes of both sides, one where they are named alike; words are of the same tokens, or none."""
+    if "words" in a and a["words"]["members"] != b["words"]["members"]:
+        del a["words"], b["words"]
+    return [a] if a["labels"] == b["labels"] else [a, b]
 
 
 def _head_entries(result: Comparison, position: Mapping[HeadId, int]) -> Iterator[dict[str, Any]]:

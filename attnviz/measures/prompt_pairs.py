@@ -168,14 +168,23 @@ def paired_inputs(
             inputs.corrupt.append(ModelInput(corrupt, number, (places[1],), labels, foils, row))
             if spans:
                 inputs.positions.append(_spanned(checkpoint, pair, spans))
-            if at:
-                tokens = merge_subwords(tokenize(checkpoint, pair.clean), words=False)
-                positions = tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
+            elif at or each:
+                positions = _named(checkpoint, pair, at) if at else tuple(range(len(clean)))
                 inputs.positions.append((positions, positions))
-            if each and not at and not spans:
-                inputs.positions.append((tuple(range(len(clean))), tuple(range(len(clean)))))
+    if each:
+        _check_same_positions(inputs, at)
+    return inputs
+
+
+def _named(checkpoint: Checkpoint, pair: PromptPair, at: Sequence[str | int]) -> tuple[int, ...]:
+    """The positions of tokens of the clean prompt."""
+    tokens = merge_subwords(tokenize(checkpoint, pair.clean), words=False)
+    return tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
+
+
+def _check_same_positions(inputs: PairedInputs, at: Sequence[str | int]) -> None:
     unlike = sorted(set(inputs.positions), key=lambda both: len(both[0]))
-    if each and len(unlike) > 1:
+    if len(unlike) > 1:
         where = "prompts of as many tokens"
         found = f"{len(unlike[0][0])} and {len(unlike[-1][0])}"
         if at:
@@ -184,7 +193,6 @@ def paired_inputs(
             f"--by position (by=...) is a mean over pairs at each position: expected {where}, found {found}; leave it "
             "out, or give one pair."
         )
-    return inputs
 
 
 def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:

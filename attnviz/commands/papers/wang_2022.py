@@ -12,7 +12,7 @@ from attnviz.errors import CheckpointError
 from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.indirect_objects import IndirectObjects
-from attnviz.measures.intervals import Simultaneous, of_proportion
+from attnviz.measures.intervals import Simultaneous, TextSamples, of_proportion
 from attnviz.measures.paths import Receiver, why_no_paths
 from attnviz.measures.prompt_pairs import DIFFERENCE, pair_samples, paired_inputs
 from attnviz.models.checkpoint import Checkpoint, from_loaded
@@ -30,7 +30,6 @@ COPIED = 0.5  # share of names that a mover copies
 
 NAME_MOVER, NEGATIVE, S_INHIBITION = "name mover", "negative name mover", "S-inhibition"
 MOST = {NAME_MOVER: 3, NEGATIVE: 2, S_INHIBITION: 4}  # heads that are named at most: as many as the paper has
-_Rows = list[CheckedClaim]
 CANDIDATES = 10  # heads that are tried for a role, those of the largest effect first
 
 
@@ -59,84 +58,94 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
     return pairs
 
 
-def _measure(run: PaperRun) -> Rows:
-    """The rows of the model, and beside it of its untrained copy."""
-    model, seed = run.checkpoint, run.options["seed"]
-    pairs = prompts(model, min(run.options["limit"] or MOST_PROMPTS, MOST_PROMPTS), seed)
-    inputs = paired_inputs(model, pairs, DIFFERENCE, ())
-    inputs = inputs._replace(positions=[(prompt.positions, prompt.positions) for prompt in inputs.clean])
-    n = len(inputs.clean)
-    whole = type(model.whole)  # its unembedding is initialised, too: its logits count here
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        fresh: Any = whole(model.config)  # type: ignore[misc]
-    copy = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
-    trained, untrained = (
-        IndirectObjects(checkpoint, inputs, run.options["batch_size"], run.options["progress"])
-        for checkpoint in (model, copy)
-    )
-    samples = pair_samples(inputs, seed)
-    published = heads_of_paper(PAPER, model, (PAPER,))
-    named = {(head.role, head.id) for head in published}
+class _Roles:
+    """The rows of the heads that may have a role, of a model and of its untrained copy."""
 
-    def claimed(what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
-        return run.claimed(what, measured.estimates[number], n, interval=measured.interval(number), **row)
+    def __init__(
+        self, run: PaperRun, trained: IndirectObjects, untrained: IndirectObjects, samples: TextSamples
+    ) -> None:
+        self._run, self._trained, self._untrained, self._samples = run, trained, untrained, samples
+        self._n = len(trained.differences)
+        self._named = {(head.role, head.id) for head in heads_of_paper(PAPER, run.checkpoint, (PAPER,))}
 
-    def of_head(role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float) -> _Rows:
+    def claimed(self, what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
+        return self._run.claimed(what, measured.estimates[number], self._n, interval=measured.interval(number), **row)
+
+    def _of_head(
+        self, role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float
+    ) -> list[CheckedClaim]:
+        trained, untrained = self._trained, self._untrained
         number = trained.heads.index(id)
         share, end, other = "share of the difference", "IO", "S"
         if role == S_INHIBITION:
             share, end, other = "share by name movers' queries", "S2", "IO"
         row: dict[str, Any] = {"at_least": 0.0, "untrained": control}
-        row["published"] = "named in the paper" if (role, id) in named else ""
-        rows = [claimed(f"{role}: {share}", shares, number, head=id, **row)]
+        row["published"] = "named in the paper" if (role, id) in self._named else ""
+        rows = [self.claimed(f"{role}: {share}", shares, number, head=id, **row)]
         row = {"published": {NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")}
         row["baseline"] = trained.attention[other][:, *id].mean()
         row["untrained"] = untrained.attention[end][:, *id].mean()
-        rows.append(claimed(f"{role}: attention to {end}", weights, number, head=id, **row))
+        rows.append(self.claimed(f"{role}: attention to {end}", weights, number, head=id, **row))
         if role != S_INHIBITION:
             score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
             row = {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95", "at_least": COPIED}
-            interval = of_proportion(score, n, len(trained.heads))
-            rows.append(run.claimed(f"{role}: copy score", score, n, head=id, interval=interval, **row))
+            interval = of_proportion(score, self._n, len(trained.heads))
+            rows.append(self._run.claimed(f"{role}: copy score", score, self._n, head=id, interval=interval, **row))
         return rows
 
-    def of_role(role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
+    def of_role(self, role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
         """The rows of the heads that have a role, or else of the best one; returns these heads."""
-        shares = samples.ratios(falls.T, trained.differences[:, None])
+        trained = self._trained
+        shares = self._samples.ratios(falls.T, trained.differences[:, None])
         attended = trained.attention["S2" if role == S_INHIBITION else "IO"]
-        weights = samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
+        weights = self._samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
         control = float(control_falls.mean(-1).max() / trained.differences.mean().abs())
-        with_role, tried = list[HeadId](), dict[HeadId, _Rows]()
+        with_role, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
         ranked = [trained.heads[number] for number in shares.estimates.argsort(descending=True).tolist()]
         for id in ranked[:CANDIDATES]:
-            tried[id] = of_head(role, id, shares, weights, control)
+            tried[id] = self._of_head(role, id, shares, weights, control)
             if len(with_role) == MOST[role] or tried[id][0].verdict != HOLDS:
                 break
             if all(row.verdict == HOLDS for row in tried[id]):
                 with_role.append(id)
-        shown = [*(with_role or ranked[:1]), *(id for id in ranked if (role, id) in named)]
+        shown = [*(with_role or ranked[:1]), *(id for id in ranked if (role, id) in self._named)]
         for id in dict.fromkeys(shown):
-            yield from tried.get(id) or of_head(role, id, shares, weights, control)
+            yield from tried.get(id) or self._of_head(role, id, shares, weights, control)
         return with_role
 
-    means = samples.means(trained.differences[:, None])
-    mean = untrained.differences.mean()
-    task = claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
+
+def _measure(run: PaperRun) -> Rows:
+    """The rows of the model, and beside it of its untrained copy."""
+    model, options = run.checkpoint, run.options
+    pairs = prompts(model, min(options["limit"] or MOST_PROMPTS, MOST_PROMPTS), options["seed"])
+    inputs = paired_inputs(model, pairs, DIFFERENCE)
+    inputs = inputs._replace(positions=[(prompt.positions, prompt.positions) for prompt in inputs.clean])
+    whole = type(model.whole)  # its unembedding is initialised, too: its logits count here
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options["seed"])
+        fresh: Any = whole(model.config)  # type: ignore[misc]
+    copy = from_loaded(fresh.to(model.device, model.dtype).eval(), model.tokenizer)
+    trained, untrained = both = [
+        IndirectObjects(checkpoint, inputs, options["batch_size"], options["progress"]) for checkpoint in (model, copy)
+    ]
+    samples = pair_samples(inputs, options["seed"])
+    rows = _Roles(run, trained, untrained, samples)
+    means, mean = samples.means(trained.differences[:, None]), untrained.differences.mean()
+    task = rows.claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
     yield task
-    share, control = (float((model.differences > 0).double().mean()) for model in (trained, untrained))
-    yield run.reported("prompts with IO above S", share, n, untrained=control, published="0.993")
+    share, control = (float((model.differences > 0).double().mean()) for model in both)
+    yield run.reported("prompts with IO above S", share, len(pairs), untrained=control, published="0.993")
     if task.verdict != HOLDS:
         yield from (run.undecided(role, "the model does not do the task") for role in MOST)
         return
-    movers = yield from of_role(NAME_MOVER, trained.falls, untrained.falls)
-    yield from of_role(NEGATIVE, -trained.falls, -untrained.falls)
+    movers = yield from rows.of_role(NAME_MOVER, trained.falls, untrained.falls)
+    yield from rows.of_role(NEGATIVE, -trained.falls, -untrained.falls)
     receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
     if not receivers:
         yield run.undecided(S_INHIBITION, "no name mover was found")
         return
-    falls, control_falls = (torch.stack([*map(model.falls_to, receivers)]).mean(0) for model in (trained, untrained))
-    yield from of_role(S_INHIBITION, falls, control_falls)
+    falls, control_falls = (torch.stack([*map(model.falls_to, receivers)]).mean(0) for model in both)
+    yield from rows.of_role(S_INHIBITION, falls, control_falls)
 
 
 def _refuse(checkpoint: Checkpoint) -> None:
