@@ -393,13 +393,13 @@ _DECISIONS: tuple[Field[tuple[Text, Decision]], ...] = (
 
 def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     whole, has_roles = choices.verbose, any(head.roles for head in result.heads)
-    source = f"{result.checkpoint.short_name} on {_source(result)}"
+    source = f"{result.checkpoint.short_name} on {_source_text(result)}"
     if result.n_texts == 1 and result.method == "mean":
         source += (
             ": what a head does alike at all its tokens does not show in one text; give more texts, or --method zero"
         )
-    measured = "; ".join(filter(None, _measured(result)))
-    what = f"{capital(measured)}. {capital(_REPLACEMENT[result.method])}."
+    measured = "; ".join(filter(None, _measured_text(result)))
+    what = f"{capital(measured)}. {capital(_REPLACEMENTS[result.method])}."
     yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
     columns: list[Field[Any]] = pick(_FIELDS, "rank", "id")
     for metric in result.metrics:
@@ -479,14 +479,14 @@ SPEC = CommandSpec[Ablation](
 # What is said
 
 # Replacement of a removed head in words, by method.
-_REPLACEMENT = {
+_REPLACEMENTS = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
     "uniform": "a removed head attends equally to every visible token",
 }
 
 
-def _source(result: Ablation) -> str:
+def _source_text(result: Ablation) -> str:
     """The corpora with their number of sentences, or the text."""
     sources = result.sources
     if result.options["repeats"]:
@@ -496,7 +496,7 @@ def _source(result: Ablation) -> str:
     return ", ".join([*files, *texts])
 
 
-def _measured(result: Ablation) -> tuple[str, str]:
+def _measured_text(result: Ablation) -> tuple[str, str]:
     """On which texts and by what is measured; and what is known of the model as it is, or ''."""
     texts, n, clean = result.texts_measured, result.n_positions, result.clean
     loss = f"loss of the model as it is {amount(clean.get('loss', 0.0))}"
@@ -595,7 +595,7 @@ def _notes(result: Ablation, whole: bool) -> Iterator[str]:
         )
 
 
-def _drawn_intervals(result: Ablation, drawn: str) -> str:
+def _interval_text(result: Ablation, drawn: str) -> str:
     if not result.has_intervals:
         return f"{counted(result.n_texts, 'text')}: too few for intervals"
     return f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
@@ -614,9 +614,9 @@ def _no_curve(result: Ablation) -> str:
 
 def _plan(result: Ablation, name: str, title: str, what: str, *facts: str) -> dict[str, Any]:
     """Name, caption, title and notes of a figure."""
-    model, source = result.checkpoint.short_name, _source(result)
-    measured, unchanged = _measured(result)
-    replaced = _REPLACEMENT[result.method]
+    model, source = result.checkpoint.short_name, _source_text(result)
+    measured, unchanged = _measured_text(result)
+    replaced = _REPLACEMENTS[result.method]
     last = " ".join(f"{capital(fact)}." for fact in facts if fact)
     noted = (f"{source}: {measured}.", unchanged and f"{capital(unchanged)}.", f"{capital(replaced)}.", last)
     measured = "; ".join(filter(None, (measured, unchanged)))
@@ -649,7 +649,7 @@ def _plan_heads(result: Ablation, choices: ViewOptions) -> "Iterator[RowsPlan]":
         columns.append(Column(metric.title, metric.unit, drawn, middle))
     titles = " and ".join(column.title for column in columns)
     what = f"{titles} on removing one head, {count}, the one that matters most first"
-    facts = _drawn_intervals(result, "bars"), "dotted: the median of all heads"
+    facts = _interval_text(result, "bars"), "dotted: the median of all heads"
     about = _plan(result, "heads", f" without one head: {count}", what, *facts)
     yield RowsPlan(**about, names=tuple(str(head.id) for head in heads), columns=tuple(columns))
 
@@ -666,7 +666,7 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> "Iterator[CurvesPlan]":
     facts = "the order was found on the same texts", "above the dashed line: more than the sum"
     title = " without more and more of its heads"
     yield CurvesPlan(
-        **_plan(result, "curve", title, what, _drawn_intervals(result, "bands"), *facts),
+        **_plan(result, "curve", title, what, _interval_text(result, "bands"), *facts),
         removed=tuple(point.removed for point in points),
         least=_drawn(points, "least.damage", metric),
         singles=_drawn(points, "least.singles", metric),

@@ -361,7 +361,11 @@ class _Measurements:
                 elif claim.kind == "role":
                     on_corpus = (other.what for other in claims if other.corpus == claim.corpus)
                     repeats = not claim.corpus or not {*on_corpus}.isdisjoint(ROLES_ON_REPEATS)
-                    found = self._role(claim, self.profile(claim.corpus, repeats))
+                    profile = self.profile(claim.corpus, repeats)
+                    role = profile.role(claim.id, claim.what, claim.direction)
+                    found = CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=_NOT_THERE)
+                    if role is not None:
+                        found = _judged(claim, role, profile.source(), self.checkpoint.full_name)
                 elif claim.kind == "distance_to":
                     found = _distance(claim, self._comparison(claim.text, claim.corpus, claim.what))
                 elif claim.kind == "ablate":
@@ -387,12 +391,6 @@ class _Measurements:
                 raise UsageError(f"this model is measured by {' and '.join(metrics)}, not by {claim.what}.")
         for corpus in set(claim.corpus) - {IN_MEMORY}:
             open_corpus(corpus, self._columns)
-
-    def _role(self, claim: Claim, profile: Profile) -> CheckedClaim:
-        role = profile.role(claim.id, claim.what, claim.direction)
-        if role is None:
-            return CheckedClaim(claim, UNDECIDED, source=profile.source(), reason=_NOT_THERE)
-        return _judged(claim, role, profile.source(), self.checkpoint.full_name)
 
     def _of_stored(self, claim: Claim) -> CheckedClaim | None:
         """A role by the stored profile of such a corpus, or of the same texts; None where it has to be measured."""

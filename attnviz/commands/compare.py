@@ -423,7 +423,7 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
 
 def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
     verified = [verification_line(side.verification, side.checkpoint) for side in result.sides]
-    yield first_lines(_headline(result), _lines(result), verified)
+    yield first_lines(_headline(result), _side_lines(result), verified)
     rounding = f"Rounding alone may move a weight by {result.floor:.1e}."
     if not result.any_beyond_rounding:
         yield notes(f"{rounding} compare.csv has the heads with their labels.")
@@ -497,34 +497,28 @@ def _headline(result: Comparison) -> str:
     return f"{capital('; '.join(parts))}."
 
 
-def side_lines(names: tuple[str, str], *shared: str) -> list[str]:
-    """Lines that name A, B, and what they share."""
-    return [*(f"{side}: {name}" for side, name in zip("AB", names, strict=True)), *shared]
-
-
-def _lines(result: Comparison) -> list[str]:
+def _side_lines(result: Comparison) -> list[str]:
+    """A, B, and what they share, a line each."""
+    a, b = result.side_names
     shared = f"text: {_quoted(result.first)}"
     if result.compared == "texts":
         shared = f"model: {result.checkpoint.short_name}"
-    decided = []
+    lines = [f"A: {a}", f"B: {b}", f"{shared}{_target(result, '; ')}", _differing(result)]
     if result.decisions:
         a, b = (decision.in_words for decision in result.decisions)
-        decided = [f"class by A: {a}, by B: {b}{' (it flips)' if result.flips else ''}"]
-    return side_lines(result.side_names, "; ".join([shared, *_target(result)]), *_differing(result), *decided)
-
-
-def sides_in_words(names: tuple[str, str], shared: str) -> str:
-    """A, B and what they share for a caption."""
-    return f"A being {names[0]} and B {names[1]}, {shared}"
+        lines.append(f"class by A: {a}, by B: {b}{' (it flips)' if result.flips else ''}")
+    return list(filter(None, lines))
 
 
 def _sides_in_words(result: Comparison) -> str:
+    """A, B and what they share for a caption."""
+    a, b = result.side_names
     shared = f"on the text {_quoted(result.first)}"
     if result.compared == "texts":
         shared = f"both read by {result.checkpoint.short_name}"
-    words = ["by words"] if result.unit == "word" else []
-    said = sides_in_words(result.side_names, ", ".join([shared, *_target(result), *words]))
-    return " ".join([said, *(f"({differing})" for differing in _differing(result))])
+    by_words, differing = ", by words" if result.unit == "word" else "", _differing(result)
+    said = f"A being {a} and B {b}, {shared}{_target(result, ', ')}{by_words}"
+    return f"{said} ({differing})" if differing else said
 
 
 def _quoted(side: Analysis) -> str:
@@ -532,20 +526,20 @@ def _quoted(side: Analysis) -> str:
     return " + ".join(quoted(text) for text in (side.text, side.pair) if text is not None)
 
 
-def _differing(result: Comparison) -> list[str]:
-    """Number of tokens (or words) that differ, and the first, if any do."""
+def _differing(result: Comparison) -> str:
+    """Number of tokens (or words) that differ, and the first, or ''."""
     labels = [label for label, _, differs in zip(*result.rows, strict=True) if differs]
     if not labels:
-        return []
+        return ""
     first = ", ".join(shortened_token(label, _LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
     number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
-    return [f"{number} {'differs' if len(labels) == 1 else 'differ'}: {first}{more}"]
+    return f"{number} {'differs' if len(labels) == 1 else 'differ'}: {first}{more}"
 
 
-def _target(result: Comparison) -> list[str]:
+def _target(result: Comparison, before: str) -> str:
     target = result.first.target
-    return [] if target is None else [f"target: {quoted(target.text)}"]
+    return "" if target is None else f"{before}target: {quoted(target.text)}"
 
 
 # What is drawn
@@ -594,7 +588,7 @@ def _plan_overview(result: Comparison, choices: ViewOptions) -> "Iterator[HeadGr
         source, target, _ = (counted(len(part.rows.labels), result.unit) for part in result.parts)
         sizes = f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
     nothing = "" if result.any_beyond_rounding else _NOTHING
-    a, b, *shared = _lines(result)
+    a, b, *shared = _side_lines(result)
     of_heads = [
         HeadCell(head.id, values, f"{head.distance:.3f}")
         for head, values in _pooled_differences(result, heads, lambda _: pooled)
@@ -658,7 +652,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> "Iterator[Hea
             ),
             title=f"{head.id}  {distance}, {rank}",
             evidence=f"label {label} · total variation {head.total_variation:.2f} · {shown}",
-            notes=(*_lines(result), _pooled(pooled, note=True), f"{capital(named)}." if named else ""),
+            notes=(*_side_lines(result), _pooled(pooled, note=True), f"{capital(named)}." if named else ""),
             values=values,
             labels=labels,
             keys=keys,
@@ -734,7 +728,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         options += second.checkpoint.model_options if second.checkpoint.name else []
     return {
         "command": "compare",
-        "title": " · ".join(_lines(result)),
+        "title": " · ".join(_side_lines(result)),
         "caption": caption_of(
             f"Interactive page of {counted(len(result.heads), 'head')}, {_sides_in_words(result)}; opens from disk, "
             "without network",

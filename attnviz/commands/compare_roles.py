@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.compare import FEW, first_lines, side_lines, sides_in_words
+from attnviz.commands.compare import FEW, first_lines
 from attnviz.inputs.reading import Corpus
 from attnviz.judge.roles import BestHeads, Role
 from attnviz.measures.decisions import TextDecisions
@@ -93,11 +93,13 @@ class RoleComparison(Result):
 
     @property
     def side_lines(self) -> list[str]:
-        return side_lines(self.side_names, f"corpus: {self.source}")
+        a, b = self.side_names
+        return [f"A: {a}", f"B: {b}", f"corpus: {self.source}"]
 
     @property
     def sides_in_words(self) -> str:
-        return sides_in_words(self.side_names, f"over the corpus {self.source}")
+        a, b = self.side_names
+        return f"A being {a} and B {b}, over the corpus {self.source}"
 
     @property
     def in_words(self) -> str:

@@ -493,7 +493,7 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
 
 
 def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    source, what = f"{result.checkpoint.short_name} on {_prompts(result)}", f"{capital(_compared(result))}."
+    source, what = f"{result.checkpoint.short_name} on {_prompts_text(result)}", f"{capital(_metric_text(result))}."
     yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
     of_file = () if result.file is None else result.file.notes
     if result.options["self_repair"]:
@@ -512,10 +512,10 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         columns += pick(fields, "unrelated")
     title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
     if result.receiver:
-        title = f"Paths from heads to {_end(result)}"
+        title = f"Paths from heads to {_receiver_text(result)}"
     order = "the effect furthest from 0 first"
     yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", _noun(result), order)
-    told = f"{capital(_direction(result))}.", _intervals(result), _rest(result), _unrelated(result)
+    told = f"{capital(_direction_text(result))}.", _interval_text(result), _rest_text(result), _unrelated_text(result)
     yield notes(*told, *of_file)
 
 
@@ -548,27 +548,27 @@ SPEC = CommandSpec[Patching](
 # What is said
 
 
-def _prompts(result: Patching) -> str:
+def _prompts_text(result: Patching) -> str:
     """Both prompts, or the table of pairs."""
     if result.file is not None:
         return f"{visible(result.file.path.name)} ({counted(len(result.pairs), 'pair')})"
     return f"{quoted(result.pairs[0].clean)} / {quoted(result.pairs[0].corrupt)}"
 
 
-def _end(result: Patching) -> str:
+def _receiver_text(result: Patching) -> str:
     """Where the path of each head ends, in words."""
     head, _, reads = (result.receiver or "").rpartition(".")
     return f"the {READS[reads]} of {head}" if head else f"the {reads}"
 
 
-def _direction(result: Patching) -> str:
+def _direction_text(result: Patching) -> str:
     """Whose output goes where, and what an effect of 1 is."""
     tokens = ["the last token" if name == "last" else quoted(str(name)) for name in result.options["at"]]
     names = dict.fromkeys(span.partition("=")[0].strip() for span in result.options["spans"])
     tokens += [f"the span {visible(name)}" for name in names]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
     through = ", directly or through networks" if result.options["networks"] == RUN else " directly"
-    path = f", as {_end(result)} read it{through}," if result.receiver else ""
+    path = f", as {_receiver_text(result)} read it{through}," if result.receiver else ""
     what = "a head’s {} output" if result.site == "z" else f"{{}} {result.site} of a {result.kind}"
     alone = " one position at a time" if result.by_position else ""
     if result.denoises:
@@ -576,7 +576,7 @@ def _direction(result: Patching) -> str:
     return f"{what.format('corrupt')}{path} goes into the clean run{at}{alone}; 1: as bad as the corrupt prompt"
 
 
-def _compared(result: Patching) -> str:
+def _metric_text(result: Patching) -> str:
     """What is measured, and what it is on both prompts."""
     pair = result.pairs[0]
     answer, foil = (quoted(str(token)) for token in (pair.answer, pair.foil))
@@ -591,7 +591,7 @@ def _compared(result: Patching) -> str:
     return f"{what}: {clean}{result.unit} after the clean, {corrupt} after the corrupt prompt"
 
 
-def _intervals(result: Patching) -> str:
+def _interval_text(result: Patching) -> str:
     """Which heads have intervals without 0, or why there are none."""
     if result.worse is None:
         if result.n_different >= ENOUGH_TEXTS:
@@ -622,7 +622,7 @@ def _names(result: Patching, effects: Sequence[PatchEffect]) -> str:
     return f": {', '.join(map(result.name, effects))}" if 0 < len(effects) <= 6 else ""
 
 
-def _rest(result: Patching) -> str:
+def _rest_text(result: Patching) -> str:
     """Where the rest goes, where all heads together carry little; or ''."""
     total = sum(head.effect for head in result.heads)
     little = max((abs(head.effect) for head in result.heads), default=1.0) < _LITTLE and abs(total) < _LITTLE
@@ -631,7 +631,7 @@ def _rest(result: Patching) -> str:
     return f"The effects of all heads sum to {_three(total)}: --site mlp_out, resid_post (site=...) show the rest."
 
 
-def _unrelated(result: Patching) -> str:
+def _unrelated_text(result: Patching) -> str:
     """What the column of unrelated pairs is, or ''."""
     if not result.n_unrelated:
         return ""
@@ -693,20 +693,20 @@ def _plan_effects(result: Patching, choices: ViewOptions) -> "Iterator[HeadMapPl
     drawn = _map(result, choices)
     left = int(np.isnan(drawn.values).sum())
     hatched = f"hatched: {counted(left, result.kind)} not patched" if left else ""
-    facts = (_compared(result), _direction(result), hatched, _intervals(result), _rest(result))
+    facts = (_metric_text(result), _direction_text(result), hatched, _interval_text(result), _rest_text(result))
     what = f"patching each {result.kind}" + ("" if result.site == "z" else f"’s {result.site}")
     if result.by_position:
         what += " at each position"
     if result.receiver:
-        what = f"each head’s path to {_end(result)}"
+        what = f"each head’s path to {_receiver_text(result)}"
     title = f"{model.short_name}: effect of {what}"
     yield HeadMapPlan(
         stem="patch",
         caption=caption_of(
-            f"{title}, on {_prompts(result)}", *facts, "effects are shares of the difference of both prompts"
+            f"{title}, on {_prompts_text(result)}", *facts, "effects are shares of the difference of both prompts"
         ),
         title=title,
-        notes=(_prompts(result), *(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact)),
+        notes=(_prompts_text(result), *(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact)),
         maps=(drawn,),
     )
 

@@ -1,6 +1,8 @@
 """Wang et al. 2022: the heads that find the indirect object (IOI), by path patching, attention and copying."""
 
 from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,29 +60,34 @@ def prompts(checkpoint: Checkpoint, n_prompts: int, seed: int) -> list[PromptPai
     return pairs
 
 
+@dataclass(frozen=True)
 class _Roles:
-    """The rows of the heads that may have a role, of a model and of its untrained copy."""
+    """The rows of the heads that may have a role."""
 
-    def __init__(
-        self, run: PaperRun, trained: IndirectObjects, untrained: IndirectObjects, samples: TextSamples
-    ) -> None:
-        self._run, self._trained, self._untrained, self._samples = run, trained, untrained, samples
-        self._n = len(trained.differences)
-        self._named = {(head.role, head.id) for head in heads_of_paper(PAPER, run.checkpoint, (PAPER,))}
+    run: PaperRun
+    trained: IndirectObjects
+    untrained: IndirectObjects
+    samples: TextSamples
+    n: int  # prompts
+
+    @cached_property
+    def named(self) -> set[tuple[str, HeadId]]:
+        """The roles and heads of the paper."""
+        return {(head.role, head.id) for head in heads_of_paper(PAPER, self.run.checkpoint, (PAPER,))}
 
     def claimed(self, what: str, measured: Simultaneous, number: int, **row: Any) -> CheckedClaim:
-        return self._run.claimed(what, measured.estimates[number], self._n, interval=measured.interval(number), **row)
+        return self.run.claimed(what, measured.estimates[number], self.n, interval=measured.interval(number), **row)
 
     def _of_head(
         self, role: str, id: HeadId, shares: Simultaneous, weights: Simultaneous, control: float
     ) -> list[CheckedClaim]:
-        trained, untrained = self._trained, self._untrained
+        trained, untrained = self.trained, self.untrained
         number = trained.heads.index(id)
         share, end, other = "share of the difference", "IO", "S"
         if role == S_INHIBITION:
             share, end, other = "share by name movers' queries", "S2", "IO"
         row: dict[str, Any] = {"at_least": 0.0, "untrained": control}
-        row["published"] = "named in the paper" if (role, id) in self._named else ""
+        row["published"] = "named in the paper" if (role, id) in self.named else ""
         rows = [self.claimed(f"{role}: {share}", shares, number, head=id, **row)]
         row = {"published": {NAME_MOVER: "0.59", S_INHIBITION: "0.51"}.get(role, "")}
         row["baseline"] = trained.attention[other][:, *id].mean()
@@ -89,16 +96,16 @@ class _Roles:
         if role != S_INHIBITION:
             score, copied = (model.copy_score(id, -1 if role == NEGATIVE else 1) for model in (trained, untrained))
             row = {"untrained": copied, "published": "0.98" if role == NEGATIVE else "above 0.95", "at_least": COPIED}
-            interval = of_proportion(score, self._n, len(trained.heads))
-            rows.append(self._run.claimed(f"{role}: copy score", score, self._n, head=id, interval=interval, **row))
+            interval = of_proportion(score, self.n, len(trained.heads))
+            rows.append(self.run.claimed(f"{role}: copy score", score, self.n, head=id, interval=interval, **row))
         return rows
 
     def of_role(self, role: str, falls: Tensor, control_falls: Tensor) -> Generator[CheckedClaim, None, list[HeadId]]:
         """The rows of the heads that have a role, or else of the best one; returns these heads."""
-        trained = self._trained
-        shares = self._samples.ratios(falls.T, trained.differences[:, None])
+        trained = self.trained
+        shares = self.samples.ratios(falls.T, trained.differences[:, None])
         attended = trained.attention["S2" if role == S_INHIBITION else "IO"]
-        weights = self._samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
+        weights = self.samples.means(torch.stack([attended[:, *id] for id in trained.heads], 1))
         control = float(control_falls.mean(-1).max() / trained.differences.mean().abs())
         with_role, tried = list[HeadId](), dict[HeadId, list[CheckedClaim]]()
         ranked = [trained.heads[number] for number in shares.estimates.argsort(descending=True).tolist()]
@@ -108,7 +115,7 @@ class _Roles:
                 break
             if all(row.verdict == HOLDS for row in tried[id]):
                 with_role.append(id)
-        shown = [*(with_role or ranked[:1]), *(id for id in ranked if (role, id) in self._named)]
+        shown = [*(with_role or ranked[:1]), *(id for id in ranked if (role, id) in self.named)]
         for id in dict.fromkeys(shown):
             yield from tried.get(id) or self._of_head(role, id, shares, weights, control)
         return with_role
@@ -129,7 +136,7 @@ def _measure(run: PaperRun) -> Rows:
         IndirectObjects(checkpoint, inputs, options["batch_size"], options["progress"]) for checkpoint in (model, copy)
     ]
     samples = pair_samples(inputs, options["seed"])
-    rows = _Roles(run, trained, untrained, samples)
+    rows = _Roles(run, trained, untrained, samples, len(pairs))
     means, mean = samples.means(trained.differences[:, None]), untrained.differences.mean()
     task = rows.claimed("logit(IO) - logit(S)", means, 0, at_least=0.0, untrained=mean, published="3.56")
     yield task
