@@ -84,9 +84,9 @@ class View:
         return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
 
 
-def page_view(shows: str, default: bool = False) -> View:
+def page_view(shows: str, default: bool = False, module: str = "views") -> View:
     """The view ``page`` of a command."""
-    return View("page", shows, default=default, suffix="html")
+    return View("page", shows, default=default, suffix="html", module=module)
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,11 @@ class CommandSpec(Generic[R]):
 
 
 def _part_of(command: str, part: str) -> ModuleType:
-    """A module of the command's folder; or the one file that the command, or a form of it, is."""
+    """A module of the command's folder; of a command that is one file, this one, or another that a view names."""
     if hasattr(import_module(f"attnviz.commands.{command.partition('.')[0]}"), "__path__"):
         return import_module(f"attnviz.commands.{command}.{part}")
-    return import_module(f"attnviz.commands.{command.replace('.', '_')}")
+    name = command.replace(".", "_") if part in ("views", "report") else part
+    return import_module(f"attnviz.commands.{name}")
 
 
 def _native_views(command: str) -> tuple[View, ...]:

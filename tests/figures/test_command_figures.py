@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.commands.ablate import Ablation
-from attnviz.commands.compare import root_norm, rounded_up
+from attnviz.commands.compare_pictures import root_norm, rounded_up
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.figures.charts import draw_curves
 from attnviz.figures.matrix import Labels, Outline
