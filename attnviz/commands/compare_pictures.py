@@ -185,7 +185,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
     position = {head: 2 * number for number, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
-    axes = _axes(*map(axis_of, sides))
+    axes = both_axes(*map(axis_of, sides))
     texts = [first.text, second.text]
     options = command_options(first)
     if result.compared == "models":
@@ -229,7 +229,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _axes(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]]:
+def both_axes(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]]:
     """The axes of both sides, one where they are named alike; words are of the same tokens, or none."""
     if "words" in a and a["words"]["members"] != b["words"]["members"]:
         del a["words"], b["words"]
