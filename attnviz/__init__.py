@@ -15,21 +15,21 @@ from attnviz import errors
 
 if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
-    from attnviz.commands.ablate.measure import Ablation as Ablation
-    from attnviz.commands.ablate.measure import ablate as ablate
+    from attnviz.commands.ablate import Ablation as Ablation
+    from attnviz.commands.ablate import ablate as ablate
     from attnviz.commands.card import Card as Card
     from attnviz.commands.card import Cards as Cards
     from attnviz.commands.card import card as card
     from attnviz.commands.card import cards as cards
-    from attnviz.commands.check.measure import Check as Check
-    from attnviz.commands.check.measure import check as check
+    from attnviz.commands.check import Check as Check
+    from attnviz.commands.check import check as check
     from attnviz.commands.circuits import Circuits as Circuits
     from attnviz.commands.circuits import circuits as circuits
-    from attnviz.commands.compare.corpus.measure import CorpusComparison as CorpusComparison
-    from attnviz.commands.compare.corpus.measure import RoleComparison as RoleComparison
-    from attnviz.commands.compare.corpus.measure import compare_corpus as compare_corpus
-    from attnviz.commands.compare.measure import Comparison as Comparison
-    from attnviz.commands.compare.measure import compare as compare
+    from attnviz.commands.compare import Comparison as Comparison
+    from attnviz.commands.compare import compare as compare
+    from attnviz.commands.compare_corpus import CorpusComparison as CorpusComparison
+    from attnviz.commands.compare_corpus import compare_corpus as compare_corpus
+    from attnviz.commands.compare_roles import RoleComparison as RoleComparison
     from attnviz.commands.explain import Explanation as Explanation
     from attnviz.commands.explain import explain as explain
     from attnviz.commands.heads.analysis import Analysis as Analysis
@@ -38,12 +38,12 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.heads.measure import analyze as analyze
     from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
     from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
-    from attnviz.commands.models.measure import Configuration as Configuration
-    from attnviz.commands.models.measure import model_configurations as model_configurations
+    from attnviz.commands.models import Configuration as Configuration
+    from attnviz.commands.models import model_configurations as model_configurations
     from attnviz.commands.outputs import HeadOutputs as HeadOutputs
     from attnviz.commands.outputs import head_outputs as head_outputs
-    from attnviz.commands.patch.measure import Patching as Patching
-    from attnviz.commands.patch.measure import patch as patch
+    from attnviz.commands.patch import Patching as Patching
+    from attnviz.commands.patch import patch as patch
     from attnviz.commands.profile.measure import Profile as Profile
     from attnviz.commands.profile.measure import profile_heads as profile_heads
     from attnviz.commands.rollout import Rollout as Rollout
@@ -68,20 +68,21 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.version import __version__ as __version__
 else:
     _NAMES = {
-        "commands.ablate.measure": ("Ablation", "ablate"),
+        "commands.ablate": ("Ablation", "ablate"),
         "commands.card": ("Card", "Cards", "card", "cards"),
-        "commands.check.measure": ("Check", "check"),
+        "commands.check": ("Check", "check"),
         "commands.circuits": ("Circuits", "circuits"),
-        "commands.compare.corpus.measure": ("CorpusComparison", "RoleComparison", "compare_corpus"),
-        "commands.compare.measure": ("Comparison", "compare"),
+        "commands.compare_corpus": ("CorpusComparison", "compare_corpus"),
+        "commands.compare_roles": ("RoleComparison",),
+        "commands.compare": ("Comparison", "compare"),
         "commands.explain": ("Explanation", "explain"),
         "commands.heads.analysis": ("Analysis",),
         "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
-        "commands.models.measure": ("Configuration", "model_configurations"),
+        "commands.models": ("Configuration", "model_configurations"),
         "commands.outputs": ("HeadOutputs", "head_outputs"),
-        "commands.patch.measure": ("Patching", "patch"),
+        "commands.patch": ("Patching", "patch"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout": ("Rollout", "rollout"),
         "commands.why": ("Account", "why"),

@@ -33,7 +33,7 @@ PLUGIN = "plugin"  # the option that names files to run first
 # what can take the place of a removed head; see :class:`attnviz.run.edit.Removal`
 METHODS = ("zero", "mean", "uniform")
 
-# from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch.measure`
+# from which of two prompts into which a head's output is patched; see :mod:`attnviz.commands.patch`
 PATCH_DIRECTIONS = ("denoise", "noise")
 PATCH_SITES = ("z", "q", "k", "v", "attn_out", "mlp_out", "resid_pre", "resid_mid", "resid_post")
 PATCH_METRICS = ("logit_difference", "loss", "kl")  # by what a patched prediction is measured

@@ -27,8 +27,8 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
         attnviz check --init novel.txt -m tiny-gpt2
             Write claims.toml: what the clearest heads do now, for a CI to check.
     """
-    from attnviz.commands.check.claims import CLAIMS_FILE, read_claims
-    from attnviz.commands.check.report import junit, junit_file
+    from attnviz.commands.check import junit, junit_file
+    from attnviz.commands.claims import CLAIMS_FILE, read_claims
 
     model = run.options["model"]
     if published is None:

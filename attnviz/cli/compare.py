@@ -66,7 +66,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
     reading = {name: options[name] for name in options if name not in run.spec.of_many}
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
-        from attnviz.commands.compare.measure import check_shapes
+        from attnviz.models.compared import check_shapes
 
         check_shapes(sources[0], sources[-1])
         sides: list[attnviz.Analysis] = []
@@ -88,7 +88,7 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
 def _over_corpus(
     run: Run, corpus: Path, texts: Sequence[str], names: Sequence[str], n_models: int, options: dict[str, Any]
 ) -> Job:
-    from attnviz.commands.compare.measure import shape_of
+    from attnviz.models.compared import shape_of
 
     usage = "attnviz compare --corpus FILE --model M1 --model M2"
     if texts:

@@ -75,8 +75,7 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
 
 
 def _listed(names: Sequence[str], tell: Progress) -> _Form:
-    from attnviz.commands.models.measure import model_configurations
-    from attnviz.commands.models.report import models_csv, models_document, models_report
+    from attnviz.commands.models import model_configurations, models_csv, models_document, models_report
 
     listed = model_configurations(names, lambda done, total: tell("reading", done, total))
     document = models_document(listed)
@@ -84,8 +83,7 @@ def _listed(names: Sequence[str], tell: Progress) -> _Form:
 
 
 def _verified(names: Sequence[str], tell: Progress) -> _Form:
-    from attnviz.commands.models.report import verified_csv, verified_report
-    from attnviz.commands.models.verify import VERSIONS, verified
+    from attnviz.commands.models_verify import VERSIONS, verified, verified_csv, verified_report
 
     models = []
     for done, name in enumerate(names):
@@ -96,7 +94,7 @@ def _verified(names: Sequence[str], tell: Progress) -> _Form:
 
 
 def _families(_: object, __: object) -> _Form:
-    from attnviz.commands.models.report import families_document, families_report
+    from attnviz.commands.models import families_document, families_report
 
     document = families_document()
     return document, "", lambda: families_report(document)

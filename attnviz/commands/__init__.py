@@ -30,13 +30,18 @@ VIEWS: dict[str, tuple[View, ...]] = {
         page_view("every head to hover over, click and compare, in one HTML file", default=True),
     ),
     "compare": (
-        View("overview", "the differences of all heads"),
-        View("differences", "the differences of one head, for those that differ most"),
-        page_view("every head on A, on B, and their difference, in one HTML file"),
+        View("overview", "the differences of all heads", module="compare_pictures"),
+        View("differences", "the differences of one head, for those that differ most", module="compare_pictures"),
+        page_view("every head on A, on B, and their difference, in one HTML file", module="compare_pictures"),
     ),
     "compare.corpus": (
         View("distances", "all heads by rank with intervals, beside the largest possible distance"),
-        View("roles", "for every role the best head of each model, with intervals and guesses", default=False),
+        View(
+            "roles",
+            "for every role the best head of each model, with intervals and guesses",
+            default=False,
+            module="compare_roles",
+        ),
     ),
     "compare.roles": (View("roles", "for every role the best head of each model, with intervals and guesses"),),
     "profile": (

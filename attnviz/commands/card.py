@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.measure import ablate as measure_ablation
+from attnviz.commands.ablate import Ablation
+from attnviz.commands.ablate import ablate as measure_ablation
 from attnviz.commands.card_result import (
     SPEC,
     Card,

@@ -12,9 +12,7 @@ from pathlib import Path
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attnviz.commands.ablate.effects import SAME, RoleEffect
-from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import with_intervals
+from attnviz.commands.ablate import Ablation, with_intervals
 from attnviz.commands.circuits import Circuits, Pair
 from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.commands.outputs import HeadOutputs
@@ -25,6 +23,7 @@ from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
+from attnviz.measures.removals import SAME, RoleEffect
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source
 from attnviz.options import checked

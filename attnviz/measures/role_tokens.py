@@ -25,6 +25,7 @@ from attnviz.measures.repeats import repeated_tokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run.passes import ModelInput
 
+_SYNTACTIC = "syntactic:"
 REPEATED = "repeated tokens"  # the name of what is measured on random tokens: their second copy, beside the first
 
 
@@ -34,13 +35,18 @@ class RoleTokens(NamedTuple):
     name: str
     direction: str | None
 
+    @property
+    def role(self) -> str:
+        """The name that a profile has for it: ``syntactic:obj``."""
+        return f"{_SYNTACTIC}{self.name}" if self.direction else self.name
+
 
 def role_tokens(roles: object, repeats: bool) -> list[RoleTokens]:
     """What is measured apart: of one relation, or each of several, both directions. UsageError for anything else."""
     names = [roles] if isinstance(roles, str) else roles
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"expected role as a relation such as 'obj', or a list of these, found {as_found(roles)}.")
-    names = list(dict.fromkeys(relation_named(name).removeprefix("syntactic:") for name in names))
+    names = list(dict.fromkeys(relation_named(name).removeprefix(_SYNTACTIC) for name in names))
     for name in names:
         if name.partition(":")[0] not in RELATIONS:
             known = f"expected a relation, one of {', '.join(RELATIONS)}.{did_you_mean(name, RELATIONS)}"

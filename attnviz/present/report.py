@@ -84,9 +84,9 @@ class View:
         return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
 
 
-def page_view(shows: str, default: bool = False) -> View:
+def page_view(shows: str, default: bool = False, module: str = "views") -> View:
     """The view ``page`` of a command."""
-    return View("page", shows, default=default, suffix="html")
+    return View("page", shows, default=default, suffix="html", module=module)
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class CommandSpec(Generic[R]):
 
 def _part_of(command: str, part: str) -> ModuleType:
     """A module of the command's folder; of a command that is one file, this one, or another that a view names."""
-    found = import_module(f"attnviz.commands.{command}")
-    if hasattr(found, "__path__"):
-        return import_module(f"{found.__name__}.{part}")
-    return found if part in ("views", "report") else import_module(f"attnviz.commands.{part}")
+    if hasattr(import_module(f"attnviz.commands.{command.partition('.')[0]}"), "__path__"):
+        return import_module(f"attnviz.commands.{command}.{part}")
+    name = command.replace(".", "_") if part in ("views", "report") else part
+    return import_module(f"attnviz.commands.{name}")
 
 
 def _native_views(command: str) -> tuple[View, ...]:

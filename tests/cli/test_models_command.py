@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models.measure import Configuration, paper_configuration, paper_configurations
-from attnviz.commands.models.report import models_report
+from attnviz.commands.models import Configuration, models_report, paper_configuration, paper_configurations
 from attnviz.errors import UsageError
 from attnviz.present.tables import plain_text
 from tests.conftest import needs_minilm

@@ -176,7 +176,7 @@ main()
 
 @pytest.mark.parametrize(
     ("module", "number"),
-    [("typer", SIGNALS[0]), ("attnviz.cli.heads", SIGNALS[1]), ("attnviz.commands.models.measure", SIGNALS[-1])],
+    [("typer", SIGNALS[0]), ("attnviz.cli.heads", SIGNALS[1]), ("attnviz.commands.models", SIGNALS[-1])],
 )
 def test_a_signal_while_the_program_starts_is_an_interruption(module, number):
     done = python(DEFAULT + STARTING.format(number=int(number), module=module))
@@ -189,7 +189,7 @@ def test_a_signal_interrupts_unless_it_was_ignored_from_the_start(ignored, numbe
     """As SIGINT is in a background job."""
     done = python(
         f"{DEFAULT}signal.signal({int(ignored)}, signal.SIG_IGN)\n"
-        + STARTING.format(number=int(number), module="attnviz.commands.models.measure")
+        + STARTING.format(number=int(number), module="attnviz.commands.models")
     )
     assert (done.returncode, bool(done.stdout)) == ((0, True) if number == ignored else (130, False))
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate.effects import Curve, CurvePoint, SetEffect
-from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.commands.ablate import Ablation, ablate
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError, VerificationError
 from attnviz.inputs.sources import read_sources
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, Estimate, of_ratios
 from attnviz.measures.predictions import CLASS, MASKED, NEXT, STATES, model_inputs
+from attnviz.measures.removals import Curve, CurvePoint, SetEffect
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId, all_heads
 from attnviz.reference import attention

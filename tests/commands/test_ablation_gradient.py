@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate import gradients
-from attnviz.commands.ablate.measure import ablate
+from attnviz.commands.ablate import ablate
+from attnviz.measures import removals
 from attnviz.measures.predictions import MASKED, NEXT, STATES
 from attnviz.models.checkpoint import from_loaded
 from tests.support.ablations import KINDS, TEXTS, measured, predictions, states_model
@@ -47,7 +47,7 @@ def test_gate_gradients_of_the_loss(kind):
 
 
 def test_random_projections_measure_how_far_the_states_move(monkeypatch):
-    monkeypatch.setattr(gradients, "PROJECTIONS", 200)
+    monkeypatch.setattr(removals, "PROJECTIONS", 200)
     model, tokenizer = states_model()
     model = model.double()
     text, step = "the cat ran away", 1e-6

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.check import measure
-from attnviz.commands.check.papers import table
-from attnviz.commands.check.report import junit_file
+from attnviz.commands import check as measure
+from attnviz.commands.check import junit_file
+from attnviz.commands.papers import table
 from attnviz.errors import AttnvizError, CorpusError, OutputError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.documents import json_text
@@ -36,7 +36,7 @@ from tests.support.models import (
 )
 
 TEXT = "the cat that i saw ran away and the dog that i saw was in the house"
-TINY = Path(measure.__file__).parents[2] / "data" / "tiny-gpt2"
+TINY = Path(measure.__file__).parents[1] / "data" / "tiny-gpt2"
 
 
 def written(folder: Path, top: str, *claims: str) -> Path:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.commands.compare.measure import LargestDifference, noting_largest
+from attnviz.commands.compare import LargestDifference, noting_largest
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.measures.differences import LARGEST_DISTANCE, mean_differences

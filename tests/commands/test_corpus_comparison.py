@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.compare.corpus import measure
-from attnviz.commands.compare.corpus.report import role_headline
+from attnviz.commands import compare_corpus as measure
+from attnviz.commands.compare_roles import _headline as role_headline
 from attnviz.judge.roles import BestHeads
 from attnviz.measures import tallies
 from attnviz.measures.bootstrap import text_weights

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.check.claims import read_head_list
-from attnviz.commands.check.measure import RETRIEVED
+from attnviz.commands.check import RETRIEVED
+from attnviz.commands.claims import read_head_list
 from attnviz.commands.profile.examples import DECILES
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.views import page_data

@@ -9,13 +9,15 @@ import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.check.papers import mcdougall_2023, wang_2022, wu_2024
-from attnviz.commands.patch.pairs import PairedInputs, paired_inputs
-from attnviz.commands.patch.patched import Part, PatchedPasses
+from attnviz.commands.papers import wang_2022, wu_2024
 from attnviz.errors import AttnvizError
+from attnviz.measures.copy_suppression import KeptSuppression, explained
 from attnviz.measures.intervals import TextSamples
+from attnviz.measures.needles import prompts, retrieval
+from attnviz.measures.patching import Part, PatchedPasses
 from attnviz.measures.paths import receiver_named
 from attnviz.measures.predictions import METRICS
+from attnviz.measures.prompt_pairs import PairedInputs, paired_inputs
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint
@@ -75,7 +77,7 @@ def test_the_head_that_copies_the_needle_is_found_and_no_other(copier: Checkpoin
 def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) -> None:
     model: Any = copier.whole
     model.set_attn_implementation("eager")
-    asked = wu_2024.prompts(copier, tokenizer("a long walk home " * 400)["input_ids"])
+    asked = prompts(copier, tokenizer("a long walk home " * 400)["input_ids"], wu_2024.NEEDLES)
     for prompt in (asked[0], asked[-1]):
         ids, score = list(prompt.ids), 0.0
         answer = range(prompt.start, prompt.start + len(prompt.answer))
@@ -87,7 +89,7 @@ def test_scores_are_those_of_a_plain_loop(copier: Checkpoint, tokenizer: Any) ->
             ids.append(int(out.logits[0, -1].argmax()))
             score += (largest in answer and ids[largest] == ids[-1]) / len(prompt.answer)
         assert drafted_greedily(copier, prompt.ids, prompt.answer) == ids[len(prompt.ids) :]
-        scores, recalled = wu_2024.retrieval(copier, SampledAttention(copier), prompt)
+        scores, recalled = retrieval(copier, SampledAttention(copier), prompt)
         assert float(scores[1, 1]) == pytest.approx(score)
         assert recalled
         assert score > 0.5
@@ -122,13 +124,13 @@ def test_the_share_of_copy_suppression_is_all_of_a_head_that_does_nothing_else(
 ) -> None:
     checkpoint = suppressor(factor, to)
     lines = texts(tmp_path / "a.txt", " ".join(corpora.WORDS)).read_text(encoding="utf-8").split("\n")[:15]
-    measure = mcdougall_2023.KeptSuppression(checkpoint, HeadId(1, 0), 0)
+    measure = KeptSuppression(checkpoint, HeadId(1, 0), 0)
     rows_of_ids = [checkpoint.tokenizer(f"{line} {line}")["input_ids"] for line in lines]
     for ids in rows_of_ids:
         measure.count(measure.see(ids))
     sums = torch.stack([measure.divergences(measure.see(ids)).sum(-1) for ids in rows_of_ids])
     assert float(sums[:, 0].sum()) > 1e-6
-    found = float(mcdougall_2023.explained(sums, TextSamples(0, range(15))).estimates)
+    found = float(explained(sums, TextSamples(0, range(15))).estimates)
     assert max(found, 0) == pytest.approx(share, abs=0.05)
 
 
@@ -138,7 +140,7 @@ def test_both_ablations_are_those_of_a_plain_loop(tokenizer: Any) -> None:
     model.transformer.h[1].attn.c_proj.weight.mul_(100)
     model.transformer.ln_f.weight.uniform_(5, 15)
     checkpoint, ids = from_loaded(model, tokenizer), tokenizer("the cat that i saw ran away from the cat")["input_ids"]
-    measure = mcdougall_2023.KeptSuppression(checkpoint, HeadId(1, 2), 0)
+    measure = KeptSuppression(checkpoint, HeadId(1, 2), 0)
     measure.count(measure.see(ids))
     measured = measure.divergences(measure.see(ids))
 
@@ -254,7 +256,13 @@ def test_an_effect_is_that_of_plain_hooks(
     checkpoint = from_loaded(circuit(tokenizer), tokenizer)
     inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
     passes = PatchedPasses(
-        checkpoint, inputs, METRICS["logit_difference"], False, receiver, unrelated=False, networks="run"
+        checkpoint=checkpoint,
+        inputs=inputs,
+        metric=METRICS["logit_difference"],
+        denoises=False,
+        path=receiver,
+        networks="run",
+        unrelated=False,
     )
     passes.run([Part(*sender)], 1, lambda *_: None)
     (clean,), (corrupt,) = inputs.clean, inputs.corrupt

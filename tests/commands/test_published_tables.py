@@ -8,9 +8,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 import attnviz
-from attnviz.commands.check.claims import CheckedClaim
-from attnviz.commands.check.papers import gu_2024
-from attnviz.commands.check.papers.table import PaperRun
+from attnviz.commands.claims import CheckedClaim
+from attnviz.commands.papers import gu_2024
+from attnviz.commands.papers.table import PaperRun
 from attnviz.errors import AttnvizError
 from attnviz.measures.successors import ordinal_sequences
 from attnviz.models.checkpoint import Checkpoint, from_loaded

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from transformers import GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.check.claims import read_claims
+from attnviz.commands.claims import read_claims
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.figures import Style
 from attnviz.measures.role_tokens import role_tokens

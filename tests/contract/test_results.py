@@ -18,8 +18,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from attnviz.commands.models.measure import paper_configurations
-from attnviz.commands.models.report import models_report
+from attnviz.commands.models import models_report, paper_configurations
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.style import Style, figure_bytes
 from attnviz.language.syntax import Arc

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import attnviz
-from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.views import draw_curve
-from attnviz.commands.compare.views import root_norm, rounded_up
+from attnviz.commands.ablate import Ablation
+from attnviz.commands.compare_pictures import both_axes, root_norm, rounded_up
 from attnviz.commands.outputs import HeadOutputs
+from attnviz.figures.charts import draw_curves
 from attnviz.figures.matrix import Labels, Outline
 from attnviz.figures.style import Style
 from attnviz.measures.intervals import Estimate
@@ -75,12 +75,29 @@ def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(effects
 
 def test_the_curve_has_every_point(effects: Ablation) -> None:
     points, ax = effects.curve.points, Figure().add_subplot()
-    draw_curve(ax, plan_of("ablate", "curve", effects), Style())
+    draw_curves(ax, plan_of("ablate", "curve", effects), Style())
     least, singles, random, _ = ax.lines
     assert np.asarray(least.get_xdata()).tolist() == [point.removed for point in points]
     assert np.asarray(least.get_ydata()).tolist() == [point.least.damage["loss"].value for point in points]
     assert np.asarray(singles.get_ydata()).tolist() == [point.least.singles["loss"].value for point in points]
     assert np.asarray(random.get_ydata()).tolist() == [point.random.damage["loss"].value for point in points]
+
+
+# --- patching
+
+
+@pytest.mark.parametrize("by", [None, "position"])
+def test_the_map_of_patching_has_every_effect_at_its_place(by: str | None) -> None:
+    prompts = {"clean": "one two one", "corrupt": "one two two", "answer": " two", "foil": " one"}
+    result = attnviz.patch(**prompts, model="tiny-gpt2", by=by)
+    (drawn,) = plan_of("patch", "patch", result).maps
+    assert drawn.values.size == len(result.effects)
+    for effect in result.effects:
+        cell = effect.layer, effect.head
+        if by is not None:
+            cell = drawn.rows.index(str(effect.id)), effect.position
+            assert drawn.columns[effect.position] == effect.token or effect.token is None
+        assert drawn.values[cell] == effect.effect
 
 
 # --- comparisons
@@ -125,6 +142,13 @@ def test_differences_of_a_head_are_drawn_with_numbers_outline_and_bold_names(com
     assert written == {cell: signed(float(value)) for cell, value in np.ndenumerate(values) if abs(value) >= 0.005}
     (outline,) = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     assert outline.get_xy() == (first.largest.key - 0.5, first.largest.query - 0.5)
+
+
+@pytest.mark.parametrize(("members", "has_words"), [([[0, 1], [2]], True), ([[0], [1, 2]], False)])
+def test_the_page_of_a_comparison_has_words_where_both_texts_have_them_of_the_same_tokens(members, has_words) -> None:
+    sides = [{"labels": side, "words": {"members": each}} for side, each in (("abc", [[0, 1], [2]]), ("abd", members))]
+    assert ["words" in axis for axis in both_axes(*sides)] == [has_words] * 2
+    assert len(both_axes({"labels": "abc"}, {"labels": "abc"})) == 1
 
 
 def test_sides_are_named_by_what_tells_them_apart(comparison: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import transformers
 from transformers import AutoModel, BertConfig, GPT2Config, T5Config, T5Model
 
-from attnviz.commands.models.measure import (
+from attnviz.commands.models import (
     Configuration,
     paper_configuration,
     paper_configurations,

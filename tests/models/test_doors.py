@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from attnviz import profile_heads
 from attnviz.cli.program import app
-from attnviz.commands.ablate.measure import ablate
+from attnviz.commands.ablate import ablate
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError, CorpusError, ParserError, TextError

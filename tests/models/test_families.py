@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models.report import families_document
+from attnviz.commands.models import families_document
 from attnviz.errors import ArchitectureError
 from attnviz.models.families import ARCHITECTURES, COMMANDS, declared_in, llama
 from tests.support.families import ENCODER_DECODERS, checkpoint_of, first_of
@@ -122,7 +122,7 @@ CLAIMED = [
     ("family", "command"), first_of(CLAIMED, *((family, command) for command in COMMANDS for family in WHOLE[:3]))
 )
 def test_a_command_takes_what_it_claims_to(family, command, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.commands.patch.measure._LEAST", 0.0)  # untrained models hardly tell prompts apart
+    monkeypatch.setattr("attnviz.commands.patch._LEAST", 0.0)  # untrained models hardly tell prompts apart
     part = CLAIMS[family][command]
     if part is None:
         with pytest.raises(ArchitectureError, match=family):

@@ -167,7 +167,7 @@ def test_ablation_is_that_of_plain_hooks(method):
 
 
 def test_patching_is_that_of_plain_hooks(monkeypatch):
-    monkeypatch.setattr("attnviz.commands.patch.measure._LEAST", 0.0)  # untrained models hardly tell prompts apart
+    monkeypatch.setattr("attnviz.commands.patch._LEAST", 0.0)  # untrained models hardly tell prompts apart
     model = checkpoint()
     clean, corrupt = "the cat saw the dog", "the dog saw the cat"
     result = attnviz.patch(clean, model, corrupt=corrupt, answer=" ran", foil=" saw", direction="denoise")

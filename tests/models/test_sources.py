@@ -13,7 +13,7 @@ import pytest
 import torch
 from huggingface_hub import _tree_cache, errors
 
-from attnviz.commands.models.measure import built_in_configs, cached_configs, find_config
+from attnviz.commands.models import built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.models import sources
 from attnviz.models.checkpoint import load_checkpoint

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
-from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.commands.ablate import Ablation, ablate
 from attnviz.measures.predictions import MASKED, NEXT, STATES
 from tests.support import models
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

@@ -1,1 +1,0 @@
-"""The command ``attnviz ablate``: effects of removing heads."""

@@ -1,1 +1,0 @@
-"""The command ``attnviz check``: claims on heads, from a file or a paper, held against measurements."""

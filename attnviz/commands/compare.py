@@ -1,0 +1,543 @@
+"""Compare every head on two sides: two models on one text, or one model on two texts.
+
+A is the first side and B the second; every difference is B - A, so that a positive one is attention that B has more of.
+Heads are ordered by their Jensen-Shannon distance (:mod:`attnviz.measures.differences`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from rich.console import RenderableType
+from rich.text import Text
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnviz.arguments import as_found
+from attnviz.commands.heads.analysis import Analysis, Part
+from attnviz.errors import TextError, UsageError
+from attnviz.inputs.tokens import Positions, Tokens, merge_subwords
+from attnviz.judge.verdicts import Label
+from attnviz.measures.decisions import Decision
+from attnviz.measures.differences import Difference, DifferenceTally
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.models.compared import check_shapes, model_names, same_weights, why_not_compared
+from attnviz.models.head_ids import HeadId, layers_in_words
+from attnviz.options import checked
+from attnviz.present.documents import model_entry, tokens_entry, verification_entry
+from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
+from attnviz.present.figure_context import capital
+from attnviz.present.report import CommandSpec
+from attnviz.present.result import OfHeads, Result
+from attnviz.present.tables import first_rows, notes, verification_line
+from attnviz.present.view import ViewOptions
+from attnviz.wording import amount, counted, quoted, rounded, shortened_token, signed, visible
+
+if TYPE_CHECKING:
+    pass
+
+
+class LargestDifference(NamedTuple):
+    """The weight that differs most."""
+
+    difference: float  # B - A, -1 to 1
+    query: int  # counted from 0
+    key: int
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class HeadDifference(Difference):
+    """Difference of one head on one text."""
+
+    largest: LargestDifference
+    largest_content: LargestDifference | None  # where no token is a sink on any side; None where no such weight differs
+    before: Label  # on A, of its own text alone
+    after: Label  # likewise on B
+    rounding: bool  # no weight differs by more than rounding may
+
+    @property
+    def label_before(self) -> str:
+        return self.before.name
+
+    @property
+    def label_after(self) -> str:
+        return self.after.name
+
+    @property
+    def label_changed(self) -> bool:
+        return self.label_before != self.label_after
+
+    @property
+    def labels(self) -> str:
+        """The label, or both with an arrow between; with a question mark where one is an indication only."""
+        return f"{self.before.shown} → {self.after.shown}" if self.label_changed else self.after.shown
+
+
+class Axis(NamedTuple):
+    """Tokens (or words) of both sides, [n] each."""
+
+    labels: tuple[str, ...]  # of each position, or A's and B's with an arrow between
+    muted: tuple[bool, ...]  # the special tokens and other sinks of both sides
+    differing: tuple[bool, ...]  # where the sides have different tokens, by vocabulary entry
+
+    @classmethod
+    def of(cls, a: tuple[Tokens, Positions], b: tuple[Tokens, Positions]) -> "Axis":
+        """The axis of two sides of equal length."""
+        (tokens_a, units_a), (tokens_b, units_b) = a, b
+        members = zip(units_a.members, units_b.members, strict=True)
+        return cls(
+            tuple(a if a == b else f"{a} → {b}" for a, b in zip(units_a.labels, units_b.labels, strict=True)),
+            tuple(map(all, zip(units_a.sink, units_b.sink, strict=True))),
+            tuple([tokens_a.ids[p] for p in a] != [tokens_b.ids[p] for p in b] for a, b in members),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedPart:
+    """One kind of attention of both sides."""
+
+    first: Part  # A
+    second: Part  # B
+
+    @property
+    def sides(self) -> tuple[Part, Part]:
+        return self.first, self.second
+
+    @cached_property
+    def rows(self) -> Axis:
+        return Axis.of(*((side.rows, side.units) for side in self.sides))
+
+    @cached_property
+    def columns(self) -> Axis:
+        return Axis.of(*((side.columns, side.keys) for side in self.sides))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison(Result, OfHeads[HeadDifference]):
+    """What :func:`compare` measured; both sides are verified."""
+
+    command: ClassVar[str] = "compare"
+
+    first: Analysis  # A
+    second: Analysis  # B
+    heads: tuple[HeadDifference, ...]  # one entry a head, the most different first
+    # by so much a weight may differ from rounding alone: the largest errors of both verifications together, at least
+    # the step of the coarser dtype
+    floor: float
+    furthest: float  # the largest possible distance; less in causal models, whose first token sees itself alone
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What A and B decide, if both are classifiers with the same classes; else empty."""
+        if why_not_compared(self.first.checkpoint, self.second.checkpoint):
+            return ()
+        decided = [side.decision for side in self.sides if side.decision is not None]
+        return tuple(decided) if len(decided) == len(self.sides) else ()
+
+    @property
+    def flips(self) -> bool:
+        """Whether A and B decide differently."""
+        return len({decision.label for decision in self.decisions}) > 1
+
+    @property
+    def sides(self) -> tuple[Analysis, Analysis]:
+        return self.first, self.second
+
+    @property
+    def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
+        return self.first.checkpoint
+
+    @property
+    def compared(self) -> str:
+        """``texts`` where one model read two texts, else ``models``."""
+        same = (self.first.text, self.first.pair) == (self.second.text, self.second.pair)
+        return "models" if same else "texts"
+
+    @property
+    def reading_notes(self) -> list[str]:
+        return list(dict.fromkeys([*self.first.reading_notes, *self.second.reading_notes]))
+
+    @property
+    def unit(self) -> str:
+        return self.first.units.name
+
+    @cached_property
+    def parts(self) -> "tuple[ComparedPart, ...]":
+        """One for each kind of attention: of encoder-decoders up to three."""
+        return tuple(map(ComparedPart, self.first.parts, self.second.parts))
+
+    def part_of(self, head: HeadDifference) -> "ComparedPart":
+        """The part that a head is of."""
+        return next(part for part in self.parts if self.own(head).id.layer in part.first.layers)
+
+    @property
+    def rows(self) -> Axis:  # of encoder-decoders those of the encoder
+        return self.parts[0].rows
+
+    def ends(self, head: HeadDifference, most: LargestDifference) -> tuple[str, str]:
+        """The labels of the query and the key of one of a head's largest differences."""
+        part = self.part_of(head)
+        return part.rows.labels[most.query], part.columns.labels[most.key]
+
+    @property
+    def any_beyond_rounding(self) -> bool:
+        return not all(head.rounding for head in self.heads)
+
+    @property
+    def side_names(self) -> tuple[str, str]:
+        if self.compared == "texts":
+            return _quoted(self.first), _quoted(self.second)
+        return model_names(self.first.checkpoint, self.second.checkpoint)
+
+    @property
+    def in_words(self) -> str:
+        first, second = self.side_names
+        most = self.heads[0]
+        heads = counted(len(self.heads), "head")
+        return f"of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})"
+
+
+@checked
+def compare(first: Analysis, second: Analysis) -> Comparison:
+    """Compare two sides head by head: two models on one text, or one model on two texts.
+
+    >>> attnviz.compare(before, after).heads[0].id  # doctest: +SKIP
+
+    Args:
+        first: A, the side before, as :func:`attnviz.analyze` returns it.
+        second: B; what B has more of is positive.
+
+    Raises:
+        TextError: the texts have different lengths, or the models read the text as different tokens; of
+            encoder-decoders, the targets are not the same.
+        UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ; or no
+            analyses.
+        VerificationError: a model was changed since it was analysed.
+    """
+    for side in (first, second):
+        if not isinstance(side, Analysis) or not side.verification.level:
+            raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {as_found(side)}.")
+    check_comparable(first, second)
+    floor = max(
+        first.verification.pattern_error + second.verification.pattern_error,
+        *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
+    )
+    tally = DifferenceTally(first.checkpoint, samples=0)
+    largest, of_content = (dict[HeadId, LargestDifference]() for _ in range(2))
+    tally.begin([0], [len(first.tokens)])
+    for layer in first.checkpoint.layers:
+        contexts = [side.context_of(layer) for side in (first, second)]
+        queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
+        keys = torch.stack([context.key_non_sink for context in contexts]).all(0)
+        chunks = side_by_side(*(side.part_of(layer).chunks(layer) for side in (first, second)))
+        chunks = noting_largest(layer, chunks, largest, of_content, queries, keys)
+        tally.add(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
+    heads = []
+    for difference in tally.ranked():
+        most, content = largest[difference.id], of_content[difference.id]
+        heads.append(
+            HeadDifference(
+                **vars(difference),
+                largest=most,
+                largest_content=content if content.difference else None,
+                before=first.head(difference.id).labelled,
+                after=second.head(difference.id).labelled,
+                rounding=abs(most.difference) <= floor,
+            )
+        )
+    return Comparison(first, second, tuple(heads), floor, tally.largest)
+
+
+def noting_largest(
+    layer: int,
+    chunks: Iterable[tuple[int, Tensor, Tensor]],
+    largest: dict[HeadId, LargestDifference],
+    of_content: dict[HeadId, LargestDifference],
+    queries: Tensor,
+    keys: Tensor,
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The chunks of :func:`side_by_side` as a batch of one text, each head's largest differences noted on the way.
+
+    ``largest`` is of all weights, ``of_content`` of the ``queries`` and ``keys`` that are True. Of several equally
+    large ones it is the first in reading order.
+    """
+    for first, p, q in chunks:
+        content = queries[first : first + p.shape[1], None] & keys[: p.shape[2]]
+        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
+            difference = of_b.double() - of_a.double()
+            for noted, rows in ((largest, difference), (of_content, difference * content)):
+                query, key = divmod(int(rows.abs().argmax()), rows.shape[1])
+                here = LargestDifference(float(rows[query, key]), first + query, key)
+                before = noted.get(HeadId(layer, head), LargestDifference(0.0, 0, 0))
+                noted[HeadId(layer, head)] = max(before, here, key=lambda weight: abs(weight.difference))
+        yield first, p[None], q[None]
+
+
+def side_by_side(
+    one: Iterator[tuple[int, Tensor]], other: Iterator[tuple[int, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Align the chunks of two sides, which may differ in size, to the same rows and keys.
+
+    From those of :meth:`attnviz.commands.heads.analysis.Part.chunks` to the first query and the rows of both,
+    [n_heads, rows, n_keys] each.
+    """
+    first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]
+    while True:
+        for number, side in enumerate((one, other)):
+            while not waiting[number].shape[1]:
+                chunk = next(side, None)
+                if chunk is None:
+                    return
+                waiting[number] = chunk[1]
+        n, n_keys = (min(rows.shape[1] for rows in waiting), max(rows.shape[2] for rows in waiting))
+        a, b = (pad(rows[:, :n], (0, n_keys - rows.shape[2])) for rows in waiting)
+        yield first, a, b
+        first, waiting = first + n, [rows[:, n:] for rows in waiting]
+
+
+def check_comparable(first: Analysis, second: Analysis) -> None:
+    """Check that two sides can be compared head by head and weight by weight.
+
+    Raises:
+        TextError: other tokens of the same text; texts of different length.
+        UsageError: other architectures, layers, heads or options; another text and another model at once.
+    """
+    check_shapes(first.checkpoint, second.checkpoint)
+    if first.options != second.options:
+        raise UsageError(
+            f"the two sides were analysed with different options, {first.options} and {second.options}; "
+            "expected the same."
+        )
+    if (first.parse is None) != (second.parse is None):
+        side, analysis = ("B", second) if first.parse else ("A", first)
+        raise UsageError(
+            "one side was analysed with syntax and the other without, so that their labels cannot be compared; "
+            "expected both with, or both without (--no-syntax, syntax=False). "
+            f"Why {side} has no relations: {analysis.syntax_note}"
+        )
+    targets = [side.target for side in (first, second) if side.target is not None]
+    if len({(target.tokens.ids, target.tokens.labels) for target in targets}) == 2:
+        texts = [quoted(target.text) for target in targets]
+        if targets[0].text == targets[1].text:
+            raise TextError("the models read the target as different tokens; expected models with the same tokenizer.")
+        raise TextError(
+            f"the decoders read different targets, {' and '.join(texts)}; expected the same on both sides: --target "
+            "(target=...)."
+        )
+    a, b = first.tokens, second.tokens
+    same = (a.ids, a.labels, a.type_ids) == (b.ids, b.labels, b.type_ids)
+    if same and first.units.members == second.units.members:
+        return
+    if (first.text, first.pair) == (second.text, second.pair):
+        found = f"found {len(a)} and {len(b)} tokens, with the same names but other ids, segments, words or sinks"
+        for position, labels in enumerate(zip(a.labels, b.labels, strict=False)):
+            if labels[0] != labels[1]:
+                found = f"at position {position} found {labels[0]!r} and {labels[1]!r}"
+                break
+        raise TextError(f"the models read the text differently: {found}; expected models with the same tokenizer.")
+    if not same_weights(first.checkpoint, second.checkpoint):
+        raise UsageError(
+            "both the text and the model differ, so that no difference could be put down to either; expected "
+            "the same text (token by token) for two models, or the same model for two texts."
+        )
+    n, n_other, unit = len(first.units), len(second.units), first.units.name
+    if n != n_other:
+        words, words_of_other = (len(merge_subwords(tokens, True)) for tokens in (a, b))
+        advice = "replace tokens or words, but add and remove none"
+        if unit == "token" and words == words_of_other:
+            advice = f"word by word they are equally long ({words}): compare words (--words, words=True)"
+        raise TextError(f"the texts have {n} and {n_other} {unit}s; expected as many in both: {advice}.")
+
+
+# What is written and said
+
+THOUSANDTHS = partial(rounded, digits=3)  # writes a number with three decimals
+FEW, MOST_DIFFERENT_FIRST = 8, "the most different first"  # heads on the first screen, and their order
+LONGEST_LABEL = 24  # most characters of a label in a sentence
+_MOST_TOKENS = 4
+
+# How much a head differs, on a text or over a corpus.
+DIFFERENCE: tuple[Field[Any], ...] = (
+    Field("Rank", name="rank"),
+    Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
+    Field(
+        "Distance",
+        name="distance",
+        unit="√nats",
+        write=THOUSANDTHS,
+        meaning="root of the mean Jensen-Shannon divergence of its rows in nats, 0.83 for no key in common",
+    ),
+    Field("Variation", name="total_variation", unit="0–1", write=THOUSANDTHS, detail=True),
+)
+
+
+def _weight(result: Comparison, name: str, of_numbers: str, of_labels: str) -> Field[HeadDifference]:
+    """One of a head's largest differences, with what its columns begin with."""
+
+    def value(head: HeadDifference) -> dict[str, Any] | None:
+        most: LargestDifference | None = getattr(head, name)
+        return most and {**most._asdict(), **dict(zip(labels, result.ends(head, most), strict=True))}
+
+    labels = "query_label", "key_label"
+    columns = {f"{of_numbers}{key}": (key,) for key in LargestDifference._fields}
+    columns |= {f"{of_labels}{key}": (key,) for key in labels}
+    return Field(value=value, name=name, csv=columns, meaning="the largest change of a weight, from query to key")
+
+
+def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifference]:
+    fields: tuple[Field[HeadDifference], ...] = (
+        *HEAD,
+        *DIFFERENCE,
+        _weight(result, "largest", "largest_", ""),
+        _weight(result, "largest_content", "content_", "content_"),
+        Field(name="label_before", meaning="what the head does in A"),
+        Field(name="label_after", meaning="in B"),
+        *plain("label_changed"),
+        Field(value=lambda head: head.before.certain, name="label_before_certain"),
+        Field(value=lambda head: head.after.certain, name="label_after_certain"),
+        Field(value=lambda head: not head.rounding, name="beyond_rounding"),
+    )
+    return NamedTable("heads", fields, result.select(choices.select))
+
+
+def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
+    first, sides, target = result.first, result.sides, result.first.target
+    parser = first.parse.parser if first.parse else None
+    return {
+        "compared": result.compared,
+        "models": [model_entry(side.checkpoint) for side in sides],
+        "texts": [side.text for side in sides],
+        "pairs": [side.pair for side in sides],
+        "options": {**asdict(first.options), "tokens_cut_off": first.tokens.truncated, "parser": parser},
+        "tokens": [tokens_entry(side.tokens) for side in sides],
+        **({} if target is None else {"target": target.text, "target_tokens": tokens_entry(target.tokens)}),
+        "words": [list(side.units.labels) for side in sides] if first.options.words else None,
+        "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
+        "verification": [verification_entry(side.verification) for side in sides],
+        **({"decisions": [each.entry for each in result.decisions], "flips": result.flips} if result.decisions else {}),
+        "rounding": result.floor,
+        "largest_possible": result.furthest,
+    }
+
+
+def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
+    verified = [verification_line(side.verification, side.checkpoint) for side in result.sides]
+    yield first_lines(_headline(result), side_lines(result), verified)
+    rounding = f"Rounding alone may move a weight by {result.floor:.1e}."
+    if not result.any_beyond_rounding:
+        yield notes(f"{rounding} compare.csv has the heads with their labels.")
+        return
+
+    def largest(head: HeadDifference) -> str:
+        """The largest difference of content: number, then query and key."""
+        most = head.largest_content
+        if most is None or abs(most.difference) <= result.floor:
+            return "none beyond rounding" if head.rounding else "none: to or from sinks alone"
+        query, key = result.ends(head, most)
+        return f"{signed(most.difference)}  ‘{query}’ to ‘{key}’"
+
+    table = _table(result, choices)
+    columns: list[Field[HeadDifference]] = [
+        *pick(table.fields, "rank", "id", "distance", "total_variation"),
+        Field("Label (A → B)", lambda head: visible(head.labels)),
+        Field("Largest difference of content", largest, "B − A"),
+    ]
+    yield first_rows("Heads", columns, table.rows, choices.rows(FEW), "compare.csv", order=MOST_DIFFERENT_FIRST)
+    if not choices.verbose:
+        yield notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
+        return
+    yield notes(
+        "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
+        "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
+        f"A single label holds on both sides. {rounding} One text shows what changed here, not what changes in "
+        "general.",
+    )
+
+
+def first_lines(headline: str, lines: Sequence[str], verified: Sequence[Text]) -> Text:
+    """What was found, then both sides, and how they were verified, once where that is the same."""
+    said = Text.assemble((headline, "bold"), "\n", "\n".join(lines))
+    return Text("\n").join([said, *(verified[:1] if verified[0] == verified[1] else verified)])
+
+
+_OF_CONTENT = "content_difference content_query_label content_key_label"
+
+SPEC = CommandSpec(
+    content=_content,
+    tables=_tables,
+    table=_table,
+    patterns=True,
+    all_selected=True,
+    paper=("id", "distance", "label_before", "label_after", *_OF_CONTENT.split()),
+)
+
+
+def _headline(result: Comparison) -> str:
+    """What changed, in a sentence: which layers, how many heads, the head that moved most, labels."""
+    if not any(head.largest.difference for head in result.heads):
+        return "Nothing changed: every weight of every head is the same on both sides."
+    if not result.any_beyond_rounding:
+        return "No weight of any head differs by more than rounding allows: both sides attend alike."
+    moved = [head for head in result.heads if not head.rounding]
+    touched = {head.id.layer for head in moved}
+    layers = sorted({head.id.layer for head in result.heads})
+    same, other = ([layer for layer in layers if (layer in touched) == has] for has in (False, True))
+    n = sum(head.id.layer in touched for head in result.heads)
+    which = "every head" if len(moved) == n else f"{len(moved)} of {counted(n, 'head')}"
+    n_labels = sum(head.label_changed for head in result.heads)
+    most = moved[0].distance
+    distance = amount(most) if most < 0.0005 else rounded(most, 3)
+    parts = [
+        *([f"{layers_in_words(same)} identical"] if same else []),
+        f"{which} of {layers_in_words(other)} moved",
+        f"most {moved[0].id}, {distance} of at most {result.furthest:.2f}",
+        f"{counted(n_labels, 'label') if n_labels else 'no label'} changed",
+    ]
+    return f"{capital('; '.join(parts))}."
+
+
+def side_lines(result: Comparison) -> list[str]:
+    """A, B, and what they share, a line each."""
+    a, b = result.side_names
+    shared = f"text: {_quoted(result.first)}"
+    if result.compared == "texts":
+        shared = f"model: {result.checkpoint.short_name}"
+    lines = [f"A: {a}", f"B: {b}", f"{shared}{_target(result, '; ')}", _differing(result)]
+    if result.decisions:
+        a, b = (decision.in_words for decision in result.decisions)
+        lines.append(f"class by A: {a}, by B: {b}{' (it flips)' if result.flips else ''}")
+    return list(filter(None, lines))
+
+
+def sides_in_words(result: Comparison) -> str:
+    """A, B and what they share for a caption."""
+    a, b = result.side_names
+    shared = f"on the text {_quoted(result.first)}"
+    if result.compared == "texts":
+        shared = f"both read by {result.checkpoint.short_name}"
+    by_words, differing = ", by words" if result.unit == "word" else "", _differing(result)
+    said = f"A being {a} and B {b}, {shared}{_target(result, ', ')}{by_words}"
+    return f"{said} ({differing})" if differing else said
+
+
+def _quoted(side: Analysis) -> str:
+    """Quote the text, and the second one of a pair."""
+    return " + ".join(quoted(text) for text in (side.text, side.pair) if text is not None)
+
+
+def _differing(result: Comparison) -> str:
+    """Number of tokens (or words) that differ, and the first, or ''."""
+    labels = [label for label, _, differs in zip(*result.rows, strict=True) if differs]
+    if not labels:
+        return ""
+    first = ", ".join(shortened_token(label, LONGEST_LABEL) for label in labels[:_MOST_TOKENS])
+    more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
+    number = f"{len(labels)} of {counted(len(result.rows.labels), result.unit)}"
+    return f"{number} {'differs' if len(labels) == 1 else 'differ'}: {first}{more}"
+
+
+def _target(result: Comparison, before: str) -> str:
+    target = result.first.target
+    return "" if target is None else f"{before}target: {quoted(target.text)}"

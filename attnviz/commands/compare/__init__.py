@@ -1,1 +1,0 @@
-"""The command ``attnviz compare``: differences of all heads between two models or two texts."""

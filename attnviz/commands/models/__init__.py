@@ -1,1 +1,0 @@
-"""The command ``attnviz models``: sizes of models, from their configurations alone."""

@@ -1,1 +1,0 @@
-"""The command ``attnviz patch``: what each head carries from one prompt into another."""
