@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -31,6 +31,7 @@ _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
 _HANDLE = 50
 _LEAST_STEP = 0.4  # of a colour bar's last tick from its end, by the distance of two ticks
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": _NOTE}  # of every legend
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -293,12 +294,11 @@ def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Sty
         handles=list(handles),
         loc="outside lower left",
         ncols=_columns(handles, figure.get_figure(root=True).get_figwidth()),
-        frameon=False,
-        fontsize=_NOTE,
         labelcolor=style.ink,
         borderpad=0.2,
         handletextpad=0.5,
         columnspacing=1.2,
+        **LEGEND,
     )
 
 
