@@ -78,7 +78,7 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
     """Whether a heatmap of these weights, in hundredths, has numbers in its cells; ``labels`` are those of the rows."""
     points = _cell(labels, max(values.shape), style) * 72 / file_dpi(style)
-    return numbers(values, hundredths, points, points)[1] is not None
+    return bool(numbers(values, hundredths, points, points)[0])
 
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:

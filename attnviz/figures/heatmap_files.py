@@ -22,26 +22,16 @@ from PIL import Image
 
 from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.heatmap import HeatmapPage, HeatmapPlan, heatmap_figure
-from attnviz.figures.matrix import (
-    MESH_CELLS,
-    Array,
-    contrasting_ink,
-    hatch,
-    hundredths,
-    numbers,
-    painted,
-)
+from attnviz.figures.matrix import MESH_CELLS, Array, contrasting_ink, hatch, hundredths, numbers, painted
 from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes
 
 # steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
 LEVELS, _GREYS = 176, 78
 _THREADS, _AHEAD = 2, 16
-_EDGE = 4
 _DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
-_INK = (_GREYS - 1) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
+_EDGE = 4
 # Unicode ranges of scripts whose letters depend on their neighbours: Hebrew, Arabic, Hindi
 _JOINED = range(0x590, 0x2000)
-_COVERAGES = 16  # steps from a colour to a number's ink on it
 _FILLED = re.compile(r'(<g id="(?:cells|number|line)-.*?</g>)', re.DOTALL)  # elements of an SVG that differ
 _PACK = np.array([1 << 16, 1 << 8, 1])  # from red, green and blue to one number
 _Pixels = NDArray[np.uint8]
@@ -123,15 +113,13 @@ class _ElementPage(_Page):
         paths = (f'<path d="{shape}" fill="{colour}" stroke="{colour}"/>\n' for colour, shape in shapes.items())
         parts[self.places["cells-"]] = f'<g stroke-width="0.1">\n{"".join(paths)}</g>'
         texts, size = numbers(plan.values, hundredths, width, height)
+        _, look, _, y = re.findall('"([^"]*)"', parts[self.places["number-"]])[:4]  # of the sample, of 10 points
+        down = height / 2 + (float(y) - self.tops[0] - height / 2) * size / 10
         written = ""
-        if size is not None:
-            _, look, _, y = re.findall('"([^"]*)"', parts[self.places["number-"]])[:4]  # of the sample, of 10 points
-            down = height / 2 + (float(y) - self.tops[0] - height / 2) * size / 10
-            for (row, column), text in texts.items():
-                x, y, ink = self.lefts[column] + width / 2, self.tops[row] + down, contrasting_ink(colours[row, column])
-                written += f'<text x="{x:.6g}" y="{y:.6g}" fill="{ink}">{text}</text>\n'
-            written = f'<g style="{look.replace("10px", f"{size:g}px")}">\n{written}</g>'
-        parts[self.places["number-"]] = written
+        for (row, column), text in texts.items():
+            x, y, ink = self.lefts[column] + width / 2, self.tops[row] + down, contrasting_ink(colours[row, column])
+            written += f'<text x="{x:.6g}" y="{y:.6g}" fill="{ink}">{text}</text>\n'
+        parts[self.places["number-"]] = f'<g style="{look.replace("10px", f"{size:g}px")}">\n{written}</g>'
         return "".join(parts).encode()
 
 
@@ -143,7 +131,6 @@ class _PixelPage(_Page):
         super().__init__(plan, style, vector)
         self.dpi = file_dpi(style)
         hatch(self.ax.patch, style)
-        self.corners = [text.get_position() for text in self.texts]
         box = self.ax.get_window_extent()
         pixel = self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
@@ -167,46 +154,46 @@ class _PixelPage(_Page):
 
     def picture(self, plan: HeatmapPlan, file_format: str) -> _Pixels:  # noqa: ARG002 - as all pages
         """The palette indices of one head's picture."""
-        picture = self.paper.copy()
+        picture, theme = self.paper.copy(), self.style.theme
         height, width = picture.shape
-        for (left, up), (line, size, weight) in zip(self.corners, self.lines(plan), strict=True):
-            x, y = left * width, (1 - up) * height
+        for text, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
+            left, up = text.get_position()
+            x, tall = left * width, math.ceil(1.2 * size * self.dpi / 72)
+            strip = picture[round((1 - up) * height) - tall :][: 2 * tall]
             joined = any(ord(letter) in _JOINED for letter in line)
             for piece in [line] if joined else re.findall(r"[\d.]+|[^\d.]+", line):  # what other lines repeat
-                ink, baseline = _letters(piece, size, weight, self.dpi)
-                area = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
-                ink = ink[:, : area.shape[1]]
-                np.copyto(area, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
+                box = math.ceil(text_width(piece, size, weight, self.dpi)) + 2 * _EDGE, len(strip)
+                area = strip[:, round(x) - _EDGE :][:, : box[0]]
+                coverage = _coverage(piece, size, weight, self.dpi, box, (_EDGE, tall))[:, : area.shape[1]]
+                np.copyto(area, blended(0, self.style.ink, theme)[coverage], where=coverage > 0)
                 x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
-        cells = self.numbered(plan)
-        area = picture[self.top :, self.left :][: len(cells), : cells.shape[1]]
-        shown = ~np.isnan(plan.values)
-        np.copyto(area, cells, where=shown.repeat(self.cell, axis=0).repeat(self.cell, axis=1))
-        return picture
-
-    def numbered(self, plan: HeatmapPlan) -> _Pixels:
-        """The cells with their numbers."""
         cell, points = self.cell, self.cell * 72 / self.dpi
         shares = np.clip(np.ma.filled(plan.norm(np.nan_to_num(plan.values)), 0.0), 0, 1)
-        levels: _Pixels = (shares * (LEVELS - 1)).round().astype(np.uint8)
-        cells: _Pixels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+        levels = (shares * (LEVELS - 1)).round().astype(np.uint8)
+        cells = levels.repeat(cell, axis=0).repeat(cell, axis=1)
         texts, size = numbers(plan.values, hundredths, points, points)
-        for (row, column), text in texts.items() if size is not None else ():
-            inks = _inked(int(levels[row, column]), self.style.theme)
-            cells[row * cell :, column * cell :][:cell, :cell] = inks[_centred(text, size, cell, self.dpi)]
-        return cells
+        for (row, column), text in texts.items():
+            level = int(levels[row, column])
+            inks = blended(level, contrasting_ink(palette(theme)[level] / 255), theme)
+            # in the middle of the cell
+            start = (cell - text_width(text, size, dpi=self.dpi)) / 2, (cell + _DIGITS * size * self.dpi / 72) / 2
+            coverage = _coverage(text, size, "normal", self.dpi, (cell, cell), start)
+            cells[row * cell :, column * cell :][:cell, :cell] = inks[coverage]
+        shown = ~np.isnan(plan.values).repeat(cell, axis=0).repeat(cell, axis=1)
+        np.copyto(picture[self.top :, self.left :][: len(cells), : cells.shape[1]], cells, where=shown)
+        return picture
 
 
 @lru_cache(4096)
-def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, int]:
-    """Coverage of each pixel by a text, 0-255, with a margin at the left, and the row of its baseline."""
-    width = math.ceil(text_width(text, size, weight, dpi)) + 2 * _EDGE
-    above, below = (math.ceil(size * dpi / 72 * part) + _EDGE for part in (1.1, 0.5))
-    renderer = RendererAgg(width, above + below, dpi)
+def _coverage(
+    text: str, size: float, weight: str, dpi: float, box: tuple[int, int], start: tuple[float, float]
+) -> _Pixels:
+    """Coverage of each pixel of a box (width and height) by a text that starts at x and baseline, 0-255."""
+    renderer = RendererAgg(*box, dpi)
     font = FontProperties(family=font_families([text]), size=size, weight=weight)
-    renderer.draw_text(renderer.new_gc(), _EDGE, above, text, font, 0)
+    renderer.draw_text(renderer.new_gc(), *start, text, font, 0)
     coverage: _Pixels = np.asarray(renderer.buffer_rgba())[..., 3].copy()
-    return coverage, above
+    return coverage
 
 
 @cache
@@ -215,7 +202,7 @@ def palette(theme: str) -> _Pixels:
     style = Style(theme)
     paper, ink = np.array(to_rgb(style.paper)), np.array(to_rgb(style.ink))
     scale = style.colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
-    ramp = paper + np.linspace(0, 1, _GREYS)[:, None] * (ink - paper)
+    ramp = np.linspace(paper, ink, _GREYS)
     colours: _Pixels = (np.concatenate([scale, ramp, np.zeros((1, 3)), np.ones((1, 3))]) * 255).round().astype(np.uint8)
     return colours
 
@@ -228,22 +215,9 @@ def _nearest(colours: Array, theme: str) -> _Pixels:
 
 
 @cache
-def _centred(text: str, size: float, cell: int, dpi: float) -> _Pixels:
-    """Coverage of each pixel of a cell by a number in its middle, in steps, [cell, cell]."""
-    ink, baseline = _letters(text, size, "normal", dpi)
-    left = round((cell - text_width(text, size, dpi=dpi)) / 2) - _EDGE
-    top = round((cell + _DIGITS * size * dpi / 72) / 2) - baseline
-    ink = ink[tuple(slice(max(0, -begin), cell - begin) for begin in (top, left))]
-    covered = np.zeros((cell, cell), dtype=np.uint8)
-    covered[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]] = ink // (256 // _COVERAGES)
-    return covered
-
-
-@cache
-def _inked(level: int, theme: str) -> _Pixels:
-    """Palette indices from a step of the scale to the ink of a number on it, [_COVERAGES]."""
-    colour = palette(theme)[level].astype(np.float32)
-    ink = np.array(to_rgb(contrasting_ink(colour / 255)), dtype=np.float32) * 255
-    indices = _nearest(colour + np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None] * (ink - colour), theme)
+def blended(level: int, ink: str, theme: str) -> _Pixels:
+    """Palette indices from a colour of the palette to ink, by coverage, [256]."""
+    inks = np.linspace(palette(theme)[level], np.array(to_rgb(ink)) * 255, 256)
+    indices = _nearest(inks, theme)
     indices[0] = level  # also where another step has the same colour
     return indices

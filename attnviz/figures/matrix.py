@@ -171,19 +171,19 @@ def hatch(patch: Patch, style: Style) -> None:
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
     texts, size = numbers(values, write, *cell_points(ax, values.shape))
-    if size is not None:
-        write_texts(ax, values, cells, texts, size=size, va="center_baseline")
-    return size is not None
+    write_texts(ax, values, cells, texts, size=size, va="center_baseline")
+    return bool(texts)
 
 
 def numbers(
     values: Array, write: Callable[[float], str], width: float, height: float
-) -> tuple[dict[tuple[int, ...], str], float | None]:
-    """Values as texts by cell, and the font size with which all fit cells of a size in points; None if none does."""
+) -> tuple[dict[tuple[int, ...], str], float]:
+    """Values as texts by cell, and the font size with which all fit cells of a size in points; none if one does not."""
     if max(values.shape) > MOST_NUMBERED:
-        return {}, None
+        return {}, 0.0
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
-    return texts, value_size(texts.values(), width, height) if texts else None
+    size = value_size(texts.values(), width, height) if texts else None
+    return ({}, 0.0) if size is None else (texts, size)
 
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
