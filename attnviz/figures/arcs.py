@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from attnviz.figures.fonts import drawable, put_text
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, fix_axes_height, legend_height, new_page
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, chart_page
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
-from attnviz.figures.style import MISSED_DASHES, Style, figure_style, text_colour
+from attnviz.figures.style import MISSED_DASHES, Style, text_colour
 
 # font sizes of words and of relations in points; white space as a multiple of the former
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
@@ -124,8 +124,6 @@ def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in 
 
 def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    width = prose_width(plan.words, style, _SPACE)
-    inches = arcs_inches(plan, style)
     kinds = {arc.found for block in plan.blocks for arc in block.arcs if not arc.step}
     looks: dict[bool | None, dict[str, Any]] = {
         True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
@@ -134,15 +132,8 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
     }
     looks[False] |= _CROSS
     legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=inches + legend_height(legend, width) + 0.1)
-        ax = page.add_subplot()
-        ax.set_axis_off()
-        if legend:
-            add_legend(page, legend, style)
-        fix_axes_height(page, ax, inches)
-        draw_arcs(ax, plan, style)
-        return page
+    width, inches = prose_width(plan.words, style, _SPACE), arcs_inches(plan, style)
+    return chart_page(plan, style, draw_arcs, width=width, body=inches, handles=legend, exact=True)
 
 
 def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:

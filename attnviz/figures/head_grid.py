@@ -41,6 +41,8 @@ from attnviz.figures.page import (
     ColourScale,
     PagePlan,
     colour_bar,
+    fix_axes,
+    freeze_layout,
     legend_columns,
     new_page,
     page_width,
@@ -205,13 +207,9 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
         ax = page.add_subplot()
         _lay_out(ax, plan, grid, style, room)
         colour_bar(page, ax, plan, style)
-        run_layout(page)
-        page.set_layout_engine("none")
+        freeze_layout(page)
         box = ax.get_window_extent()
-        width, height = page.bbox.size
-        corner = round(box.x0) / width, (round(box.y1) - box.height) / height
-        ax.set_box_aspect(None)
-        ax.set_position((*corner, box.width / width, box.height / height))
+        fix_axes(page, ax, box.width, box.height)
         _fill(ax, plan, grid, style)
         return page
 

@@ -34,6 +34,8 @@ from attnviz.figures.page import (
     PagePlan,
     bar_inches,
     colour_bar,
+    fix_axes,
+    freeze_layout,
     heading,
     new_page,
     page_width,
@@ -114,19 +116,11 @@ class HeatmapPage:
         self.cells = _draw(ax, plan, style, vector=vector, points=points)
         self.texts, self.names = figure.texts[: len(self.lines(plan))], len(ax.texts)
         colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
-        run_layout(figure)
-        figure.set_layout_engine("none")
+        freeze_layout(figure)
         box = ax.get_window_extent()
-        pixel = dpi / DPI
-        cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
-        whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
-        left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
-        corner = left / whole_width, bottom / whole_height
-        across = cell * columns / whole_width
-        ax.set_position((*corner, across, cell * rows / whole_height))
-        for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
-            place = bar.get_position(original=True)
-            bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
+        pixel = DPI / dpi
+        cell = max(1, min(cell, int(min(box.width / columns, box.height / rows) / pixel)))
+        fix_axes(figure, ax, cell * columns * pixel, cell * rows * pixel)
 
     def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
         """The lines of title and evidence, with size and weight."""
