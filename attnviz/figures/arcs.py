@@ -234,13 +234,10 @@ def _draw_line(
         linewidths=[PIXEL if span.arc.is_context else _BOLD for span in above],
         linestyles=[MISSED_DASHES if span.arc.found is False else "-" for span in above],
     )
-    arrives = [span.here[1] for span in above]
-    heads = [span.ends[1] for span in compress(above, arrives)]
-    back = base - 2 * _TIP
-    tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]
-    arrows = PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2)
-    for collection in (arcs, arrows):
-        ax.add_collection(collection, autolim=False)
+    ax.add_collection(arcs, autolim=False)
+    for span, ink in zip(above, inks, strict=True):
+        if span.here[1]:
+            ax.plot(span.ends[1], base - _TIP, "v", color=ink, markersize=2 * _TIP, markeredgewidth=0)
     for span, height in zip(above, heights, strict=True):
         legs = [x for other in above if other.level > span.level for x in compress(other.ends, other.here)]
         _mark(ax, span, height, [0.0, *legs, room], style)
@@ -248,16 +245,20 @@ def _draw_line(
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:
-    """Path of an arc from one word over to the other, or to the edge of the line."""
-    low, high = span.low, span.high
+    """Path of an arc from one word over to the other; if that is in another line, beyond the edge, where it is clipped."""
+    (low, at_low), (high, at_high) = sorted(zip(span.ends, span.here, strict=True))
+    low, high = low - (0 if at_low else 2 * _BEND), high + (0 if at_high else 2 * _BEND)
     bend = min(_BEND, (high - low) / 2)
-    rise = [(low, base), (low, height), (low, height), (low + bend, height)]
-    fall = [(high - bend, height), (high, height), (high, height), (high, base)]
-    if not all(span.here):
-        edge = span.ends[span.here.index(False)]
-        rise, fall = (rise, [(high, height)]) if edge == high else ([(low, height)], fall)
-    curves = [[Path.CURVE4] * (len(part) - 1) for part in (rise, fall)]
-    return Path([*rise, *fall], [Path.MOVETO, *curves[0], Path.LINETO, *curves[1]])
+    corners = [
+        (low, height),
+        (low, height),
+        (low + bend, height),
+        (high - bend, height),
+        (high, height),
+        (high, height),
+    ]
+    curve = [Path.CURVE4] * 3
+    return Path([(low, base), *corners, (high, base)], [Path.MOVETO, *curve, Path.LINETO, *curve])
 
 
 def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: Style) -> None:

@@ -250,11 +250,9 @@ def colour_bar(
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
     if isinstance(scale.norm, FuncNorm):  # equal steps, ever closer away from 0
-        low, high = _ends(scale.norm)
-        steps = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(low, high)
-        bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
-    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.frame)
-    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.frame, labelcolor=style.ink)
+        bar.ax.xaxis.set_minor_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
+    look: dict[str, Any] = {"labelsize": _BAR_TEXT, "labelcolor": style.ink}
+    bar.ax.tick_params(which="both", length=2, width=PIXEL, color=style.frame, **look)
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
