@@ -245,7 +245,7 @@ def _draw_line(
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:
-    """Path of an arc from one word over to the other; if that is in another line, beyond the edge, where it is clipped."""
+    """Path of an arc from one word over to the other; if that is in another line, past the edge, which clips it."""
     (low, at_low), (high, at_high) = sorted(zip(span.ends, span.here, strict=True))
     low, high = low - (0 if at_low else 2 * _BEND), high + (0 if at_high else 2 * _BEND)
     bend = min(_BEND, (high - low) / 2)

@@ -30,6 +30,7 @@ from attnviz.figures.matrix import (
 )
 from attnviz.figures.page import (
     MARGIN,
+    PIXEL,
     ColourScale,
     PagePlan,
     bar_inches,
@@ -46,6 +47,7 @@ from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colou
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
 _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08
+_AXIS_TEXT = 7.5  # font size in points
 OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")  # names of rows and columns of cross-attention
 
 
@@ -168,13 +170,12 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
     width, height = cell_points(ax, plan.values.shape, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
-    size = 7.5
-    ink = text_colour(style, "axes.labelcolor")
-    settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
-    for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
-        side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
-        shown = name if text_width(name, size) <= side * DPI + 20 else name.partition(" ")[0]
-        setting(shown, fontsize=size, color=ink, labelpad=2)
+    look: dict[str, Any] = {"fontsize": _AXIS_TEXT, "color": text_colour(style, "axes.labelcolor")}
+    rows, columns = plan.values.shape
+    for axis, name, side in ((ax.yaxis, plan.axes[0], height * rows), (ax.xaxis, plan.axes[1], width * columns)):
+        fits = text_width(name, _AXIS_TEXT) <= side / PIXEL + 20
+        axis.set_label_text(name if fits else name.partition(" ")[0], **look)
+        axis.labelpad = 2
     return cells
 
 

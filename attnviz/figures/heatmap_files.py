@@ -156,8 +156,8 @@ class _PixelPage(_Page):
         """The palette indices of one head's picture."""
         picture, theme = self.paper.copy(), self.style.theme
         height, width = picture.shape
-        for text, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
-            left, up = text.get_position()
+        for place, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
+            left, up = place.get_position()
             x, tall = left * width, math.ceil(1.2 * size * self.dpi / 72)
             strip = picture[round((1 - up) * height) - tall :][: 2 * tall]
             joined = any(ord(letter) in _JOINED for letter in line)

@@ -172,7 +172,7 @@ def hatch(patch: Patch, style: Style) -> None:
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
     texts, size = numbers(values, write, *cell_points(ax, values.shape))
-    write_texts(ax, values, cells, texts, size=size, va="center_baseline")
+    write_texts(ax, values, cells, texts, size=size)
     return bool(texts)
 
 
@@ -192,9 +192,8 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
     colours = painted(values, cells.cmap, cells.norm)
     colours[np.isnan(values)] = ax.get_facecolor()
     for (row, column), text in texts.items():
-        ax.text(
-            column, row, text, color=contrasting_ink(colours[row, column]), ha="center", parse_math=False, **properties
-        )
+        ink = contrasting_ink(colours[row, column])
+        put_text(ax, column, row, text, color=ink, ha="center", **properties)
 
 
 def painted(values: Array, colours: Colormap, norm: Any) -> Array:

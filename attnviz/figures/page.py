@@ -352,7 +352,7 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     low, high = _ends(norm)
     logarithmic = isinstance(norm, LogNorm)
     if logarithmic:
-        between = LogLocator(numticks=99).tick_values(low, high)
+        between: Iterable[float] = LogLocator(numticks=99).tick_values(low, high)
     elif isinstance(norm, FuncNorm):
         sizes = np.outer(10.0 ** (math.floor(math.log10(high)) - np.arange(3)), (5, 2, 1)).ravel()
         between = np.concatenate([[0.0], sizes, -sizes])

@@ -112,7 +112,9 @@ def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_
     colours = palette(theme)[:LEVELS] / 255
     inks = np.array([to_rgb(contrasting_ink(colour)) for colour in colours])
     assert contrasts(colours, inks).min() >= 4.5
-    written = palette(theme)[[blended(level, contrasting_ink(colours[level]), theme)[-1] for level in range(LEVELS)]] / 255
+    written = (
+        palette(theme)[[blended(level, contrasting_ink(colours[level]), theme)[-1] for level in range(LEVELS)]] / 255
+    )
     assert contrasts(colours, written).min() >= 4.5
 
 

@@ -34,7 +34,7 @@ from attnviz.inputs.tokens import Positions, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE, statistic_named
 from attnviz.models.head_ids import HeadId
-from attnviz.present.figure_context import colours_in_words, hatched_in_words, norm_in_words
+from attnviz.present.figure_context import hatched_in_words, norm_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
@@ -123,7 +123,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             about.pooled(pooled),
             "what rows lack to 1 goes nowhere, to a learned sink" if analysis.context.learned_sinks else "",
             caption_only=(
-                colours_in_words(style, "the largest weight of each head"),
+                norm_in_words(style.norm(), "the largest weight of each head" if per_head else ""),
                 hatched_in_words(*(cell.values for cell in cells)),
                 corpus,
             ),
@@ -135,7 +135,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         keys=keys,
         pooled=pooled,
         every=every,
-        norm=Normalize(0, 1, clip=True) if per_head else style.norm(),
+        norm=style.norm(),
         bar=_BARS[style.scale],
     )
 
@@ -207,8 +207,8 @@ def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPl
         over = over_corpus(analysis, head)
         nowhere = head.statistics.get(NOWHERE)
         findings = [on_text, over, "" if nowhere is None else f"{nowhere:.2f} goes nowhere"]
-        if style.scale == "per-head":
-            findings.append(f"largest weight {most:.2g}")
+        largest = f"largest weight, {most:.2g}" if style.scale == "per-head" else ""
+        findings.append(largest.replace(",", ""))
         relation, pairs = relations.get(head.id), ""
         if relation is not None:
             pairs = outlined_note(analysis, relation)
@@ -223,7 +223,7 @@ def _heatmaps_of(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPl
                 pairs,
                 first_note=f"{about.model} on {about.drawn_line}",
                 caption_only=(
-                    colours_in_words(style, f"the head's largest weight, {most:.2g}"),
+                    norm_in_words(style.norm(), largest and f"the head's {largest}"),
                     hatched_in_words(values),
                     spans and f"brackets: the spans {spans}",
                     "weights of at least 0.005 are written in the cells"
