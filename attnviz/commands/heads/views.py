@@ -23,9 +23,9 @@ from attnviz.figures.heatmap import (
     draw_heatmap,
     has_numbers,
     heatmap_figure,
+    heatmap_files,
     heatmap_pooling,
 )
-from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.page import format_number
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
