@@ -81,8 +81,9 @@ def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
     colours = [style.muted] * (len(heads) - 1) + [own]
     ax.scatter(heads, layers, s=areas.clip(0.5), c=colours, lw=0, clip_on=False)
     ax.plot(heads[-1], layers[-1], "o", ms=_RING, mfc="none", mec=own, mew=0.8, clip_on=False)
+    for axis, numbers in ((ax.xaxis, heads), (ax.yaxis, layers)):
+        axis.set_ticks(range(0, numbers.max() + 1, 1 + numbers.max() // 5))
     ax.set(xlim=(-0.5, heads.max() + 0.5), ylim=(layers.max() + 0.5, -0.5))
-    ax.locator_params(nbins=4, integer=True)
     look: dict[str, Any] = {"fontsize": _TEXT, "color": style.ink, "labelpad": 1}
     ax.set_xlabel("head", **look)
     ax.set_ylabel("layer", **look)

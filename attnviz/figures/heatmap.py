@@ -278,14 +278,13 @@ class _ElementPage(HeatmapPage):
         self.parts = _FILLED.split(figure_bytes(self.figure, "svg", style).decode())
         self.places = {part.split('"', 2)[1]: at for at, part in enumerate(self.parts) if at % 2}
         rows, columns = plan.values.shape
-        (left, bottom), (right, top) = self.ax.get_position().get_points() * self.figure.get_size_inches() * 72
-        self.size = (right - left) / columns, (top - bottom) / rows
-        self.lefts = left + self.size[0] * np.arange(columns)
-        self.tops = 72 * self.figure.get_figheight() - top + self.size[1] * np.arange(rows)
+        box, points = self.ax.get_window_extent(), 72 / self.figure.dpi  # the edges of the cells in points:
+        self.lefts = points * np.linspace(box.x0, box.x1, columns + 1)
+        self.tops = points * (self.figure.bbox.height - np.linspace(box.y1, box.y0, rows + 1))
 
     def picture(self, plan: HeatmapPlan, file_format: str) -> bytes:  # noqa: ARG002 - as all pages
         """One head's SVG."""
-        parts, (width, height) = list(self.parts), self.size
+        parts, width, height = list(self.parts), self.lefts[1] - self.lefts[0], self.tops[1] - self.tops[0]
         for at, (line, *_) in enumerate(self.lines(plan)):
             begin, _, _ = parts[self.places[f"line-{at}"]].partition("</text>")
             parts[self.places[f"line-{at}"]] = f"{begin[: begin.rindex('>')]}>{escape(line)}</text></g>"
