@@ -208,6 +208,7 @@ def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> 
         _lay_out(ax, plan, grid, style, room)
         colour_bar(page, ax, plan, style)
         freeze_layout(page)
+        ax.apply_aspect()  # of the rounded position
         box = ax.get_window_extent()
         fix_axes(page, ax, box.width, box.height)
         _fill(ax, plan, grid, style)

@@ -214,7 +214,6 @@ def freeze_layout(figure: Figure) -> None:
         part.bbox_relative.set(Bbox(np.round(part.bbox_relative.get_points(), 6)))
     for ax in figure.axes:
         ax.set_position(np.round(ax.get_position(original=True).bounds, 6))
-    figure.draw_without_rendering()
 
 
 def fix_axes(figure: Figure, ax: Axes, width: float, height: float, left: float | None = None) -> None:
