@@ -337,7 +337,7 @@ def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style, side: 
     """Name tokens beside a row's first square and a column's last; ``side``: its width in pixels of the grid."""
     across, down = ax.get_xlim()[1], ax.get_ylim()[0]
     points = side * ax.get_window_extent().width / across * 72 / ax.figure.dpi
-    shown = {text for cell in plan.cells for value in cell.values.flat if (text := hundredths(float(value)))}
+    shown = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
     m = plan.most_cells
     numbered = m <= MOST_NUMBERED and bool(shown) and value_size(shown, points / m, points / m)
     for cell in plan.cells:
