@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from attnviz.figures.fonts import drawable, put_text
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, fix_axes_height, legend_height, new_page
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, chart_page
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
-from attnviz.figures.style import MISSED_DASHES, Style, figure_style, text_colour
+from attnviz.figures.style import MISSED_DASHES, Style, text_colour
 
 # font sizes of words and of relations in points; white space as a multiple of the former
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9
@@ -124,8 +124,6 @@ def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in 
 
 def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    width = prose_width(plan.words, style, _SPACE)
-    inches = arcs_inches(plan, style)
     kinds = {arc.found for block in plan.blocks for arc in block.arcs if not arc.step}
     looks: dict[bool | None, dict[str, Any]] = {
         True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
@@ -134,15 +132,8 @@ def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  
     }
     looks[False] |= _CROSS
     legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=inches + legend_height(legend, width) + 0.1)
-        ax = page.add_subplot()
-        ax.set_axis_off()
-        if legend:
-            add_legend(page, legend, style)
-        fix_axes_height(page, ax, inches)
-        draw_arcs(ax, plan, style)
-        return page
+    width, inches = prose_width(plan.words, style, _SPACE), arcs_inches(plan, style)
+    return chart_page(plan, style, draw_arcs, width=width, body=inches, handles=legend, exact=True)
 
 
 def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
@@ -243,13 +234,10 @@ def _draw_line(
         linewidths=[PIXEL if span.arc.is_context else _BOLD for span in above],
         linestyles=[MISSED_DASHES if span.arc.found is False else "-" for span in above],
     )
-    arrives = [span.here[1] for span in above]
-    heads = [span.ends[1] for span in compress(above, arrives)]
-    back = base - 2 * _TIP
-    tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in heads]
-    arrows = PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2)
-    for collection in (arcs, arrows):
-        ax.add_collection(collection, autolim=False)
+    ax.add_collection(arcs, autolim=False)
+    for span, ink in zip(above, inks, strict=True):
+        if span.here[1]:
+            ax.plot(span.ends[1], base - _TIP, "v", color=ink, markersize=2 * _TIP, markeredgewidth=0)
     for span, height in zip(above, heights, strict=True):
         legs = [x for other in above if other.level > span.level for x in compress(other.ends, other.here)]
         _mark(ax, span, height, [0.0, *legs, room], style)
@@ -257,16 +245,20 @@ def _draw_line(
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:
-    """Path of an arc from one word over to the other, or to the edge of the line."""
-    low, high = span.low, span.high
+    """Path of an arc from one word over to the other; if that is in another line, past the edge, which clips it."""
+    (low, at_low), (high, at_high) = sorted(zip(span.ends, span.here, strict=True))
+    low, high = low - (0 if at_low else 2 * _BEND), high + (0 if at_high else 2 * _BEND)
     bend = min(_BEND, (high - low) / 2)
-    rise = [(low, base), (low, height), (low, height), (low + bend, height)]
-    fall = [(high - bend, height), (high, height), (high, height), (high, base)]
-    if not all(span.here):
-        edge = span.ends[span.here.index(False)]
-        rise, fall = (rise, [(high, height)]) if edge == high else ([(low, height)], fall)
-    curves = [[Path.CURVE4] * (len(part) - 1) for part in (rise, fall)]
-    return Path([*rise, *fall], [Path.MOVETO, *curves[0], Path.LINETO, *curves[1]])
+    corners = [
+        (low, height),
+        (low, height),
+        (low + bend, height),
+        (high - bend, height),
+        (high, height),
+        (high, height),
+    ]
+    curve = [Path.CURVE4] * 3
+    return Path([(low, base), *corners, (high, base)], [Path.MOVETO, *curve, Path.LINETO, *curve])
 
 
 def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], style: Style) -> None:

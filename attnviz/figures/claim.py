@@ -84,8 +84,9 @@ def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:
     for axis, numbers in ((ax.xaxis, heads), (ax.yaxis, layers)):
         axis.set_ticks(range(0, numbers.max() + 1, 1 + numbers.max() // 5))
     ax.set(xlim=(-0.5, heads.max() + 0.5), ylim=(layers.max() + 0.5, -0.5))
-    for name_it, name in ((ax.set_xlabel, "head"), (ax.set_ylabel, "layer")):
-        name_it(name, fontsize=_TEXT, color=style.ink, labelpad=1)
+    look: dict[str, Any] = {"fontsize": _TEXT, "color": style.ink, "labelpad": 1}
+    ax.set_xlabel("head", **look)
+    ax.set_ylabel("layer", **look)
     _dress(ax, "All heads by score", "both", ("left", "bottom"), style)
 
 

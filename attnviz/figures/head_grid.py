@@ -7,6 +7,7 @@ Lengths are pixels at :data:`attnviz.figures.style.DPI`, and so are the data coo
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, UNNAMED, Family
-from attnviz.figures.fonts import drawable, fitted, font_families, text_width
+from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.matrix import (
     MOST_NUMBERED,
     Array,
@@ -34,10 +35,14 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import (
+    LEGEND,
     MARGIN,
+    PIXEL,
     ColourScale,
     PagePlan,
     colour_bar,
+    fix_axes,
+    freeze_layout,
     legend_columns,
     new_page,
     page_width,
@@ -90,38 +95,62 @@ class HeadGridPlan(ColourScale, PagePlan):
     pooled: int = 1  # positions in one cell
     every: int = 1  # of so many positions one is named, at least
 
+    @property
+    def most_cells(self) -> int:  # in a row or column
+        return max(int(n) for cell in self.cells for n in cell.values.shape)
+
 
 @dataclass(frozen=True)
-class _Shown:
-    """What the layout of a grid depends on."""
+class _Grid:
+    """Where the squares of heads stand."""
 
     ids: Sequence[HeadId]
-    marked: bool  # whether heads have marks of families
+    marked: bool  # whether a mark, and a text, stand on a line of their own above each square
     labels: Names  # of tokens, for a few heads, which are packed
+    packed: bool = False
+    across: int = 1  # squares side by side, in a block
+    pitch: float = 0  # from one square to the next
+    square: float = 0  # side of a square
+    blocks: int = 1  # side by side, of as many layers each but for the last
+    tokens: float = 0  # room for token labels left of each row and below each column
 
-    @property
-    def columns(self) -> list[int]:
+    @cached_property
+    def columns(self) -> list[int]:  # the numbers of heads, from left to right
         return sorted({head.head for head in self.ids})
+
+    @cached_property
+    def layers(self) -> list[Any]:  # from top to bottom; none where heads are packed
+        return [] if self.packed else sorted({head.layer for head in self.ids})
 
     @property
     def is_sparse(self) -> bool:  # whether at least half of a grid of layers and columns would be empty
         return 2 * len(self.ids) <= len({head.layer for head in self.ids}) * len(self.columns)
 
+    @property
+    def of_layer(self) -> int:  # rows of a layer
+        return math.ceil(len(self.ids if self.packed else self.columns) / self.across)
 
-@dataclass(frozen=True)
-class _Layout:
-    cells: dict[HeadId, tuple[int, int]]  # row and column of each square
-    rows: int  # of a block
-    across: int  # squares side by side, in a block
-    layers: Sequence[int]  # from top to bottom, of as many rows each; none where heads are packed
-    columns: Sequence[int]  # the numbers of heads, from left to right
-    pitch: float  # from one square to the next
-    size: float  # font size of ids in points
-    square: float  # side of a square
-    marked: bool  # whether a mark, and a text, stand on a line of their own above each square
-    named: bool  # whether an id stands above each square, and not only the number above each column
-    blocks: int = 1  # side by side, of as many layers each but for the last
-    tokens: float = 0  # room for token labels left of each row and below each column
+    @property
+    def layers_of_block(self) -> int:
+        return math.ceil(max(1, len(self.layers)) / self.blocks)
+
+    @cached_property
+    def places(self) -> dict[HeadId, tuple[int, int]]:
+        """Row and column of each square, before rows are split into blocks."""
+        places: Iterable[int] = range(len(self.ids))
+        if not self.packed:
+            a_layer = self.of_layer * self.across
+            places = [self.layers.index(head.layer) * a_layer + self.columns.index(head.head) for head in self.ids]
+        return {head: divmod(place, self.across) for head, place in zip(self.ids, places, strict=True)}
+
+    @property
+    def size(self) -> float:  # font size of ids in points
+        return 7.0 if self.pitch >= _COMFORTABLE else 5.5
+
+    @cached_property
+    def named(self) -> bool:  # whether an id stands above each square, and not only the number above each column
+        widest = text_width(f"H{self.columns[-1]}", self.size, "bold")
+        return self.packed or self.of_layer > 1 or widest + 3 <= self.pitch
 
     @property
     def above(self) -> float:  # room above each square for its texts
@@ -142,40 +171,46 @@ class _Layout:
     @property
     def extent(self) -> tuple[float, float]:
         width = (self.blocks - 1) * self.block + self.across * self.pitch
-        return width + self.tokens, self.first + self.rows * self.row + self.tokens
+        height = self.first + self.layers_of_block * self.of_layer * self.row
+        return width + self.tokens, height + self.tokens
 
     def corner(self, head: HeadId) -> tuple[float, float]:
         """Left and top of a head's square."""
-        row, column = self.cells[head]
-        block, row = divmod(row, self.rows)
+        row, column = self.places[head]
+        block, row = divmod(row, self.layers_of_block * self.of_layer)
         left = block * self.block + self.tokens + column * self.pitch
         return left + 1, self.first + row * self.row + self.above
+
+    def with_rows(self, across: int, pitch: float, packed: bool) -> "_Grid":
+        """Squares side by side, with a gap."""
+        square = max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4))
+        return replace(self, packed=packed, across=across, pitch=pitch, square=min(_LARGEST_CHOSEN, square))
 
 
 def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
-    grid = _planned(_shown(plan), _most_cells(plan), style)
+    grid = _planned(_grid_of(plan), plan.most_cells, style)
     across, down = grid.extent
     width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
-    families = _families(plan.cells, grid).values()
-    legend = math.ceil(len(families) / legend_columns(families, room, _ENTRY)) * _LEGEND_ROW + 0.06 if families else 0
     names = _names(plan.cells, grid)
-    notes = (*plan.notes, plan.beside) if plan.beside and names.beside else plan.notes
-    notes = (*notes, plan.roles) if plan.roles and names.right else notes
+    families = _families(plan.cells, names).values()
+    legend = math.ceil(len(families) / legend_columns(families, room, _ENTRY)) * _LEGEND_ROW + 0.06 if families else 0
+    notes = [*plan.notes]
+    if names.beside:
+        notes.append(plan.beside)
+    if names.right:
+        notes.append(plan.roles)
     with figure_style():
         data = down / DPI + legend
         page = new_page(plan.title, notes, style, width=width, body=data + _BAR, data=data)
         ax = page.add_subplot()
         _lay_out(ax, plan, grid, style, room)
         colour_bar(page, ax, plan, style)
-        run_layout(page)
-        page.set_layout_engine("none")
+        freeze_layout(page)
+        ax.apply_aspect()  # of the rounded position
         box = ax.get_window_extent()
-        width, height = page.bbox.size
-        corner = round(box.x0) / width, (round(box.y1) - box.height) / height
-        ax.set_box_aspect(None)
-        ax.set_position((*corner, box.width / width, box.height / height))
+        fix_axes(page, ax, box.width, box.height)
         _fill(ax, plan, grid, style)
         return page
 
@@ -187,7 +222,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     pixel = ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = _fitting(_shown(plan), room)
+        grid = _fitting(_grid_of(plan), room)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
@@ -196,51 +231,46 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
     return _fill(ax, plan, grid, style)
 
 
-def _most_cells(plan: HeadGridPlan) -> int:
-    return max(int(n) for cell in plan.cells for n in cell.values.shape)
-
-
-def _shown(plan: HeadGridPlan) -> _Shown:
+def _grid_of(plan: HeadGridPlan) -> _Grid:
     marked = any(cell.family is not None for cell in plan.cells)
     labels = [labels.texts for labels in (plan.labels, plan.keys) if labels is not None]
-    return _Shown([cell.id for cell in plan.cells], marked, labels)
+    return _Grid([cell.id for cell in plan.cells], marked, labels)
 
 
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: float) -> None:
+def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style, width: float) -> None:
+    """Set up Axes of a width in pixels with all that takes room beside the squares, and with marks of families."""
     height = grid.extent[1]
-    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=style.paper)
+    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], facecolor=style.paper)
     ax.set_box_aspect(height / width)
     ax.set_anchor("NW")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    of_block = math.ceil(len(grid.layers) / grid.blocks)
-    high = grid.rows * grid.row / max(1, of_block)
-    middles = [grid.first + at % of_block * high + (high + grid.above - 6) / 2 for at in range(len(grid.layers))]
+    high = grid.of_layer * grid.row
     full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
-    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
-    angle, aligned, size = (90, "center", 7) if full else (0, "center_baseline", 6)
-    look: dict[str, Any] = {"rotation": angle, "va": aligned, "size": size, "color": text_colour(style, "ytick.color")}
-    ax.set_yticks(middles[:of_block], names[:of_block], **look)
-    for at in range(of_block, len(grid.layers)):
-        ax.text(at // of_block * grid.block - 4, middles[at], names[at], ha="right", **look)
-    ax.tick_params(length=0, pad=2)
-    families = _families(plan.cells, grid)
-    above = _names(plan.cells, grid)
-    markers: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
+    turned: dict[str, Any] = {"rotation": 90, "va": "center", "size": 7} if full else {"size": 6}
+    for at, layer in enumerate(grid.layers):
+        block, row = divmod(at, grid.layers_of_block)
+        name = f"layer {layer}" if full else HeadId(layer, 0).layer_name
+        middle = grid.first + row * high + (high + grid.above - 6) / 2
+        ink = text_colour(style, "ytick.color")
+        put_text(ax, block * grid.block - 4, middle, name, ha="right", color=ink, **turned)
+    names = _names(plan.cells, grid)
+    families = _families(plan.cells, names)
+    marks: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         if cell.family is not None:
-            markers[cell.family, True].append((left + 5, top - 9))
-        if above.right and cell.right is not None:
-            level = top - (9 if above.low else 23)
-            markers.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
-    for (family, filled), positions in markers.items():
+            marks[cell.family, True].append((left + 5, top - 9))
+        if names.right and cell.right is not None:
+            level = top - (9 if names.low else 23)
+            marks.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
+    for (family, filled), places in marks.items():
         ax.plot(
-            *np.reshape(positions, (-1, 2)).T,
+            *np.reshape(places, (-1, 2)).T,
             label=families[family] if filled else "",
             linestyle="none",
             marker=family.marker,
-            markersize=min(4.6, 0.5 * grid.pitch * 72 / DPI),
+            markersize=min(4.6, 0.5 * grid.pitch * PIXEL),
             fillstyle="left" if filled is None else "full",
             markerfacecolor=style.paper if filled is False or family is UNNAMED else family.colour,
             markerfacecoloralt=style.paper,
@@ -251,93 +281,84 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, width: f
             zorder=3,
         )
     if families:
-        ax.legend(
-            loc="upper left",
-            bbox_to_anchor=(0, 0),
-            ncols=legend_columns(families.values(), width, _ENTRY),
-            frameon=False,
-            fontsize=7,
-            labelcolor=style.ink,
-            borderaxespad=0.2,
-            borderpad=0,
-            handletextpad=0.1,
-            columnspacing=1.0,
-            handlelength=1.2,
-        )
+        columns = legend_columns(families.values(), width, _ENTRY)
+        look: dict[str, Any] = LEGEND | {"borderaxespad": 0.2, "borderpad": 0, "handletextpad": 0.1}
+        look |= {"columnspacing": 1.0, "handlelength": 1.2, "labelcolor": style.ink}
+        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=columns, **look)
 
 
-def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style) -> AxesImage:
+def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style) -> AxesImage:
+    """Draw the squares and their texts on Axes of final size."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(style) / DPI  # of the image
     image, side = _image(plan, grid, style, pixels)
-    extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
+    height, width = (length / pixels for length in image.shape[:2])
     colours = plan.colours or style.colour_map()
+    extent = (0, width, height, 0)
     drawn = AxesImage(ax, cmap=colours, norm=plan.norm, interpolation="nearest", origin="upper", extent=extent)
     drawn.set_data(image)
     ax.add_image(drawn)
     if any(np.isnan(cell.values).any() for cell in plan.cells):
-        hatch(ax.add_patch(Rectangle((0, 0), extent[1], extent[2], linewidth=0, zorder=-1)), style)
+        hatch(ax.add_patch(Rectangle((0, 0), width, height, linewidth=0, zorder=-1)), style)
     pitch = grid.pitch * shown * DPI / ax.figure.dpi
     small = min(6.0, grid.size)
-    properties: dict[str, Any] = {"color": style.ink, "va": "baseline", "parse_math": False}
-    full, beside, right, low = _names(plan.cells, grid)
+    ids: dict[str, Any] = {"size": grid.size, "weight": "bold", "va": "baseline", "color": style.ink}
+    texts: dict[str, Any] = {"size": small, "va": "baseline"}
+    names = _names(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
-        name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
+        right = left + grid.square
+        name = str(cell.id) if names.full else f"H{cell.id.head}"  # the layer stands beside the row
         if grid.named:
-            ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **properties)
-        if right and not low and cell.right is not None:
+            put_text(ax, left, top - (19 if grid.marked else 5), name, **ids)
+        if names.right and not names.low and cell.right is not None:
             room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
-            role = _fullest(cell.right[1], small, room)
-            paler = properties | {"color": style.muted}
-            ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
-        text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
-        if cell.family is not None and not low:
-            text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
-        if text:
-            inked = properties | {"color": style.muted if cell.muted else style.ink}
-            ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
+            put_text(
+                ax, right - 15, top - 19, _fullest(cell.right[1], small, room), ha="right", color=style.muted, **texts
+            )
+        ink = style.muted if cell.muted else style.ink
+        if cell.family is not None and not names.low:
+            beside = _fullest((cell.beside, *cell.shorter), small, pitch - 18)
+            put_text(ax, left + 14, top - 5, beside, color=ink, **texts)
+        elif names.beside:
+            put_text(ax, left + side / pixels, top - 5, cell.beside, ha="right", color=ink, **texts)
     if grid.tokens:
         _name_tokens(ax, plan, grid, style, side / pixels, drawn)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, "bold") + 3) / pitch)
-        above = properties | {"fontsize": 5.5, "weight": "bold", "ha": "center", "va": "top"}
         for block in range(grid.blocks):
             for at in range(0, len(grid.columns), every):
                 x = block * grid.block + at * grid.pitch + 1 + grid.square / 2
-                ax.text(x, grid.first - _NUMBERS + 1, f"H{grid.columns[at]}", **above)
+                put_text(ax, x, 1, f"H{grid.columns[at]}", **(ids | {"ha": "center", "va": "top"}))
     return drawn
 
 
-def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Layout, style: Style, side: float, drawn: AxesImage) -> None:
+def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style, side: float, drawn: AxesImage) -> None:
     """Name tokens beside a row's first square and a column's last; ``side``: its width in pixels of the grid."""
-    points = side * ax.get_window_extent().width / ax.get_xlim()[1] * 72 / ax.figure.dpi
-    squares: list[Axes] = []
+    across, down = ax.get_xlim()[1], ax.get_ylim()[0]
+    points = side * ax.get_window_extent().width / across * 72 / ax.figure.dpi
+    shown = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
+    m = plan.most_cells
+    numbered = m <= MOST_NUMBERED and bool(shown) and value_size(shown, points / m, points / m)
     for cell in plan.cells:
-        (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.cells[cell.id]
+        (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.places[cell.id]
         labels = plan.labels if column == 0 else None
-        keys = None if (row + 1, column) in grid.cells.values() else plan.keys or plan.labels
-        across, down = ax.get_xlim()[1], ax.get_ylim()[0]
-        beside = ax.inset_axes(
-            (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
-        )
+        keys = None if (row + 1, column) in grid.places.values() else plan.keys or plan.labels
+        bounds = (left / across, 1 - (top + side) / down, side / across, side / down)
+        beside = ax.inset_axes(bounds, facecolor="none", zorder=2)
         beside.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), in_layout=False)
         beside.spines[:].set_visible(False)
         for axis, named, n in ((beside.yaxis, labels, rows), (beside.xaxis, keys, columns)):
             name_axis(axis, named, n, points / n, plan.pooled, style, plan.every // plan.pooled)
         beside.tick_params(length=0, pad=4)
-        squares.append(beside)
-    texts = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
-    m = _most_cells(plan)
-    if m <= MOST_NUMBERED and texts and value_size(texts, points / m, points / m):
-        for beside, cell in zip(squares, plan.cells, strict=True):
+        if numbered:
             write_numbers(beside, cell.values, drawn, hundredths)
 
 
-def _image(plan: HeadGridPlan, grid: _Layout, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    m = _most_cells(plan)
+def _image(plan: HeadGridPlan, grid: _Grid, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
+    """All squares with their frames, [height, width, 4], ``pixels`` for one of the grid, and the side of a square."""
     colours = plan.colours or style.colour_map()
-    side = _side(grid.square * pixels, m)
+    side = _side(grid.square * pixels, plan.most_cells)
     greys = (style.paper, style.frame, style.muted)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
@@ -361,27 +382,27 @@ def _side(room: float, m: int) -> int:
 
 class _Names(NamedTuple):
     full: bool  # whether ids have their layers, which also stand beside the rows
-    beside: bool  # whether every text stands beside its id
-    right: bool  # whether a mark stands right of every id, or below that
+    beside: bool = False  # whether every text stands beside its id
+    right: bool = False  # whether a mark stands right of every id, or below that
     low: bool = False  # whether it stands below, in place of the text there
 
 
-def _names(cells: Sequence[HeadCell], grid: _Layout) -> _Names:
+def _names(cells: Sequence[HeadCell], grid: _Grid) -> _Names:
     """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
     wide, narrow = (
         [text_width(name, grid.size, "bold") for name in names]
         for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
     )
     texts = [text_width(cell.beside, min(6.0, grid.size)) for cell in cells]
-    marks = any(cell.right for cell in cells)
-    beside = any(cell.beside for cell in cells)
+    marks = grid.marked and any(cell.right for cell in cells)
+    beside = not grid.marked and any(cell.beside for cell in cells)
     for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
-        if grid.named and grid.marked and marks and max(ids) + _MARK <= grid.square:
-            return _Names(full, beside=False, right=True)
-        if grid.named and not grid.marked and beside and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square:
-            return _Names(full, beside=True, right=False)
-    low = grid.marked and marks and grid.square >= 2 * _MARK - 2
-    return _Names(max(wide) + 3 <= grid.pitch, beside=False, right=low, low=low)
+        if grid.named and marks and max(ids) + _MARK <= grid.square:
+            return _Names(full, right=True)
+        if grid.named and beside and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square:
+            return _Names(full, beside=True)
+    low = marks and grid.square >= 2 * _MARK - 2
+    return _Names(max(wide) + 3 <= grid.pitch, right=low, low=low)
 
 
 def _fullest(texts: Sequence[str], size: float, room: float) -> str:
@@ -391,9 +412,11 @@ def _fullest(texts: Sequence[str], size: float, room: float) -> str:
     return next((form for form in forms if text_width(form, size) <= room), cut if len(cut) > 4 else "")
 
 
-def _families(cells: Sequence[HeadCell], grid: _Layout) -> dict[Family, str]:
-    right = _names(cells, grid).right
-    present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
+def _families(cells: Sequence[HeadCell], names: _Names) -> dict[Family, str]:
+    """The families that occur, in the order of legends, with what the legend calls them."""
+    present = {cell.family for cell in cells}
+    if names.right:
+        present |= {cell.right[0] for cell in cells if cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
     return {family: without if family is UNNAMED else family.name for family in FAMILIES if family in present}
 
@@ -406,94 +429,67 @@ def grid_pooling(
     ``marked``: whether heads get marks of families; ``labels``: of tokens, for a few heads, which are packed.
     UsageError: the page is too narrow.
     """
-    pixels, shown = file_dpi(style) / DPI, _Shown(list(heads), marked, labels)
-    pooled = math.ceil(n_positions / int(_planned(shown, 1, style).square * pixels))
+    pixels, grid = file_dpi(style) / DPI, _Grid(list(heads), marked, labels)
+    pooled = math.ceil(n_positions / int(_planned(grid, 1, style).square * pixels))
     m = math.ceil(n_positions / pooled)
-    side = _side(_planned(shown, m, style).square * pixels, m)
-    return pooled, named_every(side / m / pixels * 72 / DPI, pooled)
+    side = _side(_planned(grid, m, style).square * pixels, m)
+    return pooled, named_every(side / m / pixels * PIXEL, pooled)
 
 
-def _planned(shown: _Shown, m: int, style: Style) -> _Layout:
-    packed = bool(shown.labels) or shown.is_sparse
-    columns = len(shown.columns)
+def _planned(heads: _Grid, m: int, style: Style) -> _Grid:
+    """The grid in a figure of its own, of squares of m cells a side."""
+    packed = bool(heads.labels) or heads.is_sparse
+    n, columns = len(heads.ids), len(heads.columns)
     if style.room is None:
-        n = len(shown.ids)
         across = min(n, max(_PACKED, math.ceil(math.sqrt(2 * n)))) if packed else columns
-        square = _side(_LARGEST_CHOSEN, m) if shown.labels or across <= 2 else _LARGEST // m * m
-        grid = _layout(shown, across, max(square, _ROOMY) + 14, packed)
-        n = len(grid.layers)
-        if n and grid.extent[1] > _PAGE_HEIGHT:  # in as many blocks as bring it nearest to the shape of a page
-            split = [replace(grid, rows=math.ceil(n / k) * grid.rows // n, blocks=k) for k in range(1, n + 1)]
+        square = _side(_LARGEST_CHOSEN, m) if heads.labels or across <= 2 else _LARGEST // m * m
+        grid = heads.with_rows(across, max(square, _ROOMY) + 14, packed)
+        if grid.layers and grid.extent[1] > _PAGE_HEIGHT:  # in blocks that bring it nearest to the shape of a page
+            split = [replace(grid, blocks=blocks) for blocks in range(1, len(grid.layers) + 1)]
             grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
-        return replace(grid, square=square, tokens=_token_names(shown.labels, square))
+        return replace(grid, square=square, tokens=_token_names(heads.labels, square))
     room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
-    if room / columns < _LEAST and not (packed and _wrapped(shown, room, packed)):
+    if room / columns < _LEAST and not (packed and _wrapped(heads, room, packed)):
         least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
         raise UsageError(
             f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
             f"{style.room:.3g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
         )
-    return _fitting(shown, room)
+    return _fitting(heads, room)
 
 
-def _fitting(shown: _Shown, room: float) -> _Layout:
+def _fitting(heads: _Grid, room: float) -> _Grid:
     """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with their tokens named."""
     tokens = 0.0
-    grid = _wrapped(shown, room, packed=True, least=_ROOMY) if shown.labels else None
+    grid = _wrapped(heads, room, packed=True, least=_ROOMY) if heads.labels else None
     for _ in range(3):  # which tokens are named, and how large, depends on the squares
         if grid:
-            tokens = max(tokens, _token_names(shown.labels, grid.square))
-            grid = _wrapped(shown, room - tokens, packed=True, least=_ROOMY)
+            tokens = max(tokens, _token_names(heads.labels, grid.square))
+            grid = _wrapped(heads, room - tokens, packed=True, least=_ROOMY)
     if grid and grid.pitch >= _ROOMY:
         return replace(grid, tokens=tokens)
-    grid = (shown.is_sparse and _wrapped(shown, room, packed=True)) or _wrapped(shown, room, packed=False)
-    n = len(shown.columns)
-    return grid or _layout(shown, n, min(room / n, _LARGEST_CHOSEN + 14), packed=False)
+    grid = (heads.is_sparse and _wrapped(heads, room, packed=True)) or _wrapped(heads, room, packed=False)
+    n = len(heads.columns)
+    return grid or heads.with_rows(n, min(room / n, _LARGEST_CHOSEN + 14), packed=False)
 
 
 def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square
-    cells = [square / len(texts) * 72 / DPI for texts in labels]
-    sizes = (
-        label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16
-        for texts, cell in zip(labels, cells, strict=True)
-    )
-    return max(sizes, default=0)
+    widths = [0.0]
+    for texts in labels:
+        cell = square / len(texts) * PIXEL
+        widths.append(label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16)
+    return max(widths)
 
 
-def _wrapped(shown: _Shown, room: float, packed: bool, least: float = _COMFORTABLE) -> _Layout | None:
+def _wrapped(heads: _Grid, room: float, packed: bool, least: float = _COMFORTABLE) -> _Grid | None:
     """Lay out squares large enough for names, in rows unless ``least`` suffices; None if that fits no page."""
-    n = len(shown.ids if packed else shown.columns)
+    n = len(heads.ids if packed else heads.columns)
     fewest = n if room / n >= least else max(1, int(room // _ROOMY))
     for most in range(fewest, n + 1):
         across = math.ceil(n / math.ceil(n / most))
         if room / across < _COMFORTABLE:
             return None
-        grid = _layout(shown, across, min(room / across, _LARGEST_CHOSEN + 14), packed)
+        grid = heads.with_rows(across, min(room / across, _LARGEST_CHOSEN + 14), packed)
         if across == n or grid.extent[1] <= _HIGHEST:
             return grid
     return None
-
-
-def _layout(shown: _Shown, across: int, pitch: float, packed: bool) -> _Layout:
-    ids, columns = shown.ids, shown.columns
-    layers = [] if packed else sorted({head.layer for head in ids})
-    of_layer = math.ceil(len(ids if packed else columns) / across)  # rows
-    places: Iterable[int] = range(len(ids))
-    if not packed:
-        places = [layers.index(head.layer) * of_layer * across + columns.index(head.head) for head in ids]
-    cells = {head: divmod(place, across) for head, place in zip(ids, places, strict=True)}
-    size = 7.0 if pitch >= _COMFORTABLE else 5.5
-    named = packed or of_layer > 1 or text_width(f"H{columns[-1]}", size, "bold") + 3 <= pitch
-    square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
-    return _Layout(
-        cells=cells,
-        rows=of_layer * max(1, len(layers)),
-        across=across,
-        layers=layers,
-        columns=columns,
-        pitch=pitch,
-        size=size,
-        square=square,
-        marked=shown.marked,
-        named=named,
-    )

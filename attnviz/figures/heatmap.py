@@ -1,17 +1,34 @@
-"""Heatmap of one head; every cell is a whole number of pixels wide."""
+"""Heatmap of one head, whose cells are whole pixels, and files of many, byte-identical on every run.
+
+A page is laid out once, and filled head by head. A new matplotlib figure takes about a quarter of a second, nearly all
+of it for layout, labels, ticks and colour bar, which are the same for every head. What differs, cells, numbers, title
+and evidence, goes into a copy of a PNG's pixels, with a palette, compressed in threads; into an SVG as elements; and
+into the page of a PDF, which matplotlib draws.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import islice
 from typing import Any
+from xml.sax.saxutils import escape
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from numpy.typing import NDArray
+from PIL import Image
 
 from attnviz.figures.fonts import drawable, font_families, text_width
 from attnviz.figures.matrix import (
     LANE,
+    MESH_CELLS,
     Array,
     Bracket,
     Cells,
@@ -19,32 +36,49 @@ from attnviz.figures.matrix import (
     Outline,
     bracket_lanes,
     cell_points,
+    contrasting_ink,
     draw_brackets,
     draw_matrix,
+    hatch,
     hundredths,
     label_pixels,
     label_size,
     named_every,
     numbers,
+    painted,
     write_numbers,
 )
 from attnviz.figures.page import (
     MARGIN,
+    PIXEL,
     ColourScale,
     PagePlan,
     bar_inches,
     colour_bar,
+    fix_axes,
+    freeze_layout,
     heading,
     new_page,
     page_width,
     run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
+from attnviz.figures.style import DPI, Style, figure_bytes, figure_style, file_dpi, png_bytes, text_colour
 
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
 _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08
+_AXIS_TEXT = 7.5  # font size in points
 OF_TWO_TEXTS = ("target (attends from)", "source (attended to)")  # names of rows and columns of cross-attention
+# steps of the colour scale, and from paper to ink; with black and white they fill a palette of 256
+LEVELS, _GREYS = 176, 78
+_THREADS, _AHEAD = 2, 16
+_DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
+_EDGE = 4
+# Unicode ranges of scripts whose letters depend on their neighbours: Hebrew, Arabic, Hindi
+_JOINED = range(0x590, 0x2000)
+_FILLED = re.compile(r'(<g id="(?:cells|number|line)-.*?</g>)', re.DOTALL)  # elements of an SVG that differ
+_PACK = np.array([1 << 16, 1 << 8, 1])  # from red, green and blue to one number
+_Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +112,7 @@ def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tup
 def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
     """Whether a heatmap of these weights, in hundredths, has numbers in its cells; ``labels`` are those of the rows."""
     points = _cell(labels, max(values.shape), style) * 72 / file_dpi(style)
-    return numbers(values, hundredths, points, points)[1] is not None
+    return bool(numbers(values, hundredths, points, points)[0])
 
 
 def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
@@ -114,19 +148,11 @@ class HeatmapPage:
         self.cells = _draw(ax, plan, style, vector=vector, points=points)
         self.texts, self.names = figure.texts[: len(self.lines(plan))], len(ax.texts)
         colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
-        run_layout(figure)
-        figure.set_layout_engine("none")
+        freeze_layout(figure)
         box = ax.get_window_extent()
-        pixel = dpi / DPI
-        cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
-        whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
-        left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
-        corner = left / whole_width, bottom / whole_height
-        across = cell * columns / whole_width
-        ax.set_position((*corner, across, cell * rows / whole_height))
-        for bar in figure.axes[1:]:  # no longer than the cells, which may have become smaller
-            place = bar.get_position(original=True)
-            bar.set_position((corner[0], place.y0, min(place.width, across), place.height))
+        pixel = DPI / dpi
+        cell = max(1, min(cell, int(min(box.width / columns, box.height / rows) / pixel)))
+        fix_axes(figure, ax, cell * columns * pixel, cell * rows * pixel)
 
     def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
         """The lines of title and evidence, with size and weight."""
@@ -143,6 +169,10 @@ class HeatmapPage:
             number.remove()
         any(write_numbers(self.ax, plan.values, self.cells, form) for form in plan.forms)  # as fully as all of them fit
         return self.figure
+
+    def picture(self, plan: HeatmapPlan, file_format: str) -> bytes | _Pixels:
+        """One head's picture."""
+        return figure_bytes(self.filled(plan), file_format, self.style)
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
@@ -174,13 +204,12 @@ def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, po
     width, height = cell_points(ax, plan.values.shape, points)
     draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
     draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
-    size = 7.5
-    ink = text_colour(style, "axes.labelcolor")
-    settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
-    for name, setting, count in zip(plan.axes, settings, plan.values.shape, strict=True):
-        side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
-        shown = name if text_width(name, size) <= side * DPI + 20 else name.partition(" ")[0]
-        setting(shown, fontsize=size, color=ink, labelpad=2)
+    look: dict[str, Any] = {"fontsize": _AXIS_TEXT, "color": text_colour(style, "axes.labelcolor")}
+    rows, columns = plan.values.shape
+    for axis, name, side in ((ax.yaxis, plan.axes[0], height * rows), (ax.xaxis, plan.axes[1], width * columns)):
+        fits = text_width(name, _AXIS_TEXT) <= side / PIXEL + 20
+        axis.set_label_text(name if fits else name.partition(" ")[0], **look)
+        axis.labelpad = 2
     return cells
 
 
@@ -198,3 +227,185 @@ def _room(labels: Sequence[str], style: Style) -> int:  # pixels for the cells i
     assert style.room is not None
     beside = label_pixels(labels, label_size(100)) + _TICK + _AXIS_NAME + 2 * MARGIN * DPI
     return round((style.room * DPI - beside) * file_dpi(style) / DPI)
+
+
+def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) -> Iterator[tuple[str, bytes, str]]:
+    """Name, content and caption of each file, in order; PNGs are drawn a few pictures ahead of the reader.
+
+    All plans have the same labels, notes and size; only values, title and evidence may differ. Those with outlined
+    cells are figures of their own.
+    """
+    vector, in_pixels = file_format != "png", file_format == "png" and style.is_plain
+    pages: dict[tuple[object, ...], HeatmapPage] = {}  # by what changes the layout
+
+    def picture(plan: HeatmapPlan) -> bytes | _Pixels:
+        if plan.outlines:
+            return figure_bytes(heatmap_figure(plan, style, vector), file_format, style)
+        kind: type[HeatmapPage] = _PixelPage if in_pixels else HeatmapPage
+        if file_format == "svg" and plan.values.size <= MESH_CELLS:
+            kind = _ElementPage
+        page = next(iter(pages.values()), None) or kind(plan, style, vector)
+        lines = ((size, *font_families([line])) for line, size, _ in page.lines(plan))
+        layout = bool(np.isnan(plan.values).any()), *lines
+        if layout not in pages:
+            pages[layout] = kind(plan, style, vector) if pages else page
+        return pages[layout].picture(plan, file_format)
+
+    def encoded(content: bytes | _Pixels) -> bytes:  # compression releases the GIL
+        if isinstance(content, bytes):
+            return content
+        image = Image.fromarray(content)
+        image.putpalette(palette(style.theme).tobytes())
+        return png_bytes(image, file_dpi(style), compress_level=2)
+
+    left = iter(plans)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while some := list(islice(left, _AHEAD if in_pixels else 1)):  # filled here while others are encoded
+            for plan, content in zip(some, pool.map(encoded, map(picture, some)), strict=True):
+                yield f"{plan.stem}.{file_format}", content, plan.caption
+
+
+class _ElementPage(HeatmapPage):
+    """The page as an SVG, without what differs between heads."""
+
+    @figure_style()
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
+        super().__init__(plan, style, vector)
+        self.cells.set_gid("cells-")
+        for at, text in enumerate(self.texts):
+            text.set_gid(f"line-{at}")
+        self.ax.text(0, 0, "0", size=10, ha="center", va="center_baseline", color="black", gid="number-")
+        self.parts = _FILLED.split(figure_bytes(self.figure, "svg", style).decode())
+        self.places = {part.split('"', 2)[1]: at for at, part in enumerate(self.parts) if at % 2}
+        rows, columns = plan.values.shape
+        box, points = self.ax.get_window_extent(), 72 / self.figure.dpi  # the edges of the cells in points:
+        self.lefts = points * np.linspace(box.x0, box.x1, columns + 1)
+        self.tops = points * (self.figure.bbox.height - np.linspace(box.y1, box.y0, rows + 1))
+
+    def picture(self, plan: HeatmapPlan, file_format: str) -> bytes:  # noqa: ARG002 - as all pages
+        """One head's SVG."""
+        parts, width, height = list(self.parts), self.lefts[1] - self.lefts[0], self.tops[1] - self.tops[0]
+        for at, (line, *_) in enumerate(self.lines(plan)):
+            begin, _, _ = parts[self.places[f"line-{at}"]].partition("</text>")
+            parts[self.places[f"line-{at}"]] = f"{begin[: begin.rindex('>')]}>{escape(line)}</text></g>"
+        colours = painted(plan.values, self.cells.cmap, plan.norm)
+        packed = np.rint(colours[..., :3] * 255).astype(int) @ _PACK
+        shapes: dict[str, str] = {}  # by colour
+        for row, column in np.argwhere(~np.isnan(plan.values)):
+            shape = f"M{self.lefts[column]:.6g} {self.tops[row]:.6g}h{width:.6g}v{height:.6g}h-{width:.6g}z"
+            colour = f"#{packed[row, column]:06x}"
+            shapes[colour] = shapes.get(colour, "") + shape
+        paths = (f'<path d="{shape}" fill="{colour}" stroke="{colour}"/>\n' for colour, shape in shapes.items())
+        parts[self.places["cells-"]] = f'<g stroke-width="0.1">\n{"".join(paths)}</g>'
+        texts, size = numbers(plan.values, hundredths, width, height)
+        _, look, _, y = re.findall('"([^"]*)"', parts[self.places["number-"]])[:4]  # of the sample, of 10 points
+        down = height / 2 + (float(y) - self.tops[0] - height / 2) * size / 10
+        written = ""
+        for (row, column), text in texts.items():
+            x, y, ink = self.lefts[column] + width / 2, self.tops[row] + down, contrasting_ink(colours[row, column])
+            written += f'<text x="{x:.6g}" y="{y:.6g}" fill="{ink}">{text}</text>\n'
+        parts[self.places["number-"]] = f'<g style="{look.replace("10px", f"{size:g}px")}">\n{written}</g>'
+        return "".join(parts).encode()
+
+
+class _PixelPage(HeatmapPage):
+    """The page as palette indices, without what differs between heads: cells, title and evidence."""
+
+    @figure_style()
+    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
+        super().__init__(plan, style, vector)
+        self.dpi = file_dpi(style)
+        hatch(self.ax.patch, style)
+        box = self.ax.get_window_extent()
+        pixel = self.dpi / DPI
+        self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
+        self.cell = round(box.width * pixel / plan.values.shape[1])
+        for artist in (*self.texts, self.cells):
+            artist.set_visible(False)
+        self.figure.set_dpi(self.dpi)
+        canvas = FigureCanvasAgg(self.figure)
+        canvas.draw()
+        pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+        line = round(pixel)
+        down, across = (self.cell * n for n in plan.values.shape)
+        around = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
+        hatched = around[line:-line, line:-line].copy()
+        around[:] = np.round(np.array(to_rgb(style.frame)) * 255)  # the frame is around the cells, not on them
+        around[line:-line, line:-line] = hatched
+        packed: NDArray[np.int64] = pixels @ _PACK
+        distinct, back = np.unique(packed, return_inverse=True)
+        colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
+        self.paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
+
+    def picture(self, plan: HeatmapPlan, file_format: str) -> _Pixels:  # noqa: ARG002 - as all pages
+        """The palette indices of one head's picture."""
+        picture, theme = self.paper.copy(), self.style.theme
+        inks = blended(0, theme, self.style.ink)
+        height, width = picture.shape
+        for place, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
+            left, up = place.get_position()
+            x, tall = left * width, math.ceil(1.2 * size * self.dpi / 72)
+            strip = picture[round((1 - up) * height) - tall :][: 2 * tall]
+            joined = any(ord(letter) in _JOINED for letter in line)
+            for piece in [line] if joined else re.findall(r"[\d.]+|[^\d.]+", line):  # what other lines repeat
+                box = math.ceil(text_width(piece, size, weight, self.dpi)) + 2 * _EDGE, len(strip)
+                area = strip[:, round(x) - _EDGE :][:, : box[0]]
+                coverage = _coverage(piece, size, weight, self.dpi, box, (_EDGE, tall))[:, : area.shape[1]]
+                np.copyto(area, inks[coverage], where=coverage > 0)
+                x += text_width(f"{piece}|", size, weight, self.dpi) - text_width("|", size, weight, self.dpi)
+        cell, points = self.cell, self.cell * 72 / self.dpi
+        shares = np.clip(np.ma.filled(plan.norm(np.nan_to_num(plan.values)), 0.0), 0, 1)
+        levels = (shares * (LEVELS - 1)).round().astype(np.uint8)
+        cells = levels.repeat(cell, axis=0).repeat(cell, axis=1)
+        texts, size = numbers(plan.values, hundredths, points, points)
+        for (row, column), text in texts.items():
+            inks = blended(int(levels[row, column]), theme)
+            cells[row * cell :, column * cell :][:cell, :cell] = inks[_centred(text, size, cell, self.dpi)]
+        shown = ~np.isnan(plan.values).repeat(cell, axis=0).repeat(cell, axis=1)
+        np.copyto(picture[self.top :, self.left :][: len(cells), : cells.shape[1]], cells, where=shown)
+        return picture
+
+
+@lru_cache(4096)
+def _coverage(text: str, size: float, weight: str, dpi: float, box: tuple[int, int], start: tuple[int, int]) -> _Pixels:
+    """Coverage of each pixel of a box (width and height) by a text that starts at x and baseline, 0-255."""
+    renderer = RendererAgg(*box, dpi)
+    font = FontProperties(family=font_families([text]), size=size, weight=weight)
+    renderer.draw_text(renderer.new_gc(), *start, text, font, 0)
+    coverage: _Pixels = np.asarray(renderer.buffer_rgba())[..., 3] // 16 * 17  # in few steps, for small files
+    return coverage
+
+
+@cache
+def _centred(text: str, size: float, cell: int, dpi: float) -> _Pixels:
+    """Coverage of each pixel of a cell by a number in its middle, [cell, cell]."""
+    left, baseline = (cell - text_width(text, size, dpi=dpi)) / 2, (cell + _DIGITS * size * dpi / 72) / 2
+    return _coverage(text, size, "normal", dpi, (cell, cell), (round(left), round(baseline)))
+
+
+@cache
+def palette(theme: str) -> _Pixels:
+    """Palette of a PNG, [256, 3]: the colour scale from paper on, greys from paper to ink, black, white."""
+    style = Style(theme)
+    paper, ink = np.array(to_rgb(style.paper)), np.array(to_rgb(style.ink))
+    scale = style.colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
+    ramp = np.linspace(paper, ink, _GREYS)
+    colours: _Pixels = (np.concatenate([scale, ramp, np.zeros((1, 3)), np.ones((1, 3))]) * 255).round().astype(np.uint8)
+    return colours
+
+
+def _nearest(colours: Array, theme: str) -> _Pixels:
+    """Index of the nearest colour in the palette, for colours [k, 3] of 0-255."""
+    known = palette(theme).astype(np.float32)
+    nearest: _Pixels = ((known**2).sum(axis=1) - 2 * colours @ known.T).argmin(axis=1).astype(np.uint8)
+    return nearest
+
+
+@cache
+def blended(level: int, theme: str, ink: str | None = None) -> _Pixels:
+    """Palette indices from a colour of the palette to ink, default what contrasts with it, by coverage, [256]."""
+    colour = palette(theme)[level]
+    end = np.array(to_rgb(ink or contrasting_ink(colour / 255))) * 255
+    indices = _nearest(np.linspace(colour, end, 256), theme)
+    indices[0] = level  # also where another step has the same colour
+    return indices

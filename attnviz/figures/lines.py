@@ -1,7 +1,8 @@
 """Lines from queries (left) to keys (right), after bertviz (Vig 2019)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from attnviz.figures.fonts import drawable, fitted_token, font_families, put_text, wrapped
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
+from attnviz.figures.page import LEGEND, MARGIN, PIXEL, PagePlan, chart_page, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
 from attnviz.figures.style import Style, figure_style, text_colour
 
@@ -88,10 +89,8 @@ def lines_figure(plan: LinesPlan, style: Style, vector: bool = False) -> Figure:
             room = (_HIGHEST - head - legends) * 72 - _HEADING
             if plan.extent * _LEAST_PITCH <= room:
                 break
-        body = legends + (min(plan.extent * pitch, room) + _HEADING) / 72
-        page = new_page(plan.title, notes, style, width=width, body=body)
-        draw_lines(page.add_subplot(), plan, style)
-        return page
+    body = legends + (min(plan.extent * pitch, room) + _HEADING) / 72
+    return chart_page(replace(plan, notes=notes), style, draw_lines, width=width, body=body)
 
 
 def draw_lines(ax: Axes, plan: LinesPlan, style: Style) -> PathCollection:
@@ -198,27 +197,13 @@ def _add_legends(ax: Axes, plan: LinesPlan, style: Style, room: float, height: f
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
         lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
+    look: dict[str, Any] = LEGEND | {"borderaxespad": 0, "borderpad": 0.3, "columnspacing": 1.0, "labelspacing": 0.3}
+    look |= {"title_fontsize": _LETTERS, "handlelength": 2.2, "alignment": "left"}
     for handles, (names, title, columns) in zip(lines, _legends(plan, room), strict=True):
         shown = ["\n".join(wrapped(name, _LETTERS, (room - _HANDLE) / PIXEL)) for name in names]
         above = handles is not lines[-1]
-        legend = Legend(
-            ax,
-            handles,
-            shown,
-            title=title,
-            ncols=columns,
-            loc="lower left" if above else "upper left",
-            bbox_to_anchor=(0, above),
-            alignment="left",
-            frameon=False,
-            fontsize=_LETTERS,
-            title_fontsize=_LETTERS,
-            handlelength=2.2,
-            borderaxespad=0,
-            borderpad=0.3,
-            columnspacing=1.0,
-            labelspacing=0.3,
-        )
+        look |= {"loc": "lower left" if above else "upper left", "bbox_to_anchor": (0, above)}
+        legend = Legend(ax, handles, shown, title=title, ncols=columns, **look)
         for text in (*legend.get_texts(), legend.get_title()):
             text.set(color=text_colour(style), family=font_families([text.get_text()]), parse_math=False)
         ax.add_artist(legend)

@@ -17,7 +17,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.transforms import ScaledTranslation, Transform
 from numpy.typing import NDArray
 
-from attnviz.figures.fonts import fitted_token, font_families, text_width
+from attnviz.figures.fonts import fitted_token, font_families, put_text, text_width
 from attnviz.figures.page import PIXEL
 from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
@@ -85,28 +85,29 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
     across = axis.axis_name == "x"
     ink = text_colour(style)
     beside = ax.get_xaxis_transform() if across else ax.get_yaxis_transform()
-    turned = {"ha": "center", "va": "bottom"} if across else {"ha": "left", "va": "center", "rotation": 270}
+    turned: dict[str, Any] = {"ha": "left", "rotation": 270}
+    if across:
+        turned = {"ha": "center", "va": "bottom"}
 
     def outwards(points: float) -> Transform:  # positions along the axis, so far from the cells
         x, y = (0.0, points / 72) if across else (points / 72, 0.0)
         return beside + ScaledTranslation(x, y, ax.figure.dpi_scale_trans)
 
+    def place(along: float) -> tuple[float, float]:
+        return (along, 1.0) if across else (1.0, along)
+
     for bracket, lane in zip(brackets, bracket_lanes(brackets), strict=True):
+        away = _FIRST_LANE + LANE * lane
         longest = max(bracket.runs, key=lambda run: run[1] - run[0])
         for run in bracket.runs:
             first, last = (position // pooled for position in run)
-            ends, edge = [first - 0.4, last + 0.4], [1.0, 1.0]
-            line = Line2D(*((ends, edge) if across else (edge, ends)), color=ink, linewidth=1.0, clip_on=False)
-            line.set_transform(outwards(_FIRST_LANE + LANE * lane))
-            ax.add_artist(line)
+            ends = zip(place(first - 0.4), place(last + 0.4), strict=True)
+            ax.add_artist(Line2D(*ends, color=ink, linewidth=1.0, clip_on=False, transform=outwards(away)))
             room = (last - first + 1) * cell * DPI / 72
             name = fitted_token(bracket.name, _SMALLEST, room)
-            if run != longest or (name != bracket.name and room < _LEAST_NAME):
-                continue
-            middle = (first + last) / 2
-            text = ax.text(*((middle, 1.0) if across else (1.0, middle)), name, color=ink, parse_math=False, **turned)
-            text.set(fontsize=_SMALLEST, family=font_families([name]), clip_on=False)
-            text.set_transform(outwards(_FIRST_LANE + LANE * lane + 1))
+            if run == longest and (name == bracket.name or room >= _LEAST_NAME):
+                middle = place((first + last) / 2)
+                put_text(ax, *middle, name, size=_SMALLEST, color=ink, transform=outwards(away + 1), **turned)
 
 
 def draw_matrix(
@@ -171,19 +172,19 @@ def hatch(patch: Patch, style: Style) -> None:
 def write_numbers(ax: Axes, values: Array, cells: Cells, write: Callable[[float], str]) -> bool:
     """Write values (``write``: '' for none) into the cells if all are readable, on Axes of final size; say whether."""
     texts, size = numbers(values, write, *cell_points(ax, values.shape))
-    if size is not None:
-        write_texts(ax, values, cells, texts, size=size, va="center_baseline")
-    return size is not None
+    write_texts(ax, values, cells, texts, size=size)
+    return bool(texts)
 
 
 def numbers(
     values: Array, write: Callable[[float], str], width: float, height: float
-) -> tuple[dict[tuple[int, ...], str], float | None]:
-    """Values as texts by cell, and the font size with which all fit cells of a size in points; None if none does."""
+) -> tuple[dict[tuple[int, ...], str], float]:
+    """Values as texts by cell, and the font size with which all fit cells of a size in points; none if one does not."""
     if max(values.shape) > MOST_NUMBERED:
-        return {}, None
+        return {}, 0.0
     texts = {cell: text for cell, value in np.ndenumerate(values) if (text := write(float(value)))}
-    return texts, value_size(texts.values(), width, height) if texts else None
+    size = value_size(texts.values(), width, height) if texts else None
+    return ({}, 0.0) if size is None else (texts, size)
 
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **properties: Any) -> None:
@@ -191,9 +192,8 @@ def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ..
     colours = painted(values, cells.cmap, cells.norm)
     colours[np.isnan(values)] = ax.get_facecolor()
     for (row, column), text in texts.items():
-        ax.text(
-            column, row, text, color=contrasting_ink(colours[row, column]), ha="center", parse_math=False, **properties
-        )
+        ink = contrasting_ink(colours[row, column])
+        put_text(ax, column, row, text, color=ink, ha="center", **properties)
 
 
 def painted(values: Array, colours: Colormap, norm: Any) -> Array:

@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -30,7 +30,7 @@ _GAP = 2.5  # between notes that do not share lines, as the size of an empty lin
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
 _HANDLE = 50
-_LEAST_STEP = 0.4  # of a colour bar's last tick from its end, by the distance of two ticks
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": _NOTE}  # of every legend
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -135,15 +135,31 @@ def chart_page(
     width: float,
     body: float,
     handles: Sequence[Artist] = (),
+    exact: bool = False,
 ) -> Figure:
-    """A new figure of one chart, which ``draw`` draws, above a legend; ``width`` and ``body`` without it in inches."""
+    """A new figure of one panel, which ``draw`` draws, above its colour bar, if it has a scale, and a legend.
+
+    ``width`` and ``body`` are without these, in inches; ``exact``: the panel is as high as ``body``, and within the
+    margins.
+    """
     width = page_width(style, width)
+    below = legend_height(handles, width) if handles else 0.0
+    if isinstance(plan, ColourScale):
+        below = bar_inches(plan.bar, width - 2 * MARGIN) + 0.05
+    elif exact:
+        below += 0.1
     with figure_style():
-        below = legend_height(handles, width) if handles else 0
         page = new_page(plan.title, plan.notes, style, width=width, body=body + below)
-        draw(page.subplots(), plan, style)
+        ax = page.add_subplot()
+        if isinstance(plan, ColourScale):
+            colour_bar(page, ax, plan, style)
         if handles:
             add_legend(page, handles, style)
+        if exact:
+            ax.set_axis_off()
+            freeze_layout(page)
+            fix_axes(page, ax, (width - 2 * MARGIN) * DPI, body * DPI, MARGIN * DPI)
+        draw(ax, plan, style)
         return page
 
 
@@ -185,26 +201,6 @@ def run_layout(figure: Figure | SubFigure | None) -> None:
             name.set_x(name.get_position()[0] - over / bar.bbox.width)
 
 
-def fix_axes_height(figure: Figure, ax: Axes, inches: float) -> None:
-    """Run the layout, then set the height of these Axes in inches and align everything with the left margin.
-
-    Constrained layout keeps a share of the height free above a colour bar or a legend. A bar whose first number would
-    hang over the margin begins after it.
-    """
-    freeze_layout(figure)
-    width, height = figure.get_size_inches()
-    top = ax.get_position().y1
-    ax.set_position((MARGIN / width, top - inches / height, 1 - 2 * MARGIN / width, inches / height))
-    for bar in figure.axes:
-        if bar is not ax:
-            box = bar.get_position(original=True)
-            number = bar.xaxis.get_ticklabels()[0].get_window_extent()
-            left = max(MARGIN, MARGIN / 2 + (bar.bbox.x0 - number.x0) / figure.dpi) / width
-            bar.set_position((left, box.y0, box.width, box.height))
-    for legend in figure.legends:
-        legend.set_bbox_to_anchor((MARGIN / 2 / width, 0, 1, 1), transform=figure.transFigure)
-
-
 def freeze_layout(figure: Figure) -> None:
     """Run the layout once and fix all positions, rounded.
 
@@ -218,7 +214,24 @@ def freeze_layout(figure: Figure) -> None:
         part.bbox_relative.set(Bbox(np.round(part.bbox_relative.get_points(), 6)))
     for ax in figure.axes:
         ax.set_position(np.round(ax.get_position(original=True).bounds, 6))
-    figure.draw_without_rendering()
+
+
+def fix_axes(figure: Figure, ax: Axes, width: float, height: float, left: float | None = None) -> None:
+    """Set the size of Axes in pixels, from their upper left corner on, which becomes a whole pixel; or from ``left``.
+
+    Constrained layout keeps a share of the room free. Colour bars and legends begin where the Axes do.
+    """
+    across, down = figure.bbox.size
+    box = ax.get_window_extent()
+    left = (round(box.x0) if left is None else left) / across
+    ax.set_box_aspect(None)
+    ax.set_position((left, (round(box.y1) - height) / down, width / across, height / down))
+    for bar in figure.axes:
+        if bar is not ax:
+            place = bar.get_position(original=True)
+            bar.set_position((left, place.y0, min(place.width, width / across), place.height))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((left / 2, 0, 1, 1), transform=figure.transFigure)
 
 
 def colour_bar(
@@ -236,11 +249,9 @@ def colour_bar(
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
     if isinstance(scale.norm, FuncNorm):  # equal steps, ever closer away from 0
-        low, high = _ends(scale.norm)
-        steps = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(low, high)
-        bar.ax.set_xticks([step for step in steps if low < step < high], minor=True)
-    bar.ax.tick_params(which="minor", length=2, width=PIXEL, color=style.frame)
-    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=style.frame, labelcolor=style.ink)
+        bar.ax.xaxis.set_minor_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
+    look: dict[str, Any] = {"labelsize": _BAR_TEXT, "labelcolor": style.ink}
+    bar.ax.tick_params(which="both", length=2, width=PIXEL, color=style.frame, **look)
     words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.ink, labelpad=2, parse_math=False, loc="left")
     if scale.reference is not None:
@@ -293,12 +304,11 @@ def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Sty
         handles=list(handles),
         loc="outside lower left",
         ncols=_columns(handles, figure.get_figure(root=True).get_figwidth()),
-        frameon=False,
-        fontsize=_NOTE,
         labelcolor=style.ink,
         borderpad=0.2,
         handletextpad=0.5,
         columnspacing=1.2,
+        **LEGEND,
     )
 
 
@@ -336,32 +346,30 @@ def power_of_ten(exponent: int) -> str:
 
 
 def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
+    """Ticks of a bar of a width in pixels, and their numbers: both ends, and round values between that have room."""
     norm = scale.norm
     low, high = _ends(norm)
     logarithmic = isinstance(norm, LogNorm)
     if logarithmic:
-        between = list(LogLocator(subs=(1, 2, 5) if high / low <= 100.5 else (1,), numticks=99).tick_values(low, high))
+        between: Iterable[float] = LogLocator(numticks=99).tick_values(low, high)
     elif isinstance(norm, FuncNorm):
-        powers = 10.0 ** np.arange(math.floor(math.log10(high)), math.floor(math.log10(high)) - 3, -1)
-        between = [0.0, *(sign * size for size in np.outer(powers, (5, 2, 1)).ravel() for sign in (1, -1))]
+        sizes = np.outer(10.0 ** (math.floor(math.log10(high)) - np.arange(3)), (5, 2, 1)).ravel()
+        between = np.concatenate([[0.0], sizes, -sizes])
     else:
-        steps = MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high)
-        least = _LEAST_STEP * (steps[1] - steps[0])
-        between = [step for step in steps if min(step - low, high - step) >= least]
+        between = MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high)
 
     def number(value: float) -> str:
-        """Write a tick, powers of ten as ``10⁻⁴`` if the scale has several."""
-        exponent = math.log10(value) if logarithmic and high / low > 100.5 else 0.0
-        if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
-            return power_of_ten(round(exponent))
+        if logarithmic and value < 1:
+            return power_of_ten(round(math.log10(value)))
         return ("+" if scale.signed and value > 0 else "") + format(value + 0.0, ".3g").replace("-", "−")
 
     # what is beyond an end looks the same
-    shown = [(low, ("≤ " if logarithmic else "") + number(low)), (high, ("≥ " if scale.cut else "") + number(high))]
+    shown = {low: ("≤ " if logarithmic else "") + number(low), high: ("≥ " if scale.cut else "") + number(high)}
     for value in between:
         half = text_width(number(value), 7) / 2 + 8
-        apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2 for other, words in shown)
+        apart = (
+            abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2 for other, words in shown.items()
+        )
         if low < value < high and all(apart):
-            shown.append((value, number(value)))
-    shown.sort()
-    return [value for value, _ in shown], [label for _, label in shown]
+            shown[value] = number(value)
+    return list(shown), list(shown.values())

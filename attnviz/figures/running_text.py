@@ -12,18 +12,8 @@ from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
-from attnviz.figures.page import (
-    MARGIN,
-    PIXEL,
-    ColourScale,
-    PagePlan,
-    bar_inches,
-    colour_bar,
-    fix_axes_height,
-    new_page,
-    run_layout,
-)
-from attnviz.figures.style import Style, figure_style, text_colour
+from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, chart_page, run_layout
+from attnviz.figures.style import Style, text_colour
 from attnviz.wording import right_to_left
 
 # font sizes in points: the largest with which all blocks fit their page, or else the last
@@ -153,17 +143,8 @@ def text_inches(plan: TextPlan, style: Style) -> tuple[float, float]:
 
 def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of shaded texts, block by block, with title, notes and colour bar."""
-    width = prose_width(plan.pieces, style)
-    _, inches = text_inches(plan, style)
-    with figure_style():
-        bar = bar_inches(plan.bar, width - 2 * MARGIN) + 0.05
-        page = new_page(plan.title, plan.notes, style, width=width, body=inches + bar)
-        ax = page.add_subplot()
-        ax.set_axis_off()
-        colour_bar(page, ax, plan, style)
-        fix_axes_height(page, ax, inches)
-        draw_text(ax, plan, style)
-        return page
+    width, (_, inches) = prose_width(plan.pieces, style), text_inches(plan, style)
+    return chart_page(plan, style, draw_text, width=width, body=inches, exact=True)
 
 
 def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -53,77 +53,57 @@ class TilesPlan(ColourScale, PagePlan):
 
 def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
     """A new figure with every tile of the plan, one colour bar, title and notes."""
-    keys = plan.keys or plan.labels
-    columns, tile, side, below = _geometry(plan.labels.texts, len(plan.tiles), plan.target, style, keys.texts)
-    high = tile * len(plan.labels.texts) / len(keys.texts)
+    labels, keys = plan.labels, plan.keys or plan.labels
+    columns, tile, side, below = _geometry(labels.texts, len(plan.tiles), plan.target, style, keys.texts)
+    high = tile * len(labels.texts) / len(keys.texts)
     width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
     rows = math.ceil(len(plan.tiles) / columns)
     body = 0.8 * below + rows * (high + _NAME + _GAP) + _BAR
+    names, size = _names(plan.tiles, tile * DPI)
     with figure_style():
         page = new_page(plan.title, plan.notes, style, width=width, body=body)
-        grid = page.add_gridspec(rows, columns)
-        drawn: list[tuple[Axes, Tile, Cells]] = []
-        for index, (each, named) in enumerate(zip(plan.tiles, _names(plan.tiles, tile * DPI), strict=True)):
+        drawn = []
+        for index, (each, name) in enumerate(zip(plan.tiles, names, strict=True)):
             row, column = divmod(index, columns)
-            ax = page.add_subplot(grid[row, column])
-            edges = (column == 0, row == rows - 1)
-            drawn.append((ax, each, _draw(ax, plan, each, style, named, edges, vector, tile)))
+            ax = page.add_subplot(rows, columns, index + 1)
+            look: dict[str, Any] = {"labels": None if column else labels, "keys": None if row < rows - 1 else keys}
+            look |= {"vector": vector, "cell": tile * 72 / len(each.values.T)}
+            drawn.append((ax, each.values, _draw(ax, plan, each, name, size, style, **look)))
         colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
         run_layout(page)
-        for ax, each, cells in drawn:
-            write_numbers(ax, each.values, cells, hundredths)
+        for ax, values, cells in drawn:
+            write_numbers(ax, values, cells, hundredths)
         return page
 
 
 def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
     """Draw the last matrix on the caller's Axes, with numbers if they fit; returns the cells."""
     tile = plan.tiles[-1]
-    (named,) = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
-    cells = _draw(ax, plan, tile, style, named)
+    (name,), size = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
+    cells = _draw(ax, plan, tile, name, size, style, labels=plan.labels, keys=plan.keys or plan.labels, vector=False)
     run_layout(ax.figure)
     write_numbers(ax, tile.values, cells, hundredths)
     return cells
 
 
-def _draw(
-    ax: Axes,
-    plan: TilesPlan,
-    tile: Tile,
-    style: Style,
-    named: tuple[str, float],
-    edges: tuple[bool, bool] = (True, True),  # whether it is the first of its row, and the last of its column
-    vector: bool = False,
-    inches: float | None = None,
-) -> Cells:
+def _draw(ax: Axes, plan: TilesPlan, tile: Tile, name: str, size: float, style: Style, **look: Any) -> Cells:
+    scale: dict[str, Any] = {"pooled": plan.pooled, "colours": plan.colours, "rules": plan.rules}
+    cells = draw_matrix(ax, tile.values, plan.norm, style, **scale, **look)
     rows, columns = tile.values.shape
-    cells = draw_matrix(
-        ax,
-        tile.values,
-        plan.norm,
-        style,
-        labels=plan.labels if edges[0] else None,
-        keys=(plan.keys or plan.labels) if edges[1] else None,
-        pooled=plan.pooled,
-        colours=plan.colours,
-        vector=vector,
-        rules=plan.rules,
-        cell=inches and inches * 72 / columns,
-    )
     ax.set_box_aspect(max(_FLATTEST, rows / columns))
-    name, size = named
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.ink, parse_math=False)
     return cells
 
 
-def _names(tiles: Sequence[Tile], room: float) -> list[tuple[str, float]]:
-    """The fullest form of name with which every tile's fits a width in pixels, all of one size in points."""
+def _names(tiles: Sequence[Tile], room: float) -> tuple[list[str], float]:
+    """The fullest form of name with which every tile's fits a width in pixels, and their size in points."""
     ways = [(tile.name, *tile.shorter) for tile in tiles]
     forms = [[way[min(form, len(way) - 1)] for way in ways] for form in range(max(map(len, ways)))]
     for names in forms:
         for size in _NAME_SIZES:
             if all(text_width(name, size) <= room for name in names):
-                return [(name, size) for name in names]
-    return [(fitted(name, _NAME_SIZES[-1], room), _NAME_SIZES[-1]) for name in forms[-1]]
+                return names, size
+    return [fitted(name, size, room) for name in names], size
 
 
 def tile_pooling(

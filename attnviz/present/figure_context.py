@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnviz.figures.style import FAINTEST, Style
 from attnviz.wording import counted, ordinal, quoted, visible
 
 if TYPE_CHECKING:
@@ -111,21 +110,15 @@ class FigureContext:
         return f"each cell is the largest of {factor} × {factor} weights (pooled for drawing only)"
 
 
-def colours_in_words(style: Style, own: str) -> str:
-    """The scale of weights for a caption; ``own``: its end if each head has its own."""
-    ends = {"shared": "colours from 0 to 1", "per-head": f"colours from 0 to {own}"}
-    return ends.get(style.scale, f"logarithmic colours from {FAINTEST:g} to 1")
-
-
 def hatched_in_words(*patterns: "Array") -> str:
     """What a caption says of the cells of patterns that are NaN, and so hatched, or ''."""
     return "hatched: cells that the mask forbids" if any(np.isnan(cells).any() for cells in patterns) else ""
 
 
-def norm_in_words(norm: "Normalize") -> str:
-    """The ends of the colours of a norm from 0, or of a logarithmic one, for a caption."""
+def norm_in_words(norm: "Normalize", end: str = "") -> str:
+    """The ends of the colours of a norm from 0, or of a logarithmic one, for a caption; ``end``: the upper in words."""
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 0.0)
-    return f"{'logarithmic colours' if low else 'colours'} from {low:g} to {high:g}"
+    return f"{'logarithmic colours' if low else 'colours'} from {low:g} to {end or f'{high:g}'}"
 
 
 def caption_of(what: str, *details: str) -> str:

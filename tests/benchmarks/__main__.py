@@ -78,7 +78,7 @@ def head_pictures() -> list[Row]:
     """144 per-head PNGs and SVGs of 9 tokens against loops of new figures with the same content."""
     import seaborn
 
-    from attnviz.figures.heatmap_files import heatmap_files
+    from attnviz.figures.heatmap import heatmap_files
 
     patterns = np.random.default_rng(0).dirichlet(np.full(9, 0.2), (144, 9)).astype(np.float32)
     labels = ["[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]"]

@@ -15,7 +15,7 @@ from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import Arc as DrawnArc
 from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, leaves_out_lines
-from attnviz.figures.heatmap_files import heatmap_files
+from attnviz.figures.heatmap import heatmap_files
 from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
 from attnviz.judge.verdicts import Label

@@ -12,8 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
-from attnviz.figures.heatmap_files import heatmap_files
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_files, heatmap_pooling
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style, figure_bytes
 from tests.support.drawn import ODD_SETTINGS

@@ -9,7 +9,7 @@ from PIL import Image
 
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
-from attnviz.figures.heatmap_files import LEVELS, _inked, palette
+from attnviz.figures.heatmap import LEVELS, blended, palette
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import THEMES, Style, parse_width
 from tests.support.drawn import contrasts
@@ -112,7 +112,7 @@ def test_small_weights_differ_from_the_paper_and_numbers_from_every_step_of_the_
     colours = palette(theme)[:LEVELS] / 255
     inks = np.array([to_rgb(contrasting_ink(colour)) for colour in colours])
     assert contrasts(colours, inks).min() >= 4.5
-    written = palette(theme)[[_inked(level, theme)[-1] for level in range(LEVELS)]] / 255
+    written = palette(theme)[[blended(level, theme)[-1] for level in range(LEVELS)]] / 255
     assert contrasts(colours, written).min() >= 4.5
 
 

@@ -23,9 +23,9 @@ from attnviz.figures.heatmap import (
     draw_heatmap,
     has_numbers,
     heatmap_figure,
+    heatmap_files,
     heatmap_pooling,
 )
-from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.page import format_number
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
@@ -34,7 +34,7 @@ from attnviz.inputs.tokens import Positions, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE, statistic_named
 from attnviz.models.head_ids import HeadId
-from attnviz.present.figure_context import colours_in_words, hatched_in_words, norm_in_words
+from attnviz.present.figure_context import hatched_in_words, norm_in_words
 from attnviz.present.published import role_name
 from attnviz.present.view import Drawing, File, ViewOptions, page_drawing
 from attnviz.profiles.parts import SYNTACTIC
@@ -129,7 +129,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
             of_cells,
             "what rows lack to 1 goes nowhere, to a learned sink" if analysis.context.learned_sinks else "",
             caption_only=(
-                colours_in_words(style, "the largest weight of each head"),
+                norm_in_words(style.norm(), "the largest weight of each head" if per_head else ""),
                 hatched_in_words(*(cell.values for cell in cells)),
                 corpus,
             ),
@@ -141,7 +141,7 @@ def _overview(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadGridPlan
         keys=keys,
         pooled=pooled,
         every=every,
-        norm=Normalize(0, 1, clip=True) if per_head else style.norm(),
+        norm=style.norm(),
         bar=_BARS[style.scale],
     )
 
@@ -209,12 +209,9 @@ def _heatmaps_of(shown: PatternView, choices: ViewOptions) -> Iterator[HeatmapPl
     for head, values in pooled_patterns(shown, heads, pooled):
         most, label, on_text, over = _largest(values), head.shown, evidence(head), over_corpus(analysis, head)
         nowhere, relation = head.statistics.get(NOWHERE), relations.get(head.id)
-        findings = [
-            on_text,
-            over,
-            "" if nowhere is None else f"{nowhere:.2f} goes nowhere",
-            f"largest weight {most:.2g}" if style.scale == "per-head" else "",
-        ]
+        largest = f"largest weight, {most:.2g}" if style.scale == "per-head" else ""
+        gone = "" if nowhere is None else f"{nowhere:.2f} goes nowhere"
+        findings = [on_text, over, gone, largest.replace(",", "")]
         numbers = "weights of at least 0.005 are written in the cells"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
@@ -224,7 +221,7 @@ def _heatmaps_of(shown: PatternView, choices: ViewOptions) -> Iterator[HeatmapPl
                 "" if relation is None else outlined_note(analysis, relation),
                 first_note=f"{about.model} on {about.drawn_line}",
                 caption_only=(
-                    colours_in_words(style, f"the head's largest weight, {most:.2g}"),
+                    norm_in_words(style.norm(), largest and f"the head's {largest}"),
                     hatched_in_words(values),
                     spans and f"brackets: the spans {spans}",
                     numbers if has_numbers(values, labels.texts, style) else "",
