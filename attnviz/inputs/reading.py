@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnviz.arguments import as_found, as_list, is_there, is_whole, values_of
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.inputs.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
-from attnviz.inputs.encoding import documents
-from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines, naming_row
+from attnviz.inputs.chats import Chat, Message, checked_messages
+from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.inputs.tables import (
     IN_MEMORY,
     TABLES,
@@ -35,8 +34,10 @@ from attnviz.inputs.tables import (
 )
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
-from attnviz.models.checkpoint import Checkpoint
 from attnviz.wording import visible
+
+if TYPE_CHECKING:
+    from attnviz.inputs.prompt import TargetTokens
 
 SHORTEST, LONGEST = 3, 60  # fewest and most words of a treebank's sentence that is measured (contract)
 SUFFIXES = (".txt", ".conllu", *TABLES)  # of files that hold texts
@@ -50,14 +51,6 @@ _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-c
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 Span = tuple[int, int]  # first and past-the-last character
-
-
-class DecoderTarget(NamedTuple):
-    """What the decoder of an encoder-decoder predicts."""
-
-    text: str
-    ids: tuple[int, ...]  # its vocabulary entries
-    cut: bool  # whether its end was cut
 
 
 @dataclass(frozen=True)
@@ -75,11 +68,10 @@ class Text:
     subjects: tuple[bool, bool] | None = None  # in GAP, whether each name is a subject; None without a parser
     label: str | None = None  # its class: a name or a number
     contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
-    target: DecoderTarget | None = None
+    target: "TargetTokens | None" = None  # what the decoder of an encoder-decoder reads
     ids: tuple[int, ...] = ()  # in place of a text: random ones, or a user's
     ids_given: bool = False  # whether they are a user's: some are special, and they spell a text
-    messages: tuple[Message, ...] = ()  # of a chat, which has no text before it is rendered
-    chat: RenderedChat | None = None  # of which ``text`` is the text
+    chat: Chat | None = None  # has no text before it is rendered; then ``text`` is that
 
     @property
     def given_alone(self) -> bool:
@@ -336,7 +328,7 @@ def _cells(corpus: Corpus) -> Iterator[Text]:
 def _chats(corpus: Corpus) -> Iterator[Text]:
     for number, (place, row, id) in enumerate(chat_rows(corpus.rows)):
         try:
-            yield Text("", place=place, number=number, id=id, messages=checked_messages(row, str(place)))
+            yield Text("", place=place, number=number, id=id, chat=Chat(checked_messages(row, str(place))))
         except TextError as error:
             raise CorpusError(str(error)) from error
 
@@ -518,20 +510,6 @@ def chat_of(given: Sequence[Message] | str | Path) -> Chat:
     if len(chats) != 1:
         raise TextError(f"{path} holds {len(chats)} chats; expected one; attnviz profile FILE measures all.")
     return Chat(chats[0], path)
-
-
-def rendered(text: Text, checkpoint: Checkpoint) -> Text:
-    """A chat with the text that the tokenizer's template makes of it, else CorpusError; ids with what they spell."""
-    if text.ids_given and len(text.ids) <= checkpoint.positions:
-        with naming_row(text.place):
-            return replace(text, text=documents(checkpoint, {"input_ids": text.ids})[0][0])
-    if not text.messages:
-        return text
-    try:
-        chat = rendered_chat(checkpoint.tokenizer, text.messages)
-    except TextError as error:
-        raise CorpusError(f"{text.place}: {error}") from error
-    return replace(text, text=chat.text, chat=chat)
 
 
 def ready(text: Text, parse: Parser | None) -> Text | None:

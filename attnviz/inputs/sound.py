@@ -3,7 +3,7 @@
 import math
 import shlex
 import wave
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.inputs.arrays import real_numbers
-from attnviz.inputs.tokens import Positions, Tokens, tokens_of_labels
+from attnviz.inputs.prompt import Positions, Prompt, read_prompt, tokens_of_labels
+from attnviz.inputs.reading import Text
+from attnviz.models.checkpoint import Checkpoint
 
 # Samples a second, samples from one column of features to the next, and columns in a frame.
 _RATE, _HOP, COLUMNS = 16_000, 160, 2
@@ -23,7 +25,7 @@ _SECONDS, _MOST_INTERVALS = COLUMNS * _HOP / _RATE, 125  # length of a frame, an
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Frames(Tokens):
+class Frames(Prompt):
     """``n_heard`` frames of a sound, and then of padding, from its log-mel ``features`` [n_bins, n_columns]."""
 
     features: Tensor
@@ -52,6 +54,18 @@ class Frames(Tokens):
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this sound."""
         return {"input_features": self.features[None].to(device)}
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A sound in a file, instead of a text."""
+
+    file: Path
+
+
+@read_prompt.register
+def _(given: Sound, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:  # noqa: ARG001 - it is cut nowhere
+    return replace(read_sound(given.file, checkpoint.config, checkpoint.dtype), source=Text(str(given.file)))
 
 
 def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:

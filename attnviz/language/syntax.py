@@ -9,7 +9,7 @@ import numpy as np
 from attnviz.language.parsers import UNIVERSAL, Vocabulary, parsed_words
 
 if TYPE_CHECKING:
-    from attnviz.inputs.tokens import Tokens
+    from attnviz.inputs.prompt import Prompt
 
 # Who attends to whom: the dependent to its head, or the head to its dependent.
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
@@ -45,7 +45,7 @@ class Parse:
     own_arcs: tuple[Arc, ...] = ()  # before the parser's labels were mapped; else empty
 
 
-def parse_texts(parser: Any, texts: Sequence[str], tokens: "Tokens") -> Parse:
+def parse_texts(parser: Any, texts: Sequence[str], tokens: "Prompt") -> Parse:
     """Parse a text, perhaps with its pair, and map the words to the tokens of the model by character overlap.
 
     A token that overlaps two words of the parser (a spaCy pipeline), such as "cannot", belongs to both. Words without
@@ -56,8 +56,7 @@ def parse_texts(parser: Any, texts: Sequence[str], tokens: "Tokens") -> Parse:
     for segment, text in enumerate(texts):
         index = dict[int, int]()
         parsed = parsed_words(parser, text)
-        offsets = [pair if of == segment else (0, 0) for pair, of in zip(tokens.offsets, tokens.segments, strict=True)]
-        positions = overlapping(offsets, [(word.start, word.end) for word in parsed])
+        positions = tokens.overlapping([(word.start, word.end) for word in parsed], segment)
         for i, word in enumerate(parsed):
             if positions[i] and not word.is_space:
                 index[i] = len(words)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import VerificationError
-from attnviz.inputs.batches import Batch, EncodedText, collate
+from attnviz.inputs.batches import Batch, collate
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
@@ -43,7 +44,7 @@ HeadSet = frozenset[HeadId]
 class ModelInput(NamedTuple):
     """One input of the model; the final states at some positions are compared."""
 
-    item: EncodedText
+    item: Prompt
     text: int  # index of the measured text
     positions: tuple[int, ...]
     labels: tuple[int, ...] = ()  # targets at these positions; empty without a prediction

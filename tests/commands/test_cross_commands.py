@@ -10,10 +10,11 @@ import torch
 from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.prompt import TargetTokens
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.run import generate
-from attnviz.run.generate import TargetTokens, target_tokens
+from attnviz.run.generate import target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.tolerances import SHARP_32, SUMS_32

@@ -14,7 +14,7 @@ from attnviz.commands.explain import reference, stages
 from attnviz.commands.explain.reference import ACTIVATIONS, LayerParameters
 from attnviz.commands.explain.stages import StageCheck, probes_of
 from attnviz.errors import ArchitectureError, VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.reference import attention

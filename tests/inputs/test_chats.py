@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import AttnvizError, CheckpointError, TextError, UsageError
-from attnviz.inputs.chats import checked_messages, rendered_chat
+from attnviz.inputs.chats import Chat, checked_messages, rendered_chat
 from attnviz.models.checkpoint import from_loaded
 from tests.support.chats import (
     ALTERNATING,
@@ -82,10 +82,10 @@ def test_messages_are_found_whatever_the_template_does(template: str) -> None:
         {"role": "assistant", "content": "the cat"},
         {"role": "user", "content": "the cat"},
     ]
-    rendered = rendered_chat(chat_tokenizer(template), messages)
-    found = {name: rendered.text[first:last].strip() for name, (first, last) in rendered.messages.items()}
+    rendered = rendered_chat(chat_tokenizer(template), Chat(tuple(messages)))
+    found = {name: rendered.text[first:last].strip() for name, (first, last) in rendered.places.items()}
     assert found == {"system": "user", "user": "user", "assistant": "the cat", "user#2": "the cat"}
-    places = sorted(rendered.messages.values())
+    places = sorted(rendered.places.values())
     assert all(before[1] <= after[0] for before, after in pairwise(places))
 
 
@@ -94,16 +94,16 @@ def test_messages_are_found_whatever_the_template_does(template: str) -> None:
 )
 def test_every_message_is_a_span_whatever_its_role_is_called(roles: list[str]) -> None:
     messages = [{"role": role, "content": f"the {word}"} for role, word in zip(roles, "cat dog house old new".split())]  # noqa: B905
-    rendered = rendered_chat(chat_tokenizer(), messages)
-    found = [rendered.text[first:last] for first, last in rendered.messages.values()]
+    rendered = rendered_chat(chat_tokenizer(), Chat(tuple(messages)))
+    found = [rendered.text[first:last] for first, last in rendered.places.values()]
     assert found == [message["content"] for message in messages]
     assert list(rendered.roles) == roles
 
 
 def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> None:
     thinking = [MESSAGES[1], {"role": "assistant", "content": "<think>the dog</think>it ran"}]
-    rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), thinking)
-    first, last = rendered.messages["assistant"]
+    rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), Chat(tuple(thinking)))
+    first, last = rendered.places["assistant"]
     assert rendered.text[first:last] == "it ran"
 
 
@@ -117,8 +117,8 @@ def calling(arguments: Any, content: str | None = None, n_calls: int = 1) -> dic
 
 
 def found_in(template: str, messages: list[dict[str, Any]]) -> dict[str, str]:
-    rendered = rendered_chat(chat_tokenizer(template), checked_messages(messages))
-    return {name: rendered.text[first:last] for name, (first, last) in rendered.messages.items()}
+    rendered = rendered_chat(chat_tokenizer(template), Chat(checked_messages(messages)))
+    return {name: rendered.text[first:last] for name, (first, last) in rendered.places.items()}
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import transformers
 
 import attnviz
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError
-from attnviz.inputs.batches import encode
 from attnviz.inputs.reading import open_corpora, read_texts
 from attnviz.inputs.tables import Columns
+from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import from_loaded
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import CorpusError, UsageError
-from attnviz.inputs.spans import Span
+from attnviz.inputs.prompt import Span
 from attnviz.measures.spans import SpanLayout, SpanTally
 from tests.support.blocks import in_blocks
 from tests.support.chats import CHATML, MESSAGES, chat_model, chat_tokenizer

@@ -21,7 +21,7 @@ from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint, from_loaded

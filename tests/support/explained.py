@@ -7,7 +7,7 @@ import torch
 
 from attnviz.commands.explain.measure import Explanation, explain
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

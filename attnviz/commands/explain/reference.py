@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnviz.errors import ArchitectureError
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
@@ -152,7 +152,7 @@ def _linear_map(module: Any) -> LinearMap | None:
     return LinearMap(weight, parameter_of(module, "bias"), input_rounding(module))
 
 
-def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
+def embedded(checkpoint: Checkpoint, tokens: Prompt) -> Tensor:
     """Input of the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
     first, *others = embeddings_of(checkpoint, tokens).values()
     tables = checkpoint.architecture.embeddings(checkpoint.model)

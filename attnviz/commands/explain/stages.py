@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnviz.commands.explain.reference import LayerParameters, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
@@ -160,7 +160,7 @@ class VerifiedStages(dict[str, Stage]):
         return {name: stage.check for name, stage in self.items() if stage.check is not None}
 
 
-def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int]) -> Iterator[VerifiedStages]:
+def verify_stages(checkpoint: Checkpoint, tokens: Prompt, layers: Sequence[int]) -> Iterator[VerifiedStages]:
     """Run the model once; recompute these layers, compare every step, and yield each layer.
 
     The first layer is recomputed from the embedding tables, others from the output of the layer before; within a
@@ -193,7 +193,7 @@ def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int])
         yield stages
 
 
-def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:
+def _verified(checkpoint: Checkpoint, tokens: Prompt, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:
     parameters, modules = layer_parameters(checkpoint, layer), checkpoint.modules[layer]
     every = torch.ones(1, len(tokens), device=checkpoint.device)
     allowed = allowed_positions(every, parameters.heads.causal, parameters.heads.window)[0, 0]
@@ -260,7 +260,7 @@ def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, archit
 
 
 def _check(
-    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, checkpoint: Checkpoint, tokens: Tokens
+    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, checkpoint: Checkpoint, tokens: Prompt
 ) -> StageCheck:
     (place, model_tensor), tolerance = shown, checkpoint.tolerance
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"

@@ -14,8 +14,8 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.inputs.chats import Chat
+from attnviz.inputs.prompt import Continuation, Positions, Prompt, UnitRows, sinks_in_words
 from attnviz.inputs.sound import Frames
-from attnviz.inputs.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.language.syntax import Parse
 from attnviz.measures.decisions import Decision
 from attnviz.measures.spans import SpanShares
@@ -49,7 +49,7 @@ class Options:
     """Options that change numbers."""
 
     words: bool = False  # merge the pieces of words
-    queries: str | int | None = None  # the rows measured, see attnviz.inputs.tokens.find_queries; None for all
+    queries: str | int | None = None  # the rows measured, see attnviz.inputs.prompt.find_queries; None for all
     contacts: str | None = None  # a file, see attnviz.measures.contacts.ContactMap
 
 
@@ -58,23 +58,11 @@ class Target:
     """What the decoder of an encoder-decoder reads."""
 
     text: str
-    tokens: Tokens  # a start token and the target without its last token: position q predicts q + 1
+    tokens: Prompt  # a start token and the target without its last token: position q predicts q + 1
     generated: bool  # by the model, greedily
     context: TextContext  # of the decoder's attention to itself
     cross: TextContext  # of its attention to the source
     max_new_tokens: int | None = None  # that it may generate, if that was limited
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """What a decoder wrote after its text."""
-
-    text: str
-    whole: str  # the text and what was written after it, as the tokens spell them
-    first: int  # the position of its first token
-    count: int  # its tokens
-    requested: int  # how many tokens were asked for
-    hit_eos: bool  # whether the model ended the text before these were written; the end token is left out
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -131,7 +119,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return max(len(units) for part in self.parts for units in (part.context.units, part.context.keys))
 
     @property
-    def row_tokens(self) -> Tokens:
+    def row_tokens(self) -> Prompt:
         """The tokens that the units of a part (:attr:`parts`) are made of: those of the source, or of the target."""
         return self.target.tokens if self.target is not None and self.stack_letter in ("D", "X") else self.tokens
 

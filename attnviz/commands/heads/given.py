@@ -16,7 +16,7 @@ from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import judged
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import merge_subwords, tokens_of_labels, told_apart
+from attnviz.inputs.prompt import merge_subwords, tokens_of_labels, told_apart
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.models.checkpoint import Checkpoint

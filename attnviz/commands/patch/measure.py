@@ -35,8 +35,8 @@ from attnviz.commands.patch.pairs import (
 from attnviz.commands.patch.patched import HEAD, KV_HEAD, Part, PatchedPasses, kind_of_parts, parts_of
 from attnviz.commands.patch.repairs import MeanRepairs, SelfRepair
 from attnviz.errors import UsageError
-from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.tables import PromptPair
+from attnviz.inputs.text import tokenize
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import TextSamples, excludes_zero
 from attnviz.measures.paths import FROZEN, receiver_named
@@ -220,7 +220,7 @@ def patch(
     Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs (a file, or in
     memory), or a list beside ``corrupt=[...]`` and perhaps ``labels=[...]``. ``site`` is a name of
     :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the
-    clean prompt as for :func:`attnviz.inputs.tokens.find_queries`; ``spans`` are stretches of both prompts,
+    clean prompt as for :func:`attnviz.inputs.prompt.find_queries`; ``spans`` are stretches of both prompts,
     ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the
     corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), ``kl``
     (without), or a function of your own as for :func:`attnviz.ablate`, whose row has the clean prompt as ``text``,

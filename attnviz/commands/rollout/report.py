@@ -8,7 +8,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
-from attnviz.inputs.tokens import text_at
+from attnviz.inputs.prompt import text_at
 from attnviz.present.documents import text_entry, verification_entry
 from attnviz.present.fields import Field, NamedTable, by_name, entry, plain
 from attnviz.present.report import CommandSpec

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from attnviz.commands.compare.measure import model_names, shape_of, why_not_compared
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.batches import Batch, EncodedText, encode
-from attnviz.inputs.reading import Corpus, Parser, Text, find_parser, open_one, ready, rendered
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.prompt import Prompt
+from attnviz.inputs.reading import Corpus, Parser, Text, find_parser, open_one, ready
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
+from attnviz.inputs.text import encode, rendered
 from attnviz.judge.roles import (
     BestHeads,
     Role,
@@ -32,7 +35,7 @@ from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import Model, named_source, refuse_words
+from attnviz.models.opening import Model, named_source
 from attnviz.options import ModelOptions, checked
 from attnviz.present.result import OfHeads, Result
 from attnviz.progress import Progress
@@ -203,7 +206,7 @@ def compare_corpus(
         if is_of_transformers or not any(of_transformers):
             opening["tokenizer"] = tokenizer
         checkpoint = open_for(process, model, opening)
-        refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])
+        refuse({"parser": parser, "treebanks": file.has_words_marked}, checkpoint)
         opened.append(checkpoint)
     a, b = opened
     why_not = why_not_compared(a, b)
@@ -357,7 +360,7 @@ class _Run:
         return replace(role, id=HeadId(self.models[side].layers[role.id.layer], role.id.head))
 
 
-def same_instances(*sides: Sequence[EncodedText]) -> Iterator[list[EncodedText]]:
+def same_instances(*sides: Sequence[Prompt]) -> Iterator[list[Prompt]]:
     """The items of each model, with the relations at both ends of which every model has a token that is no sink."""
     common = []
     for same in zip(*sides, strict=True):

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.measure import Reader, check_parser, profile_of
-from attnviz.errors import UsageError
+from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.inputs.encoding import unknown_note_of
 from attnviz.inputs.lines import Place
 from attnviz.inputs.reading import Corpus, open_one, read_texts, unread_columns
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
@@ -29,7 +29,7 @@ from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, number_of
-from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
@@ -256,8 +256,11 @@ def analyze_each(
     read = open_one(texts, columns, labels=labels)
     lines = list(read_texts(read))
     chunk_memory = block_memory(memory)
-    check_parser(parser, syntax)
+    asked = {"alignments": alignments, "truncate": truncate, "max_new_tokens": max_new_tokens, "words": words}
+    asked |= {"parser": parser, "no_syntax": not syntax}
+    refuse(asked)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
+    refuse(asked, checkpoint)
     reader = Reader(
         checkpoint,
         stored=profile_of(checkpoint, source, warn),
@@ -268,15 +271,9 @@ def analyze_each(
         max_new_tokens=max_new_tokens,
         memory=chunk_memory,
     )
-    refuse_target(checkpoint, None, max_new_tokens)
     file = None if alignments is None else Path(alignments)
     gold = list[Tensor]()
     if file is not None:
-        if not checkpoint.stacks or truncate or max_new_tokens is not None:
-            raise UsageError(
-                "--alignments (alignments=...) is of encoder-decoders, which read all of given targets: found "
-                f"{checkpoint.architecture.name}; leave it out, or --truncate and --max-new-tokens."
-            )
         lines, gold = aligned_pairs(lines, file)
     done = list[OneText]()
     worst = dict[int, LayerCheck]()
