@@ -298,7 +298,11 @@ def prompt_of(checkpoint: Checkpoint, encoding: Encoding, source: Text) -> Promp
         number = "" if has_words or word is None else word + 1  # K12
         labels.append(f"{mark if continues else ''}{visible(text)}{number}")
     special = tuple(segment is None for segment in encoding.sequence_ids)
-    sink_first = checkpoint.architecture.causal
+    sink_first, why = checkpoint.architecture.causal, ""
+    if not has_words:
+        why = "texts of this model have no words."
+    elif not getattr(tokenizer, "is_fast", True):
+        why = "this tokenizer does not tell which characters its tokens stand for."
     return Prompt(
         ids=tuple(encoding.ids),
         labels=tuple(labels),
@@ -310,6 +314,8 @@ def prompt_of(checkpoint: Checkpoint, encoding: Encoding, source: Text) -> Promp
         type_ids=tuple(encoding.type_ids) if checkpoint.architecture.segments else None,
         word_labels=tuple(visible(decode(parts)) for parts in word_pieces.values()),
         unknown_id=unknown_id(tokenizer),
+        truncated=encoding.truncated,
         spelled=encoding.text,
+        why_unparsed=why,
         source=source,
     )

@@ -73,6 +73,7 @@ class Prompt:
     truncated: int = 0  # how many tokens were cut off to fit the model
     unknown_id: int | None = None  # of the token in place of all that the vocabulary lacks
     spelled: str | None = None  # what the tokens spell, where offsets are of that; None where they are of the text
+    why_unparsed: str = ""  # why no parser can read it, in a sentence; else empty
     source: Text = field(default=Text(""), compare=False)  # the text that it was made from
     members: tuple[tuple[int, ...], ...] = field(default=(), compare=False)  # of each span of the source, its tokens
     messages: tuple[Span, ...] = field(default=(), compare=False)  # of a chat, those that were not cut off

@@ -30,7 +30,6 @@ from attnviz.inputs.tables import (
     is_chat,
     is_table_folder,
     open_table,
-    table_files,
 )
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
@@ -83,21 +82,20 @@ class Text:
 class Corpus:
     """A file or folder to read, or texts in memory."""
 
-    path: Path
+    rows: Rows
     kind: str  # conllu, txt, gap, chats, table; or ids, texts (already read) in memory
     sha256: str
     size: int  # about its number of texts, for progress
     table: Table | None = None
-    content: tuple[Any, ...] | None = None  # what is in memory
     labels: tuple[str | None, ...] = ()  # of the texts, where they were given beside them
+
+    @property
+    def path(self) -> Path:
+        return self.rows.path
 
     @property
     def has_words_marked(self) -> bool:
         return self.kind in ("conllu", "gap")
-
-    @property
-    def rows(self) -> Rows:
-        return Rows(self.path, self.content)
 
     @property
     def identity(self) -> str:
@@ -113,48 +111,52 @@ class Corpus:
 
 
 def open_corpus(
-    path: Path,
+    given: Path | Rows,
     columns: Columns = Columns(),  # noqa: B008 - frozen
     refused: Sequence[str] = (),
 ) -> Corpus:
-    """A corpus of the kinds of :data:`SUFFIXES`, a folder that datasets has saved, or one with parquet files.
+    """A corpus of the kinds of :data:`SUFFIXES`, a folder that datasets has saved, one with parquet files, or rows.
 
     ``columns`` are those to read of a table; ``refused`` kinds (``gap``, ``chats``) are a CorpusError, as is a file
-    that cannot be read, another folder or suffix, or a column that is not there.
+    that cannot be read, another folder or suffix, or a column that is not there. UsageError for no rows in memory,
+    TextError for those of several kinds.
     """
+    rows = given if isinstance(given, Rows) else Rows(given)
+    path = rows.path
     try:
-        is_table = is_table_folder(path)
-        if not path.is_file() and not is_table:
-            found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
-            raise CorpusError(f"expected a corpus at {path}, found {found}; give {_EXPECTED}.")
-        suffix = path.suffix.lower()
-        if suffix not in SUFFIXES and not is_table:
-            raise CorpusError(f"expected {_EXPECTED}, found {path}; give, save or rename such a file.")
-        kind = suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
-        if suffix == ".tsv" and next((line.split("\t") for _, line in filled_lines(path)), []) == _GAP_COLUMNS:
-            kind = "gap"
-        elif kind == "table" and has_chats(Rows(path), columns):
+        kind = _kind_of_file(path) if rows.content is None else _kind_in_memory(rows.content)
+        if kind == "table" and has_chats(rows, columns):
             kind = "chats"
-        _refuse(kind, path, refused)
-        table = open_table(Rows(path), columns) if kind == "table" else None
-        digest = hashlib.sha256()
-        size = 0
-        ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
-        for name in table_files(path):
-            with name.open("rb") as file:
-                while content := file.read(1 << 20):
-                    digest.update(content)
-                    size += sum(content.count(end) for end in ends)
-        if is_table or suffix in (".json", ".parquet"):  # a row is no line
-            size = sum(1 for _ in Rows(path).read())
-        return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
+        if kind in refused:
+            raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
+        table = open_table(rows, columns) if kind == "table" else None
+        return Corpus(rows, kind, rows.sha256, max(1, rows.size - (kind == "gap")), table)
     except OSError as error:
         raise cannot_read(path, error) from error
 
 
-def _refuse(kind: str, path: Path, refused: Sequence[str]) -> None:
-    if kind in refused:
-        raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
+def _kind_of_file(path: Path) -> str:
+    suffix, is_table = path.suffix.lower(), is_table_folder(path)
+    if not path.is_file() and not is_table:
+        found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
+        raise CorpusError(f"expected a corpus at {path}, found {found}; give {_EXPECTED}.")
+    if suffix not in SUFFIXES and not is_table:
+        raise CorpusError(f"expected {_EXPECTED}, found {path}; give, save or rename such a file.")
+    if suffix == ".tsv" and next((line.split("\t") for _, line in filled_lines(path)), []) == _GAP_COLUMNS:
+        return "gap"
+    return suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
+
+
+def _kind_in_memory(content: Sequence[Any]) -> str:
+    kinds = set[str]()
+    for item in content:
+        is_ids = isinstance(item, list | tuple) and item and all(map(is_whole, item))
+        kinds.add("texts" if isinstance(item, Text) else "ids" if is_ids else "table")
+    if not kinds:
+        raise UsageError("expected texts in memory, found a table without rows.")
+    if len(kinds) > 1:
+        raise TextError(f"expected a list of one kind, found {' and '.join(sorted(kinds))}; give them apart.")
+    return kinds.pop()
 
 
 def open_corpora(
@@ -171,10 +173,7 @@ def open_corpora(
 
     UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
     """
-    corpora = [
-        open_corpus(rows.path, columns, refused) if rows.content is None else _in_memory(rows, columns, refused)
-        for rows in sources_of(given)
-    ]
+    corpora = [open_corpus(rows, columns, refused) for rows in sources_of(given)]
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:
@@ -236,33 +235,12 @@ def source_kind(item: str | Path) -> str:
 
 def in_memory(given: Any) -> Corpus:
     """The corpus of a list of texts, chats or token ids, none of which is the name of a file."""
-    return _in_memory(Rows(IN_MEMORY, tuple(values_of(item) for item in as_list(given))), Columns(), ())
-
-
-def _in_memory(rows: Rows, columns: Columns, refused: Sequence[str]) -> Corpus:
-    content = rows.content or ()
-    if not content:
-        raise UsageError("expected texts in memory, found a table without rows.")
-    kinds = {_kind_in_memory(item) for item in content}
-    if len(kinds) > 1:
-        raise TextError(f"expected a list of one kind, found {' and '.join(sorted(kinds))}; give them apart.")
-    [kind] = kinds
-    if kind == "table" and has_chats(rows, columns):
-        kind = "chats"
-    _refuse(kind, rows.path, refused)
-    table = open_table(rows, columns) if kind == "table" else None
-    return Corpus(rows.path, kind, rows.sha256, len(content), table, content)
-
-
-def _kind_in_memory(item: object) -> str:
-    if isinstance(item, Text):
-        return "texts"
-    return "ids" if isinstance(item, list | tuple) and item and all(map(is_whole, item)) else "table"
+    return open_corpus(Rows(IN_MEMORY, tuple(values_of(item) for item in as_list(given))))
 
 
 def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
     """The only corpus, of texts in memory, with a label each."""
-    files = [str(corpus.path) for corpus in corpora if corpus.content is None]
+    files = [str(corpus.path) for corpus in corpora if corpus.rows.content is None]
     if files or len(corpora) != 1:
         found = files[0] if files else "none"
         raise UsageError(f"labels=[...] are of texts in memory, found {found}; of a file name the label_column.")
@@ -334,12 +312,12 @@ def _chats(corpus: Corpus) -> Iterator[Text]:
 
 
 def _ids(corpus: Corpus) -> Iterator[Text]:
-    for number, ids in enumerate(corpus.content or ()):
+    for number, ids in enumerate(corpus.rows.content or ()):
         yield Text("", ids=tuple(ids), ids_given=True, place=Place(None, number + 1), number=number)
 
 
 def _texts(corpus: Corpus) -> Iterator[Text]:
-    return (replace(text, number=number) for number, text in enumerate(corpus.content or ()))
+    return (replace(text, number=number) for number, text in enumerate(corpus.rows.content or ()))
 
 
 class _TreeWord(NamedTuple):

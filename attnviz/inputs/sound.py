@@ -114,4 +114,4 @@ def frames_of(features: Tensor) -> Frames:
     n_heard = max(1, math.ceil(int(heard.max()) / COLUMNS))
     times = [f"{_SECONDS * frame:.2f}s" for frame in range(n_heard)]
     tokens = tokens_of_labels((*times, *["<padding>"] * (features.shape[1] // COLUMNS - n_heard)), False)
-    return Frames(**vars(tokens), features=features, n_heard=n_heard)
+    return Frames(**vars(replace(tokens, why_unparsed="a sound has none.")), features=features, n_heard=n_heard)

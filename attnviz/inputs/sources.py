@@ -66,7 +66,7 @@ def read_sources(
             corpus = replace(corpus, table=corpus.table.without_labels)
         read = [replace(text, number=len(texts) + text.number) for text in read_texts(corpus, limit)]
         texts += read
-        if corpus.content is None:
+        if corpus.rows.content is None:
             corpora.append((corpus, len(read)))
         else:
             plain += [text.text or str(list(text.ids)) for text in read]

@@ -138,7 +138,7 @@ def message_spans(prompt: Prompt, places: Mapping[str, tuple[int, int]]) -> tupl
 def _occurrences(text: str, prompt: Prompt, texts: Mapping[int, str]) -> list[tuple[int, ...]]:
     """The tokens of each occurrence; else the special tokens of this name; else of each occurrence in another case.
 
-    ``texts`` are those to look in, by segment. Control tokens of a chat stand in its text, but have no characters there.
+    ``texts`` are those to look in, by segment. Control tokens of a chat, which stand in its text, have no characters.
     """
 
     def in_text(flags: int) -> list[tuple[int, ...]]:

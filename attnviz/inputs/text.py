@@ -30,18 +30,9 @@ def tokenize(
 
 
 @read_prompt.register
-def _(given: str, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:
-    return _read(checkpoint, Text(given), truncate)
-
-
-@read_prompt.register
-def _(given: Chat, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:
-    return _read(checkpoint, Text("", chat=given), truncate)
-
-
-@read_prompt.register
-def _(given: Text, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:
-    return _read(checkpoint, given, truncate)
+def _(given: str | Chat | Text, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:
+    text = Text("", chat=given) if isinstance(given, Chat) else given
+    return _read(checkpoint, text if isinstance(text, Text) else Text(text), truncate)
 
 
 def _read(checkpoint: Checkpoint, text: Text, truncate: bool, target: bool = False) -> Prompt:
@@ -70,20 +61,16 @@ def encode(
     ``offer``, what can be done about them.
     """
     prompts = list[Prompt]()
-    for text, whole in _encoded(checkpoint, texts, target):
-        n, most = len(text.ids) if whole is None else len(whole.ids), checkpoint.positions
-        encoding = whole
-        if whole is not None and truncate and n > most:
-            encoding = _cut(checkpoint, text, whole, target)
-        n_left = n if encoding is None else len(encoding.ids)
-        if n_left > most:
-            why = f"it has {n_left} tokens, but the model has {most} positions{checkpoint.limit}"
-            if text.given_alone:
-                why += f"; {offer}"
-        elif encoding is not None and _lost(encoding, text):
-            why = "no tokens are left of it" if text.pair is None else "no tokens are left of it or of its pair"
-        else:
-            prompt = _prompt(checkpoint, text, encoding, n - n_left)
+    most = checkpoint.positions
+    for text, encoding in _encoded(checkpoint, texts, truncate, target):
+        n, n_texts, why = len(encoding.ids), 1 if text.pair is None else 2, ""
+        if n > most:
+            why = f"it has {n} tokens, but the model has {most} positions{checkpoint.limit}"
+            why += f"; {offer}" if text.given_alone else ""
+        elif not text.ids and len({*encoding.sequence_ids} - {None}) < n_texts:
+            why = "no tokens are left of it" if n_texts == 1 else "no tokens are left of it or of its pair"
+        if not why:
+            prompt = _prompt(checkpoint, text, encoding)
             if text.answer is None or all(prompt.members):
                 prompts.append(prompt)
                 continue
@@ -94,46 +81,44 @@ def encode(
     return prompts
 
 
-def _encoded(checkpoint: Checkpoint, texts: Sequence[Text], target: bool) -> Iterator[tuple[Text, Encoding | None]]:
-    """Each text with its encoding, or None of ids; texts of one kind that stand together are encoded at once."""
+def _encoded(
+    checkpoint: Checkpoint, texts: Sequence[Text], truncate: bool, target: bool
+) -> Iterator[tuple[Text, Encoding]]:
+    """Each text with its encoding, of ids without more; texts of one kind that stand together are encoded at once."""
+
+    def encoded(some: Sequence[Text], cut: bool = False) -> list[Encoding]:
+        pairs = None if some[0].pair is None else [str(text.pair) for text in some]
+        return encodings(checkpoint, [text.text for text in some], pairs, cut, some[0].chat is not None, target)
+
     read = [rendered(text, checkpoint) if text.chat else text for text in texts]
-    for (ids, chats, pairs), group in groupby(
-        read, lambda text: (bool(text.ids), bool(text.chat), text.pair is not None)
-    ):
+    for _, group in groupby(read, key=lambda text: (bool(text.ids), bool(text.chat), text.pair is None)):
         some = list(group)
-        if ids:
-            yield from ((text, None) for text in some)
+        if some[0].ids:
+            yield from ((text, Encoding(list(text.ids), [], [], [], [], [])) for text in some)
             continue
-        seconds = [str(text.pair) for text in some] if pairs else None
-        of_some = encodings(checkpoint, [text.text for text in some], seconds, rendered=chats, target=target)
-        yield from zip(some, of_some, strict=True)
+        for text, whole in zip(some, encoded(some), strict=True):
+            n_cut = len(whole.ids) - checkpoint.positions if truncate else 0
+            if n_cut > 0:
+                [cut] = encoded([_cut(text, whole, 2 * checkpoint.positions + 100)], cut=True)
+                yield text, replace(cut, truncated=len(whole.ids) - len(cut.ids))
+            else:
+                yield text, whole
 
 
-def _cut(checkpoint: Checkpoint, text: Text, whole: Encoding, target: bool) -> Encoding:
-    """The encoding of a text that is too long, cut to the model's positions.
-
-    The library takes hours and gigabytes to truncate a long pair at once: texts are cut roughly first.
-    """
-    rough = list[str]()
-    for segment, part in enumerate([text.text] if text.pair is None else [text.text, text.pair]):
+def _cut(text: Text, whole: Encoding, n: int) -> Text:
+    """The text and its pair after n tokens each: the library takes hours and gigabytes to cut a long pair at once."""
+    parts = list[str | None]()
+    for segment, part in enumerate((text.text, text.pair)):
         ends = [end for (_, end), of in zip(whole.offsets, whole.sequence_ids, strict=True) if of == segment]
-        n = 2 * checkpoint.positions + 100
-        rough.append(part if len(ends) <= n else part[: ends[n - 1]])
-    pairs = None if text.pair is None else rough[1:]
-    return encodings(checkpoint, rough[:1], pairs, True, text.chat is not None, target)[0]
+        parts.append(part[: ends[n - 1]] if part is not None and len(ends) > n else part)
+    return replace(text, text=str(parts[0]), pair=parts[1])
 
 
-def _lost(encoding: Encoding, text: Text) -> bool:
-    """Whether one of the segments has no token that is not special."""
-    return len({segment for segment in encoding.sequence_ids if segment is not None}) < 1 + (text.pair is not None)
-
-
-def _prompt(checkpoint: Checkpoint, text: Text, encoding: Encoding | None, n_cut: int) -> Prompt:
-    if encoding is not None:
+def _prompt(checkpoint: Checkpoint, text: Text, encoding: Encoding) -> Prompt:
+    if not text.ids:
         prompt = prompt_of(checkpoint, encoding, text)
         messages = message_spans(prompt, text.chat.places) if isinstance(text.chat, RenderedChat) else ()
-        members = prompt.overlapping(text.spans) if text.spans else ()
-        return replace(prompt, truncated=n_cut, members=members, messages=tuple(messages))
+        return replace(prompt, members=prompt.overlapping(text.spans), messages=messages)
     if not text.ids_given:
         return drawn_ids(text.ids, text)
     with naming_row(text.place):

@@ -75,7 +75,7 @@ def test_every_form_gives_the_rows_of_the_file(csv: Path, given: Any, more: Any)
 
 def test_files_and_texts_may_stand_in_one_list(csv: Path):
     found = open_corpora(["one text", str(csv), "another one", "and more"])
-    assert [corpus.content is None for corpus in found] == [False, True, False]
+    assert [corpus.rows.content is None for corpus in found] == [False, True, False]
     read = [text.text for corpus in found for text in read_texts(corpus)]
     assert read == ["one text", *TEXTS, "another one", "and more"]
     assert rows("one text") == [(0, "one text", None, None)]

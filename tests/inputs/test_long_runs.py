@@ -12,6 +12,7 @@ from attnviz.errors import OutputError, ProcessError
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.prompt import drawn_ids
 from attnviz.inputs.reading import Corpus, Text
+from attnviz.inputs.tables import Rows
 from attnviz.run.corpus import Measured
 from attnviz.run.processes import (
     Process,
@@ -23,7 +24,7 @@ from attnviz.run.processes import (
     this_process,
 )
 
-CORPUS = Corpus(Path("corpus.txt"), "txt", "0", 5)
+CORPUS = Corpus(Rows(Path("corpus.txt")), "txt", "0", 5)
 
 
 def half_done() -> Measured:

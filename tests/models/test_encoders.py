@@ -211,7 +211,7 @@ def test_residues_are_tokens_and_words_of_their_own():
     cut = tokenize(checkpoint, PROTEIN * 3, truncate=True)
     assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A18", "<eos>"))
     (item,) = encode(checkpoint, [Text(PROTEIN * 3)], truncate=True)
-    assert (item.ids, item.cut) == (cut.ids, True)
+    assert (item.ids, item.truncated) == (cut.ids, cut.truncated)
     assert vocabulary_labels(checkpoint.tokenizer, [4, 5, 32]) == ["L", "A", "<mask>"]
 
 

@@ -16,7 +16,7 @@ from attnviz.inputs.chats import Message
 from attnviz.inputs.prompt import Prompt, TargetTokens, find_queries, merge_subwords, read_prompt, told_apart
 from attnviz.inputs.reading import Text, chat_of, in_memory, read_texts
 from attnviz.inputs.refusals import OF_TOKENIZER, OTHER_KIND, SEVERAL_TEXTS, refuse
-from attnviz.inputs.sound import Frames, Sound
+from attnviz.inputs.sound import Sound
 from attnviz.inputs.spans import spans_by_name, spans_of
 from attnviz.inputs.tokenized import documents_of
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
@@ -367,17 +367,13 @@ class Reader:
 
     def _parsed(self, prompt: Prompt) -> tuple[Parse | None, str]:
         """The parse of what the model reads, or None and why not; UsageError where a parser is named in vain."""
-        checkpoint, pipeline = self.checkpoint, None
+        pipeline = None
         if self.options.queries is not None:
             note = "relations need the rows of all words (leave out --queries, queries=...)."
         elif not self.syntax:
             note = "it was switched off (--no-syntax, syntax=False)."
-        elif isinstance(prompt, Frames):
-            note = "a sound has none."
-        elif not checkpoint.architecture.has_words:
-            note = "texts of this model have no words."
-        elif not getattr(checkpoint.tokenizer, "is_fast", True):
-            note = "this tokenizer does not tell which characters its tokens stand for."
+        elif prompt.why_unparsed:
+            note = prompt.why_unparsed
         else:
             pipeline, note = parser_for(prompt.texts, self.parser)
         if self.parser is not None and pipeline is None:

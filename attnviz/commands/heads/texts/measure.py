@@ -304,7 +304,7 @@ def analyze_each(
     notes = filter(None, [unknown, *unread_columns([read.table])])
     return TextsAnalysis(
         checkpoint,
-        corpus=read if read.content is None else None,
+        corpus=read if read.rows.content is None else None,
         texts=tuple(done),
         heads=tuple(HeadSpread.of(of_head) for of_head in zip(*(one.heads for one in done), strict=True)),
         verification=Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers)),
