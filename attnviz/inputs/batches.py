@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.inputs.prompt import Prompt, drawn_ids
-from attnviz.inputs.reading import Corpus, Text, read_texts
+from attnviz.inputs.prompt import Prompt, Text, drawn_ids
+from attnviz.inputs.reading import Corpus, read_texts
 from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import LayerId

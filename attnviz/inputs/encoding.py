@@ -6,8 +6,7 @@ from typing import Any
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import CheckpointError, TextError, UsageError
-from attnviz.inputs.prompt import Prompt, unknown_note
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text, unknown_note
 from attnviz.inputs.words import (
     SPACE,
     WORDPIECE,

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.reading import Text
+from attnviz.inputs.chats import Chat
+from attnviz.inputs.lines import Place
 from attnviz.inputs.words import OTHERS, WORDPIECE
-from attnviz.language.syntax import overlapping
+from attnviz.language.syntax import Arc, overlapping
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.wording import counted, shortened, visible
 
@@ -29,6 +30,34 @@ _LONGEST_NUMBER = 10
 _SPECIAL = re.compile(r"(?!\[UNK\]|<unk>)(\[[A-Z]+\]|<[^<>\s]+>)")
 
 _STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of a corpus, with the spans that attention is measured between."""
+
+    text: str  # what the model reads: a line, a passage, or a treebank's word forms with single spaces between
+    spans: tuple[
+        tuple[int, int], ...
+    ] = ()  # of the syntactic words of a tree, or of GAP's pronoun and its names A and B
+    arcs: tuple[Arc, ...] = ()  # dependency relations between the spans, without punctuation and root
+    place: Place | None = None  # its line, in a treebank that of its first word
+    number: int = 0  # its index in the corpus
+    pair: str | None = None  # the second segment, of a table with such a column
+    id: str | None = None  # of its row, sentence (sent_id) or example of GAP
+    answer: int | None = None  # in GAP, which name the pronoun means
+    subjects: tuple[bool, bool] | None = None  # in GAP, whether each name is a subject; None without a parser
+    label: str | None = None  # its class: a name or a number
+    contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
+    target: "TargetTokens | None" = None  # what the decoder of an encoder-decoder reads
+    ids: tuple[int, ...] = ()  # in place of a text: random ones, or a user's
+    ids_given: bool = False  # whether they are a user's: some are special, and they spell a text
+    chat: Chat | None = None  # has no text before it is rendered; then ``text`` is that
+
+    @property
+    def given_alone(self) -> bool:
+        """Whether it is of no file and no table."""
+        return self.place is None or (self.place.path is None and not self.place.is_row)
 
 
 @dataclass(frozen=True)
@@ -175,7 +204,7 @@ def read_prompt(given: object, checkpoint: Checkpoint, truncate: bool = False) -
     raise TextError(f"expected text (or several, in a list) as a string, found {type(given).__name__}.")
 
 
-def drawn_ids(ids: Sequence[int], source: Text = Text("")) -> Prompt:  # noqa: B008 - frozen
+def drawn_ids(ids: Sequence[int], source: Text = Text("")) -> Prompt:
     """Vocabulary entries as they stand, without special tokens of their own."""
     none = (False,) * len(ids)
     return Prompt(tuple(ids), none, none, source=source)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, as_list, is_there, is_whole, values_of
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.inputs.chats import Chat, Message, checked_messages
 from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
+from attnviz.inputs.prompt import Prompt, Text
 from attnviz.inputs.tables import (
     IN_MEMORY,
     TABLES,
@@ -32,11 +33,8 @@ from attnviz.inputs.tables import (
     open_table,
 )
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
-from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
+from attnviz.language.syntax import Arc, Parse, Word, is_scored, scored_arcs
 from attnviz.wording import visible
-
-if TYPE_CHECKING:
-    from attnviz.inputs.prompt import TargetTokens
 
 SHORTEST, LONGEST = 3, 60  # fewest and most words of a treebank's sentence that is measured (contract)
 SUFFIXES = (".txt", ".conllu", *TABLES)  # of files that hold texts
@@ -49,33 +47,6 @@ _REFUSED = {"gap": "a GAP table", "chats": "chats"}
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
-Span = tuple[int, int]  # first and past-the-last character
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text of a corpus, with the spans that attention is measured between."""
-
-    text: str  # what the model reads: a line, a passage, or a treebank's word forms with single spaces between
-    spans: tuple[Span, ...] = ()  # of the syntactic words of a tree, or of GAP's pronoun and its names A and B
-    arcs: tuple[Arc, ...] = ()  # dependency relations between the spans, without punctuation and root
-    place: Place | None = None  # its line, in a treebank that of its first word
-    number: int = 0  # its index in the corpus
-    pair: str | None = None  # the second segment, of a table with such a column
-    id: str | None = None  # of its row, sentence (sent_id) or example of GAP
-    answer: int | None = None  # in GAP, which name the pronoun means
-    subjects: tuple[bool, bool] | None = None  # in GAP, whether each name is a subject; None without a parser
-    label: str | None = None  # its class: a name or a number
-    contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
-    target: "TargetTokens | None" = None  # what the decoder of an encoder-decoder reads
-    ids: tuple[int, ...] = ()  # in place of a text: random ones, or a user's
-    ids_given: bool = False  # whether they are a user's: some are special, and they spell a text
-    chat: Chat | None = None  # has no text before it is rendered; then ``text`` is that
-
-    @property
-    def given_alone(self) -> bool:
-        """Whether it is of no file and no table."""
-        return self.place is None or (self.place.path is None and not self.place.is_row)
 
 
 @dataclass(frozen=True)
@@ -385,7 +356,7 @@ def _sentence(words: Sequence[_TreeWord], number: int, id: str | None) -> Text:
         head = int(word.head) - 1
         if head == dependent:
             raise broken(word.place, "another word as the head in column 7, or 0 for the root", "the word itself")
-        if head >= 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
+        if head >= 0 and is_scored(word.relation.split(":")[0]):
             arcs.append(Arc(dependent, head, word.relation))
     text = " ".join(word.form for word in words)
     return Text(text=text, spans=tuple(spans), arcs=tuple(arcs), place=words[0].place, number=number, id=id)
@@ -443,15 +414,15 @@ class Parser:
     def __call__(self, text: Text) -> Text:
         """The text with the spans of its words, and its relations without those of punctuation and the root."""
         words = parsed_words(self._pipeline, text.text)
-        scored = ((i, word) for i, word in enumerate(words) if is_scored(word.relation) and not word.is_space)
-        arcs = tuple(Arc(i, word.head, word.relation) for i, word in scored)
-        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=arcs)
+        index = {i: i for i, word in enumerate(words) if not word.is_space}
+        arcs = scored_arcs(((word.head, word.relation) for word in words), index)
+        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
 
     def with_subjects(self, text: Text) -> Text:
         """An example of GAP with whether each of its names is the subject of a clause."""
         parsed = self(replace(text, spans=()))
 
-        def subject(name: Span) -> bool:
+        def subject(name: tuple[int, int]) -> bool:
             inside = {i for i, (start, end) in enumerate(parsed.spans) if start < name[1] and end > name[0]}
             return any(
                 arc.relation.partition(":")[0] == "nsubj" and arc.dependent in inside and arc.head not in inside
@@ -459,6 +430,29 @@ class Parser:
             )
 
         return replace(text, subjects=(subject(text.spans[1]), subject(text.spans[2])))
+
+
+def parse_texts(pipeline: Any, prompt: Prompt) -> Parse:
+    """Parse a text, perhaps with its pair, and map the words to the tokens of the model by character overlap.
+
+    A token that overlaps two words of the parser (a spaCy pipeline), such as "cannot", belongs to both. Words without
+    a token (white space, or truncated) are left out, with their relations.
+    """
+    words, arcs, own_arcs = list[Word](), list[Arc](), list[Arc]()
+    vocabulary = Vocabulary.of(pipeline)
+    for segment, text in enumerate(prompt.texts):
+        index = dict[int, int]()
+        parsed = parsed_words(pipeline, text)
+        positions = prompt.overlapping([(word.start, word.end) for word in parsed], segment)
+        for i, word in enumerate(parsed):
+            if positions[i] and not word.is_space:
+                index[i] = len(words)
+                words.append(Word(word.text, positions[i]))
+        arcs += scored_arcs(((word.head, word.relation) for word in parsed), index)
+        if vocabulary.mapped_from is not None:
+            own_arcs += scored_arcs(((word.own_head, word.own_relation) for word in parsed), index)
+    name = "{lang}_{name}".format(**pipeline.meta)
+    return Parse(tuple(words), tuple(arcs), name, vocabulary, tuple(own_arcs))
 
 
 def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True) -> Parser | None:

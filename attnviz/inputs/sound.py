@@ -14,8 +14,7 @@ from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.inputs.arrays import real_numbers
-from attnviz.inputs.prompt import Positions, Prompt, read_prompt, tokens_of_labels
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Positions, Prompt, Text, read_prompt, tokens_of_labels
 from attnviz.models.checkpoint import Checkpoint
 
 # Samples a second, samples from one column of features to the next, and columns in a frame.

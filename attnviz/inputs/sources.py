@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnviz.errors import UsageError
-from attnviz.inputs.reading import Corpus, Text, open_corpora, read_texts
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import Corpus, open_corpora, read_texts
 from attnviz.inputs.tables import Columns
 
 

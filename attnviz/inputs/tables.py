@@ -149,7 +149,7 @@ class Table:
         return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
     def texts(self) -> Iterator[dict[str, Any]]:
-        """What is read of every row, as arguments of :class:`attnviz.inputs.reading.Text`.
+        """What is read of every row, as arguments of :class:`attnviz.inputs.prompt.Text`.
 
         CorpusError for a row without a text, pair or wanted label names the column.
         """

@@ -8,8 +8,7 @@ from attnviz.errors import CorpusError, TextError
 from attnviz.inputs.chats import Chat, RenderedChat, rendered_chat
 from attnviz.inputs.encoding import encodings, prompt_of
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.prompt import Prompt, drawn_ids, read_prompt
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text, drawn_ids, read_prompt
 from attnviz.inputs.spans import message_spans
 from attnviz.inputs.tokenized import TokenIds
 from attnviz.inputs.words import Encoding

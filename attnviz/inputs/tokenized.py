@@ -22,8 +22,7 @@ from attnviz.inputs.encoding import (
     special_ids,
     vocabulary_size,
 )
-from attnviz.inputs.prompt import Prompt, read_prompt
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text, read_prompt
 from attnviz.inputs.words import WORDPIECE, continues_mark
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import first_position

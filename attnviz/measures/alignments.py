@@ -13,8 +13,7 @@ from torch.nn.functional import one_hot, pad
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError
 from attnviz.inputs.lines import broken, lines
-from attnviz.inputs.prompt import Prompt
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text
 from attnviz.inputs.text import tokenize
 from attnviz.language.syntax import overlapping
 from attnviz.measures.guesses import fast_argmax

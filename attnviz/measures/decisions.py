@@ -13,8 +13,7 @@ from torch import Tensor
 from attnviz.errors import CorpusError
 from attnviz.inputs.batches import collate
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.prompt import Prompt
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.reference.attention import upcast

@@ -13,8 +13,7 @@ from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.inputs.encoding import mask_token
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.prompt import Prompt
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text
 from attnviz.inputs.text import encode
 from attnviz.measures.decisions import class_number
 from attnviz.measures.direct_effects import named_ids

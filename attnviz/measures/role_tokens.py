@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, did_you_mean, relation_named
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.prompt import Prompt
-from attnviz.inputs.reading import Parser, Text, ready
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.reading import Parser, ready
 from attnviz.language.parsers import load_parser
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS

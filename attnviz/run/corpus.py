@@ -19,8 +19,8 @@ from torch import Tensor
 from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
 from attnviz.inputs.batches import MOST_WEIGHTS, Batch, batches, collate, split_batch
 from attnviz.inputs.encoding import unknown_note_of
-from attnviz.inputs.prompt import Prompt
-from attnviz.inputs.reading import Corpus, Text, read_texts, unread_columns
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.reading import Corpus, read_texts, unread_columns
 from attnviz.inputs.sound import COLUMNS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device

@@ -11,8 +11,7 @@ import torch
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.chats import RenderedChat
 from attnviz.inputs.encoding import language_prefix, prompt_of_ids
-from attnviz.inputs.prompt import Continuation, Prompt, TargetTokens, shifted_right
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Continuation, Prompt, TargetTokens, Text, shifted_right
 from attnviz.inputs.text import encode, tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run.transformers_compat import running_plainly

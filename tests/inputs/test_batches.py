@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attnviz.errors import TextError
 from attnviz.inputs.batches import batches, collate, split_batch
 from attnviz.inputs.lines import Place
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import from_loaded
 from tests.support.corpora import sentence

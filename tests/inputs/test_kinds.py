@@ -9,8 +9,7 @@ import torch
 
 import attnviz
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.prompt import Prompt, read_prompt
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text, read_prompt
 from attnviz.models.checkpoint import Checkpoint
 from tests.support.models import bert_tokenizer, sharp_bert
 

@@ -10,8 +10,8 @@ import torch
 
 from attnviz.errors import OutputError, ProcessError
 from attnviz.inputs.batches import Batch
-from attnviz.inputs.prompt import drawn_ids
-from attnviz.inputs.reading import Corpus, Text
+from attnviz.inputs.prompt import Text, drawn_ids
+from attnviz.inputs.reading import Corpus
 from attnviz.inputs.tables import Rows
 from attnviz.run.corpus import Measured
 from attnviz.run.processes import (

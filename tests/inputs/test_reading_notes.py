@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnviz
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import encode, tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint

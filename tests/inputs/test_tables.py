@@ -10,7 +10,8 @@ from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import CorpusError, UsageError
-from attnviz.inputs.reading import Text, open_corpus, read_texts, unread_columns
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import open_corpus, read_texts, unread_columns
 from attnviz.inputs.tables import Columns, Rows, open_pairs
 from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import from_loaded

@@ -18,7 +18,7 @@ from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError, CorpusError, ParserError, TextError
 from attnviz.inputs.batches import collate
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import encode, tokenize
 from attnviz.language.parsers import parsed_words
 from attnviz.models import configs

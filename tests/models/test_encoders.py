@@ -15,8 +15,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 import attnviz
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
-from attnviz.inputs.prompt import merge_subwords
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text, merge_subwords
 from attnviz.inputs.text import encode, tokenize
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint, from_loaded

@@ -13,7 +13,8 @@ from attnviz.commands.ablate.effects import Curve, HeadEffect, Removals, SetEffe
 from attnviz.commands.ablate.gradients import GradientTally
 from attnviz.errors import UsageError
 from attnviz.inputs.encoding import unknown_note_of
-from attnviz.inputs.reading import Text, unread_columns
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import unread_columns
 from attnviz.inputs.refusals import refuse
 from attnviz.inputs.sources import TextSources, contrast_named, read_sources
 from attnviz.inputs.tables import Columns

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from attnviz.commands.ablate.effects import Curve, CurvePoint, HeadEffect, SetEffect
 from attnviz.commands.ablate.gradients import PROJECTIONS
 from attnviz.commands.ablate.measure import SATURATED, Ablation, is_sure
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import ERROR_RATE, Estimate, texts_needed

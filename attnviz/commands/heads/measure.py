@@ -13,15 +13,15 @@ from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
 from attnviz.errors import UsageError
 from attnviz.inputs.chats import Message
-from attnviz.inputs.prompt import Prompt, TargetTokens, find_queries, merge_subwords, read_prompt, told_apart
-from attnviz.inputs.reading import Text, chat_of, in_memory, read_texts
+from attnviz.inputs.prompt import Prompt, TargetTokens, Text, find_queries, merge_subwords, read_prompt, told_apart
+from attnviz.inputs.reading import chat_of, in_memory, parse_texts, read_texts
 from attnviz.inputs.refusals import OF_TOKENIZER, OTHER_KIND, SEVERAL_TEXTS, refuse
 from attnviz.inputs.sound import Sound
 from attnviz.inputs.spans import spans_by_name, spans_of
 from attnviz.inputs.tokenized import documents_of
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
-from attnviz.language.syntax import Parse, parse_texts
+from attnviz.language.syntax import Parse
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.decisions import Decision, class_number, deciding
 from attnviz.measures.patterns import HOST, MaskInput
@@ -378,7 +378,7 @@ class Reader:
             pipeline, note = parser_for(prompt.texts, self.parser)
         if self.parser is not None and pipeline is None:
             raise UsageError(f"the parser {self.parser!r} was named, but this text is not parsed: {note}")
-        return (None if pipeline is None else parse_texts(pipeline, prompt.texts, prompt)), note
+        return (None if pipeline is None else parse_texts(pipeline, prompt)), note
 
 
 def profile_of(

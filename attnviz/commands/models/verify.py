@@ -12,8 +12,7 @@ import transformers
 from attnviz.commands.explain.stages import verify_stages
 from attnviz.commands.models.measure import CONFIG, find_config
 from attnviz.errors import AttnvizError
-from attnviz.inputs.prompt import Prompt, TargetTokens
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, TargetTokens, Text
 from attnviz.inputs.text import encode, tokenize
 from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint

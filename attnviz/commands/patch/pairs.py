@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.prompt import Prompt, find_queries, merge_subwords
-from attnviz.inputs.reading import Text, source_kind, unread_columns
+from attnviz.inputs.prompt import Prompt, Text, find_queries, merge_subwords
+from attnviz.inputs.reading import source_kind, unread_columns
 from attnviz.inputs.spans import named_span, spans_by_name
 from attnviz.inputs.tables import TABLES, PromptPair, Rows, columns_of, is_table_folder, open_pairs
 from attnviz.inputs.text import encode, tokenize

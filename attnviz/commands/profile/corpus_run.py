@@ -7,7 +7,8 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.frequencies import Frequencies, token_counts
-from attnviz.inputs.reading import Parser, Text, ready
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import Parser, ready
 from attnviz.inputs.text import rendered
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate

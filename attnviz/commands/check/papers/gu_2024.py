@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnviz.commands.check.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
 from attnviz.inputs.encoding import encodings
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from attnviz.commands.compare.measure import model_names, shape_of, why_not_compared
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.batches import Batch
-from attnviz.inputs.prompt import Prompt
-from attnviz.inputs.reading import Corpus, Parser, Text, find_parser, open_one, ready
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.reading import Corpus, Parser, find_parser, open_one, ready
 from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
 from attnviz.inputs.text import encode, rendered

@@ -241,7 +241,7 @@ def analyze_each(
     ... )
 
     Texts are in memory, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`; blank
-    lines are skipped. A ``Text`` of :mod:`attnviz.inputs.reading` says where it stands. ``label_column`` of a table, or
+    lines are skipped. A ``Text`` of :mod:`attnviz.inputs.prompt` says where it stands. ``label_column`` of a table, or
     ``labels``, has classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an
     encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE |||
     TARGET``, or have their targets in ``pair_column``. The others are as for :func:`analyze`, and
