@@ -80,11 +80,13 @@ def refuse(options: Mapping[str, Any], checkpoint: Checkpoint | None = None, rea
     With a ``checkpoint`` also for its kind; ``reads`` is a kind of input that is no single text.
     """
     given = {name for name, value in options.items() if _is_given(value)}
-    found = given | {reads} | (set() if checkpoint is None else _kinds(checkpoint))
+    kinds = {reads} if checkpoint is None else {reads, *_kinds(checkpoint)}
+    found = "what is read" if checkpoint is None else repr(checkpoint.architecture.name)
     for row in REFUSED:
-        if row.option in given and row.beside in found:
-            other = f"or {option_name(row.beside)}" if row.beside in given else f"since this is {row.beside}"
-            raise row.error(f"{option_name(row.option)} {row.reason}; leave it out, {other}.")
+        if row.option in given and row.beside in given:
+            raise row.error(f"{option_name(row.option)} {row.reason}; leave it out, or {option_name(row.beside)}.")
+        if row.option in given and row.beside in kinds:
+            raise row.error(f"{option_name(row.option)} {row.reason}, but {found} is {row.beside}; leave it out.")
 
 
 def _is_given(value: object) -> bool:
