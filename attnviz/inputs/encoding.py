@@ -1,6 +1,7 @@
 """Calls tokenizers: encodings of texts, checked against the model; their errors become messages."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -269,10 +270,35 @@ def _check_separated(encoding: Encoding) -> None:
         )
 
 
-def prompt_of(checkpoint: Checkpoint, encoding: Encoding, source: Text) -> Prompt:
-    """The prompt of an encoding of a text, or of a text and its pair: with labels and words."""
+def prompt_of(checkpoint: Checkpoint, encoding: Encoding, source: Text, labelled: bool = True) -> Prompt:
+    """The prompt of an encoding of a text, or of a text and its pair; with labels and words where ``labelled``."""
+    tokenizer, architecture = checkpoint.tokenizer, checkpoint.architecture
+    special = tuple(segment is None for segment in encoding.sequence_ids)
+    sink_first, why = architecture.causal, ""
+    if not architecture.has_words:
+        why = "texts of this model have no words."
+    elif not getattr(tokenizer, "is_fast", True):
+        why = "this tokenizer does not tell which characters its tokens stand for."
+    prompt = Prompt(
+        ids=tuple(encoding.ids),
+        special=special,
+        sink=tuple(is_special or (sink_first and not position) for position, is_special in enumerate(special)),
+        segments=tuple(encoding.sequence_ids),
+        offsets=tuple(encoding.offsets),
+        type_ids=tuple(encoding.type_ids) if architecture.segments else None,
+        unknown_id=unknown_id(tokenizer),
+        truncated=encoding.truncated,
+        spelled=encoding.text,
+        why_unparsed=why,
+        source=source,
+    )
+    return _labelled(checkpoint, prompt, encoding) if labelled else prompt
+
+
+def _labelled(checkpoint: Checkpoint, prompt: Prompt, encoding: Encoding) -> Prompt:
+    """The prompt with its words, and labels of tokens and words."""
     tokenizer, has_words = checkpoint.tokenizer, checkpoint.architecture.has_words
-    texts = [part for part in (source.text, source.pair) if part is not None]
+    texts = [part for part in (prompt.source.text, prompt.source.pair) if part is not None]
     words = word_numbers(encoding, texts if encoding.text is None else [encoding.text], has_words)
     word_pieces: dict[int, list[str]] = {}
     for piece, word in zip(encoding.tokens, words, strict=True):
@@ -296,25 +322,5 @@ def prompt_of(checkpoint: Checkpoint, encoding: Encoding, source: Text) -> Promp
         )
         number = "" if has_words or word is None else word + 1  # K12
         labels.append(f"{mark if continues else ''}{visible(text)}{number}")
-    special = tuple(segment is None for segment in encoding.sequence_ids)
-    sink_first, why = checkpoint.architecture.causal, ""
-    if not has_words:
-        why = "texts of this model have no words."
-    elif not getattr(tokenizer, "is_fast", True):
-        why = "this tokenizer does not tell which characters its tokens stand for."
-    return Prompt(
-        ids=tuple(encoding.ids),
-        labels=tuple(labels),
-        special=special,
-        sink=tuple(is_special or (sink_first and not position) for position, is_special in enumerate(special)),
-        words=tuple(words),
-        segments=tuple(encoding.sequence_ids),
-        offsets=tuple(encoding.offsets),
-        type_ids=tuple(encoding.type_ids) if checkpoint.architecture.segments else None,
-        word_labels=tuple(visible(decode(parts)) for parts in word_pieces.values()),
-        unknown_id=unknown_id(tokenizer),
-        truncated=encoding.truncated,
-        spelled=encoding.text,
-        why_unparsed=why,
-        source=source,
-    )
+    word_labels = tuple(visible(decode(parts)) for parts in word_pieces.values())
+    return replace(prompt, labels=tuple(labels), words=tuple(words), word_labels=word_labels)

@@ -37,9 +37,8 @@ class Text:
     """A text of a corpus, with the spans that attention is measured between."""
 
     text: str  # what the model reads: a line, a passage, or a treebank's word forms with single spaces between
-    spans: tuple[
-        tuple[int, int], ...
-    ] = ()  # of the syntactic words of a tree, or of GAP's pronoun and its names A and B
+    # first and past-the-last character of each syntactic word of a tree, or of GAP's pronoun and its names A and B
+    spans: tuple[tuple[int, int], ...] = ()
     arcs: tuple[Arc, ...] = ()  # dependency relations between the spans, without punctuation and root
     place: Place | None = None  # its line, in a treebank that of its first word
     number: int = 0  # its index in the corpus
@@ -85,8 +84,8 @@ class Continuation:
 class Prompt:
     """What a model reads: a text, a pair, a chat, ids, a sound; one row of a batch.
 
-    Every tuple from ``ids`` to ``offsets`` has one entry a token; of ids drawn at random only ``ids``, ``special`` and
-    ``sink`` are known. The functions of :func:`read_prompt` make it, one a kind.
+    Every tuple from ``ids`` to ``offsets`` has one entry a token. One of many texts has no labels and words, and ids
+    drawn at random have only ``special`` and ``sink``. The functions of :func:`read_prompt` make it, one a kind.
     """
 
     ids: tuple[int, ...]

@@ -41,7 +41,7 @@ def _read(checkpoint: Checkpoint, text: Text, truncate: bool, target: bool = Fal
         _check_text(alone.text, "target" if target else "text")
         if alone.pair is not None:
             _check_text(alone.pair, "pair")
-    [prompt] = encode(checkpoint, [alone], truncate=truncate, target=target)
+    [prompt] = encode(checkpoint, [alone], truncate=truncate, target=target, labelled=True)
     return replace(prompt, source=replace(prompt.source, place=text.place))
 
 
@@ -52,12 +52,14 @@ def encode(
     truncate: bool = False,
     offer: str = "shorten it, or pass --truncate (truncate=True) to cut it there",
     target: bool = False,
+    labelled: bool = False,
 ) -> list[Prompt]:
     """The prompts of several texts, chats (which are rendered) or ids, with the tokens of their spans.
 
     ``skipped`` is called with each text that is left out, too long for the model or without tokens, and the reason;
     without it that is a TextError. ``truncate`` cuts texts that are too long; of those of no file the reason ends with
-    ``offer``, what can be done about them.
+    ``offer``, what can be done about them. Only ``labelled`` ones have labels and words: no measure over many texts
+    reads these, and they take twice as long as all else.
     """
     prompts = list[Prompt]()
     most = checkpoint.positions
@@ -69,7 +71,7 @@ def encode(
         elif not text.ids and len({*encoding.sequence_ids} - {None}) < n_texts:
             why = "no tokens are left of it" if n_texts == 1 else "no tokens are left of it or of its pair"
         if not why:
-            prompt = _prompt(checkpoint, text, encoding)
+            prompt = _prompt(checkpoint, text, encoding, labelled)
             if text.answer is None or all(prompt.members):
                 prompts.append(prompt)
                 continue
@@ -113,9 +115,9 @@ def _cut(text: Text, whole: Encoding, n: int) -> Text:
     return replace(text, text=str(parts[0]), pair=parts[1])
 
 
-def _prompt(checkpoint: Checkpoint, text: Text, encoding: Encoding) -> Prompt:
+def _prompt(checkpoint: Checkpoint, text: Text, encoding: Encoding, labelled: bool) -> Prompt:
     if not text.ids:
-        prompt = prompt_of(checkpoint, encoding, text)
+        prompt = prompt_of(checkpoint, encoding, text, labelled)
         messages = message_spans(prompt, text.chat.places) if isinstance(text.chat, RenderedChat) else ()
         return replace(prompt, members=prompt.overlapping(text.spans), messages=messages)
     if not text.ids_given:

@@ -134,7 +134,7 @@ def continued(checkpoint: Checkpoint, prompt: Prompt, count: int) -> Prompt:
     read = prompt_of_ids(checkpoint, ids)
     whole, new = read.source.text, read.source.text[read.offsets[first][0] :]
     with_new = replace(prompt.source, text=prompt.source.text + new)
-    again = encode(checkpoint, [with_new], lambda *_: None, truncate=True)
+    again = encode(checkpoint, [with_new], lambda *_: None, truncate=True, labelled=True)
     if again and again[0].ids == ids:  # as nearly always: the tokenizer's own words and labels
         read, whole = again[0], with_new.text
     continuation = Continuation(
