@@ -27,6 +27,7 @@ from tests.support.chats import (
     chat_tokenizer,
 )
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
+from tests.support.models import bert_tokenizer, sharp_bert
 
 CONTROL = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"}
 
@@ -282,4 +283,13 @@ def test_a_chat_that_is_cut_keeps_the_messages_before() -> None:
     checkpoint = from_loaded(chat_model(n_positions=24), chat_tokenizer())
     analysis = attnviz.analyze(chat=MESSAGES, model=checkpoint, truncate=True, syntax=False)
     assert "assistant" not in spans_of(analysis)
+    assert analysis.spans.layout.first_new is None
+
+
+def test_an_encoder_reads_an_answer_as_it_reads_all_else() -> None:
+    tokenizer = bert_tokenizer()
+    tokenizer.chat_template = CHATML
+    messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "the dog"}]
+    analysis = attnviz.analyze(chat=messages, model=sharp_bert(), tokenizer=tokenizer, syntax=False)
+    assert [span.name for span in analysis.spans.spans] == ["user", "assistant"]
     assert analysis.spans.layout.first_new is None
