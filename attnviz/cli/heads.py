@@ -86,7 +86,7 @@ def _implied_figures(run: Run) -> list[str]:
 def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     from attnviz.commands.heads.texts.report import text_row
     from attnviz.inputs.lines import Place
-    from attnviz.inputs.reading import Text
+    from attnviz.inputs.prompt import Text
     from attnviz.present.report import checked_views
 
     run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")

@@ -19,9 +19,12 @@ from rich.console import RenderableType
 
 from attnviz.errors import UsageError
 from attnviz.inputs.encoding import unknown_note_of
-from attnviz.inputs.reading import Text, rendered, unread_columns
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import unread_columns
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.sources import TextSources, contrast_named, read_sources
 from attnviz.inputs.tables import Columns
+from attnviz.inputs.text import rendered
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import ERROR_RATE, Estimate, TextSamples, texts_needed
@@ -47,7 +50,7 @@ from attnviz.measures.removals import PROJECTIONS, Curve, HeadEffect, Removals, 
 from attnviz.measures.role_tokens import role_tokens, texts_with_roles, token_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads, selection_texts
-from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.documents import layer_entry, model_entry, sample_entry
@@ -217,7 +220,7 @@ def ablate(
         sources = read_sources(texts, limit, None if contrast else options["label"], contrast, columns, labels)
     checkpoint, _ = open_checkpoint(model, **opening)
     read: Sequence[Text] = [rendered(text, checkpoint) for text in sources.texts]
-    refuse_target(checkpoint, target, max_new_tokens)
+    refuse({"target": target, "max_new_tokens": max_new_tokens}, checkpoint)
     wanted = any(value is not None for value in (label, labels, label_column))
     kind = prediction_kind(checkpoint, read, wanted, metric)
     metrics = metrics_of(kind, metric)
@@ -281,7 +284,7 @@ def ablate(
         kind=kind,
         metrics=tuple(sorted(metrics, key=lambda metric: metric.name != options["order_by"])),
         texts=tuple(measured),
-        n_cut=len({text.text for text in inputs if text.item.cut}),
+        n_cut=len({text.text for text in inputs if text.item.truncated}),
         n_positions=int(removals.counts[:, 0].sum()),
         clean=clean,
         decisions=tuple(decided),

@@ -32,8 +32,9 @@ from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.outputs import HeadOutputs, head_outputs
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.batches import encode
+from attnviz.inputs.prompt import read_prompt
 from attnviz.inputs.reading import open_corpus, read_texts, source_kind
+from attnviz.inputs.text import encode
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
 from attnviz.measures.predictions import CLASSES, prediction_kind
@@ -179,7 +180,7 @@ def cards(
     @cache
     def read(text: str) -> tuple[Analysis, HeadOutputs]:
         outputs = head_outputs(text, checkpoint, target=target, truncate=truncate, progress=inner)
-        return reader.read(text, None, target, inner), outputs
+        return reader.read(read_prompt(text, checkpoint, truncate), target, inner), outputs
 
     options: Entry = {"repeats": repeats, "limit": limit, "truncate": truncate, "circuits": circuits}
     options |= {"ablate": ablate, "patch": None if patch is None else str(patch), "syntax": syntax}

@@ -41,11 +41,11 @@ from attnviz.commands.papers.table import OF_TEXTS, PaperRun, PaperTable, profil
 from attnviz.commands.profile.exports import retrieval_scores
 from attnviz.commands.profile.measure import Profile
 from attnviz.errors import ProcessError, UsageError
-from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.frequencies import read_frequencies
 from attnviz.inputs.reading import open_corpus, read_texts, sources_of
 from attnviz.inputs.sources import read_sources
 from attnviz.inputs.tables import IN_MEMORY, Columns
+from attnviz.inputs.text import tokenize
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import RETRIEVED
 from attnviz.judge.verdicts import BOTH, ENOUGH, UNNAMED

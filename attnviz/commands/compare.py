@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from attnviz.arguments import as_found
 from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.tokens import Positions, Tokens, merge_subwords
+from attnviz.inputs.prompt import Positions, Prompt, merge_subwords
 from attnviz.judge.verdicts import Label
 from attnviz.measures.decisions import Decision
 from attnviz.measures.differences import Difference, DifferenceTally
@@ -83,7 +83,7 @@ class Axis(NamedTuple):
     differing: tuple[bool, ...]  # where the sides have different tokens, by vocabulary entry
 
     @classmethod
-    def of(cls, a: tuple[Tokens, Positions], b: tuple[Tokens, Positions]) -> "Axis":
+    def of(cls, a: tuple[Prompt, Positions], b: tuple[Prompt, Positions]) -> "Axis":
         """The axis of two sides of equal length."""
         (tokens_a, units_a), (tokens_b, units_b) = a, b
         members = zip(units_a.members, units_b.members, strict=True)

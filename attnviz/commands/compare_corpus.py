@@ -31,9 +31,12 @@ from attnviz.commands.compare_roles import (
 )
 from attnviz.commands.compare_roles import SPEC as ROLE_SPEC
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.batches import Batch, EncodedText, encode
-from attnviz.inputs.reading import Parser, Text, find_parser, open_one, ready, rendered
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.reading import Parser, find_parser, open_one, ready
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
+from attnviz.inputs.text import encode, rendered
 from attnviz.judge.roles import (
     MIN_TEXTS_SHARES,
     Role,
@@ -52,7 +55,7 @@ from attnviz.measures.tallies import StatisticsTally, batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import shape_of, why_not_compared
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import Model, named_source, refuse_words
+from attnviz.models.opening import Model, named_source
 from attnviz.options import ModelOptions, checked
 from attnviz.present.fields import ENDS, HEAD, Field, NamedTable, pick, plain
 from attnviz.present.figure_context import caption_of
@@ -169,7 +172,7 @@ def compare_corpus(
         if is_of_transformers or not any(of_transformers):
             opening["tokenizer"] = tokenizer
         checkpoint = open_for(process, model, opening)
-        refuse_words(checkpoint, parser=parser, corpora=[file.path] if file.has_words_marked else [])
+        refuse({"parser": parser, "treebanks": file.has_words_marked}, checkpoint)
         opened.append(checkpoint)
     a, b = opened
     why_not = why_not_compared(a, b)
@@ -323,7 +326,7 @@ class _Run:
         return replace(role, id=HeadId(self.models[side].layers[role.id.layer], role.id.head))
 
 
-def same_instances(*sides: Sequence[EncodedText]) -> Iterator[list[EncodedText]]:
+def same_instances(*sides: Sequence[Prompt]) -> Iterator[list[Prompt]]:
     """The items of each model, with the relations at both ends of which every model has a token that is no sink."""
     common = []
     for same in zip(*sides, strict=True):

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from attnviz.arguments import is_whole
 from attnviz.errors import ArchitectureError, UsageError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import position_of
+from attnviz.inputs.prompt import position_of
+from attnviz.inputs.text import tokenize
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked

@@ -13,9 +13,8 @@ from rich.console import RenderableType
 
 from attnviz.commands.models import CONFIG, LEVEL_TEXT, find_config
 from attnviz.errors import AttnvizError
-from attnviz.inputs.batches import EncodedText, encode
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, TargetTokens, Text
+from attnviz.inputs.text import encode, tokenize
 from attnviz.memory import out_of_memory_named, peak_memory
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.files import read_json
@@ -46,7 +45,7 @@ def texts_of(checkpoint: Checkpoint) -> tuple[str, ...]:
     return _LONG, _SHORT, other, f"The {special} ran {special}."
 
 
-def _encoded(checkpoint: Checkpoint, words: list[str]) -> list[EncodedText]:
+def _encoded(checkpoint: Checkpoint, words: list[str]) -> list[Prompt]:
     """A text as the model reads it; half of it, or less, where the whole is too long; empty where nothing can be."""
     items = encode(checkpoint, [Text(" ".join(words))], lambda *_: None)
     return items if items or len(words) < 2 else _encoded(checkpoint, words[: len(words) // 2])
@@ -80,7 +79,11 @@ def verified(name: str) -> dict[str, Any]:
 def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
     items = [item for text in texts_of(checkpoint) for item in _encoded(checkpoint, text.split())]
     if checkpoint.stacks:
-        items = [replace(item, target=item.ids) for item in items]
+        targets = [TargetTokens("", item, True, item.ids) for item in items]
+        items = [
+            replace(item, source=replace(item.source, target=target))
+            for item, target in zip(items, targets, strict=True)
+        ]
     entry = verification_entry(verified_texts(checkpoint, items))
     layer_error: float | None = None
     reason = None

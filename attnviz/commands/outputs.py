@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import UsageError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.prompt import Prompt, TargetTokens, find_positions, merge_subwords, position_of
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.spans import named_span
-from attnviz.inputs.tokens import Tokens, find_positions, merge_subwords, position_of
+from attnviz.inputs.text import tokenize
 from attnviz.locks import alone
 from attnviz.measures.direct_effects import DirectEffects, Promotion, TokenLogit, answer_ids, direct_effects
 from attnviz.measures.output_shares import HeadContribution, OutputShares, measure_contributions
@@ -25,7 +26,7 @@ from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId
-from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.direct_effects import effects_entry, effects_in_words, linear_path
 from attnviz.present.documents import Entry, layer_entry, target_entry, text_entry, verification_entry
@@ -37,7 +38,7 @@ from attnviz.present.view import ViewOptions
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import upcast
 from attnviz.run.contributions import LayerContributions, layer_contributions, without_gradients
-from attnviz.run.generate import TargetTokens, target_tokens
+from attnviz.run.generate import target_tokens
 from attnviz.run.record import block_memory
 from attnviz.run.stream import WrittenParts, recording_parts, why_no_effects
 from attnviz.run.verify import VerifiedAttention, verify_attention
@@ -74,7 +75,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     end_effects: DirectEffects | None = None  # on the end of an answer in question answering; ``effects``: its start
 
     @property
-    def read(self) -> Tokens:
+    def read(self) -> Prompt:
         """The text whose next tokens are predicted: the target, or in models of one kind the text."""
         return self.tokens if self.target is None else self.target.tokens
 
@@ -207,7 +208,7 @@ def head_outputs(
     """
     of_chunk = block_memory(memory)
     checkpoint, _ = open_checkpoint(model, **opening)
-    refuse_target(checkpoint, target, max_new_tokens)
+    refuse({"target": target, "max_new_tokens": max_new_tokens}, checkpoint)
     why_not = why_no_effects(checkpoint)
     if token is not None and (why_not or checkpoint.classifier):
         why = why_not or "A classifier reads the final state of one token, the first or the last."
@@ -227,8 +228,8 @@ def head_outputs(
     position = _position(checkpoint, read, token)
     ends: tuple[int, int] | None = None
     if answer_span is not None:
-        texts, context = [text] if pair is None else ["", pair], _context(tokens)
-        span = named_span("", answer_span, texts, tokens, merge_subwords(tokens, words=False)).tokens
+        context = _context(tokens)
+        span = named_span("", answer_span, tokens, merge_subwords(tokens, words=False)).tokens
         ends = span[0], span[-1]
         if not {*span} <= {*context}:
             raise UsageError(
@@ -267,14 +268,14 @@ def head_outputs(
     )
 
 
-def _context(tokens: Tokens) -> list[int]:
+def _context(tokens: Prompt) -> list[int]:
     """Positions of the text in which an answer is looked for: of a pair the second."""
     context = int(1 in tokens.segments)
     placed = enumerate(zip(tokens.segments, tokens.special, strict=True))
     return [position for position, (segment, special) in placed if segment == context and not special]
 
 
-def _best_answer(checkpoint: Checkpoint, written: WrittenParts, tokens: Tokens) -> tuple[int, int]:
+def _best_answer(checkpoint: Checkpoint, written: WrittenParts, tokens: Prompt) -> tuple[int, int]:
     """First and last token of the stretch of the context with the largest sum of both logits."""
     head = checkpoint.prediction_head
     assert head is not None
@@ -287,7 +288,7 @@ def _best_answer(checkpoint: Checkpoint, written: WrittenParts, tokens: Tokens) 
     return int(before[last]), last
 
 
-def _position(checkpoint: Checkpoint, tokens: Tokens, token: str | int | None) -> int:
+def _position(checkpoint: Checkpoint, tokens: Prompt, token: str | int | None) -> int:
     """A token, of a word of several pieces the last, or the first that gets a class; default: the predicting one."""
     of_tokens = checkpoint.class_head is not None and checkpoint.classifier is None
     if token is not None:

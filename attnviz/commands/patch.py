@@ -25,8 +25,8 @@ import torch
 from rich.console import RenderableType
 
 from attnviz.errors import UsageError
-from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.tables import PromptPair
+from attnviz.inputs.text import tokenize
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, TextSamples, excludes_zero, texts_needed
@@ -244,7 +244,7 @@ def patch(
     Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs (a file, or in
     memory), or a list beside ``corrupt=[...]`` and perhaps ``labels=[...]``. ``site`` is a name of
     :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the
-    clean prompt as for :func:`attnviz.inputs.tokens.find_queries`; ``spans`` are stretches of both prompts,
+    clean prompt as for :func:`attnviz.inputs.prompt.find_queries`; ``spans`` are stretches of both prompts,
     ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the
     corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), ``kl``
     (without), or a function of your own as for :func:`attnviz.ablate`, whose row has the clean prompt as ``text``,

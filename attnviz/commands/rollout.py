@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import ArchitectureError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import Positions, find_positions, merge_pattern, merge_subwords, text_at
+from attnviz.inputs.prompt import Positions, find_positions, merge_pattern, merge_subwords, text_at
+from attnviz.inputs.refusals import refuse
+from attnviz.inputs.text import tokenize
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.sinks import with_found_sinks
-from attnviz.models.opening import Model, open_checkpoint, refuse_words
+from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.documents import Entry, text_entry, verification_entry
 from attnviz.present.fields import Field, Table, entry, plain
@@ -144,7 +145,7 @@ def rollout(
     """
     of_chunk = block_memory(memory)
     checkpoint = open_checkpoint(model, **opening)[0].encoder
-    refuse_words(checkpoint, words=words)
+    refuse({"words": words}, checkpoint)
     family = checkpoint.architecture
     if checkpoint.other_layers or family.gated or not family.stream_alone:
         what = f"not all layers of {family.name!r} mix by it what they read"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 import torch
 
 from attnviz.errors import UsageError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import position_of
+from attnviz.inputs.prompt import position_of
+from attnviz.inputs.text import tokenize
 from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
 from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.measures.sinks import with_found_sinks

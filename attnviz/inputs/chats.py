@@ -1,14 +1,14 @@
 """Chats: their messages, rendered by the tokenizer's own template, and where each message stands in the text."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from attnviz.arguments import as_found
 from attnviz.errors import CheckpointError, TextError
-from attnviz.inputs.spans import free_name
 from attnviz.inputs.templates import check_rendered, limited_template
 from attnviz.models.libraries import calling_transformers
 
@@ -31,14 +31,26 @@ class Chat:
 
 
 @dataclass(frozen=True)
-class RenderedChat:
+class RenderedChat(Chat):
     """A chat as the model reads it."""
 
-    text: str  # as the template renders it, with its control tokens
+    text: str = ""  # as the template renders it, with its control tokens
     # by name (``system``, ``user``, ``user#2``), the first and past-the-last character of its content
-    messages: dict[str, tuple[int, int]]
-    roles: tuple[str, ...]  # of each of these
-    answered: bool  # whether the last message is the assistant's
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(message["role"] for message in self.messages)
+
+    @property
+    def answered(self) -> bool:  # whether the last message is the assistant's
+        return self.roles[-1] == _ANSWERING
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, or where it is taken the first of ``name#2``, ``name#3`` … that is not."""
+    numbered = (f"{name}#{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def checked_messages(chat: object, where: str = "the chat") -> tuple[Message, ...]:
@@ -83,8 +95,8 @@ def message_texts(message: Message) -> list[str]:
     return [content] if isinstance(content, str) else [part["text"] for part in content]
 
 
-def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
-    """Render messages by the tokenizer's chat template, which then waits for an answer unless the chat ends with one.
+def rendered_chat(tokenizer: Any, chat: Chat) -> RenderedChat:
+    """Render a chat by the tokenizer's chat template, which then waits for an answer unless the chat ends with one.
 
     Raises:
         CheckpointError: the tokenizer has no chat template.
@@ -95,12 +107,12 @@ def rendered_chat(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
             "this model's tokenizer has no chat template; expected a chat model, or a text instead of a chat."
         )
     try:
-        return _rendered(tokenizer, messages)
+        return _rendered(tokenizer, chat)
     except TextError:
-        joined = [_without_parts(message) for message in messages]
-        if joined == list(messages):
+        joined = tuple(_without_parts(message) for message in chat.messages)
+        if joined == chat.messages:
             raise
-    return _rendered(tokenizer, joined)
+    return replace(_rendered(tokenizer, Chat(joined)), messages=chat.messages, file=chat.file)
 
 
 def _without_parts(message: Message) -> Message:
@@ -109,22 +121,21 @@ def _without_parts(message: Message) -> Message:
     return {**message, "content": texts[0]} if len(texts) == 1 else message
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Message]) -> RenderedChat:
-    answered = messages[-1]["role"] == _ANSWERING
+def _rendered(tokenizer: Any, chat: Chat) -> RenderedChat:
+    messages, known = chat.messages, RenderedChat(chat.messages, chat.file)
 
     def render(given: Sequence[Message]) -> str:
         refused = "the tokenizer's chat template refuses these messages"
         with calling_transformers(refused, TextError), limited_template():
-            text = tokenizer.apply_chat_template(list(given), tokenize=False, add_generation_prompt=not answered)
+            text = tokenizer.apply_chat_template(list(given), tokenize=False, add_generation_prompt=not known.answered)
         return check_rendered(text)
 
     text = render(messages)
     spans = _between(text, render([_marked(message, i) for i, message in enumerate(messages)]), messages)
-    roles = tuple(message["role"] for message in messages)
-    by_name = dict[str, tuple[int, int]]()
-    for role, span in zip(roles, spans, strict=True):
-        by_name[free_name(role, by_name)] = span
-    return RenderedChat(text, by_name, roles, answered)
+    places = dict[str, tuple[int, int]]()
+    for role, span in zip(known.roles, spans, strict=True):
+        places[free_name(role, places)] = span
+    return replace(known, text=text, places=places)
 
 
 def _marked(message: Message, number: int) -> Message:

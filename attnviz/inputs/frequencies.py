@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError
-from attnviz.inputs.batches import encode
 from attnviz.inputs.lines import broken, filled_lines
-from attnviz.inputs.reading import Corpus, read_texts, rendered
+from attnviz.inputs.reading import Corpus, read_texts
+from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import Checkpoint
 
 _STRETCH = 1000  # texts whose tokens are counted together
@@ -67,8 +67,7 @@ def token_counts(
             continue
         texts = read_texts(corpus, limit)
         while stretch := list(islice(texts, _STRETCH)):
-            read = [rendered(text, checkpoint) for text in stretch]
-            for item in encode(checkpoint, read, lambda *_: None):
+            for item in encode(checkpoint, stretch, lambda *_: None):
                 ids = torch.tensor([id for id, sink in zip(item.ids, item.sink, strict=True) if not sink])
                 counts += ids.long().bincount(minlength=size)
     return counts

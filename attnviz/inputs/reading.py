@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, as_list, is_there, is_whole, values_of
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.inputs.chats import Chat, Message, RenderedChat, checked_messages, rendered_chat
-from attnviz.inputs.encoding import documents
-from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines, naming_row
+from attnviz.inputs.chats import Chat, Message, checked_messages
+from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
+from attnviz.inputs.prompt import Prompt, Text
 from attnviz.inputs.tables import (
     IN_MEMORY,
     TABLES,
@@ -31,11 +31,9 @@ from attnviz.inputs.tables import (
     is_chat,
     is_table_folder,
     open_table,
-    table_files,
 )
 from attnviz.language.parsers import Vocabulary, load_parser, parsed_words
-from attnviz.language.syntax import LEFT_OUT, Arc, is_scored
-from attnviz.models.checkpoint import Checkpoint
+from attnviz.language.syntax import Arc, Parse, Word, is_scored, scored_arcs
 from attnviz.wording import visible
 
 SHORTEST, LONGEST = 3, 60  # fewest and most words of a treebank's sentence that is measured (contract)
@@ -49,63 +47,26 @@ _REFUSED = {"gap": "a GAP table", "chats": "chats"}
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(\S.*?)\s*")
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
-Span = tuple[int, int]  # first and past-the-last character
-
-
-class DecoderTarget(NamedTuple):
-    """What the decoder of an encoder-decoder predicts."""
-
-    text: str
-    ids: tuple[int, ...]  # its vocabulary entries
-    cut: bool  # whether its end was cut
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text of a corpus, with the spans that attention is measured between."""
-
-    text: str  # what the model reads: a line, a passage, or a treebank's word forms with single spaces between
-    spans: tuple[Span, ...] = ()  # of the syntactic words of a tree, or of GAP's pronoun and its names A and B
-    arcs: tuple[Arc, ...] = ()  # dependency relations between the spans, without punctuation and root
-    place: Place | None = None  # its line, in a treebank that of its first word
-    number: int = 0  # its index in the corpus
-    pair: str | None = None  # the second segment, of a table with such a column
-    id: str | None = None  # of its row, sentence (sent_id) or example of GAP
-    answer: int | None = None  # in GAP, which name the pronoun means
-    subjects: tuple[bool, bool] | None = None  # in GAP, whether each name is a subject; None without a parser
-    label: str | None = None  # its class: a name or a number
-    contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
-    target: DecoderTarget | None = None
-    ids: tuple[int, ...] = ()  # in place of a text: random ones, or a user's
-    ids_given: bool = False  # whether they are a user's: some are special, and they spell a text
-    messages: tuple[Message, ...] = ()  # of a chat, which has no text before it is rendered
-    chat: RenderedChat | None = None  # of which ``text`` is the text
-
-    @property
-    def given_alone(self) -> bool:
-        """Whether it is of no file and no table."""
-        return self.place is None or (self.place.path is None and not self.place.is_row)
 
 
 @dataclass(frozen=True)
 class Corpus:
     """A file or folder to read, or texts in memory."""
 
-    path: Path
+    rows: Rows
     kind: str  # conllu, txt, gap, chats, table; or ids, texts (already read) in memory
     sha256: str
     size: int  # about its number of texts, for progress
     table: Table | None = None
-    content: tuple[Any, ...] | None = None  # what is in memory
     labels: tuple[str | None, ...] = ()  # of the texts, where they were given beside them
+
+    @property
+    def path(self) -> Path:
+        return self.rows.path
 
     @property
     def has_words_marked(self) -> bool:
         return self.kind in ("conllu", "gap")
-
-    @property
-    def rows(self) -> Rows:
-        return Rows(self.path, self.content)
 
     @property
     def identity(self) -> str:
@@ -121,48 +82,52 @@ class Corpus:
 
 
 def open_corpus(
-    path: Path,
+    given: Path | Rows,
     columns: Columns = Columns(),  # noqa: B008 - frozen
     refused: Sequence[str] = (),
 ) -> Corpus:
-    """A corpus of the kinds of :data:`SUFFIXES`, a folder that datasets has saved, or one with parquet files.
+    """A corpus of the kinds of :data:`SUFFIXES`, a folder that datasets has saved, one with parquet files, or rows.
 
     ``columns`` are those to read of a table; ``refused`` kinds (``gap``, ``chats``) are a CorpusError, as is a file
-    that cannot be read, another folder or suffix, or a column that is not there.
+    that cannot be read, another folder or suffix, or a column that is not there. UsageError for no rows in memory,
+    TextError for those of several kinds.
     """
+    rows = given if isinstance(given, Rows) else Rows(given)
+    path = rows.path
     try:
-        is_table = is_table_folder(path)
-        if not path.is_file() and not is_table:
-            found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
-            raise CorpusError(f"expected a corpus at {path}, found {found}; give {_EXPECTED}.")
-        suffix = path.suffix.lower()
-        if suffix not in SUFFIXES and not is_table:
-            raise CorpusError(f"expected {_EXPECTED}, found {path}; give, save or rename such a file.")
-        kind = suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
-        if suffix == ".tsv" and next((line.split("\t") for _, line in filled_lines(path)), []) == _GAP_COLUMNS:
-            kind = "gap"
-        elif kind == "table" and has_chats(Rows(path), columns):
+        kind = _kind_of_file(path) if rows.content is None else _kind_in_memory(rows.content)
+        if kind == "table" and has_chats(rows, columns):
             kind = "chats"
-        _refuse(kind, path, refused)
-        table = open_table(Rows(path), columns) if kind == "table" else None
-        digest = hashlib.sha256()
-        size = 0
-        ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
-        for name in table_files(path):
-            with name.open("rb") as file:
-                while content := file.read(1 << 20):
-                    digest.update(content)
-                    size += sum(content.count(end) for end in ends)
-        if is_table or suffix in (".json", ".parquet"):  # a row is no line
-            size = sum(1 for _ in Rows(path).read())
-        return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")), table)
+        if kind in refused:
+            raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
+        table = open_table(rows, columns) if kind == "table" else None
+        return Corpus(rows, kind, rows.sha256, max(1, rows.size - (kind == "gap")), table)
     except OSError as error:
         raise cannot_read(path, error) from error
 
 
-def _refuse(kind: str, path: Path, refused: Sequence[str]) -> None:
-    if kind in refused:
-        raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
+def _kind_of_file(path: Path) -> str:
+    suffix, is_table = path.suffix.lower(), is_table_folder(path)
+    if not path.is_file() and not is_table:
+        found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
+        raise CorpusError(f"expected a corpus at {path}, found {found}; give {_EXPECTED}.")
+    if suffix not in SUFFIXES and not is_table:
+        raise CorpusError(f"expected {_EXPECTED}, found {path}; give, save or rename such a file.")
+    if suffix == ".tsv" and next((line.split("\t") for _, line in filled_lines(path)), []) == _GAP_COLUMNS:
+        return "gap"
+    return suffix[1:] if suffix in (".conllu", ".txt") and not is_table else "table"
+
+
+def _kind_in_memory(content: Sequence[Any]) -> str:
+    kinds = set[str]()
+    for item in content:
+        is_ids = isinstance(item, list | tuple) and item and all(map(is_whole, item))
+        kinds.add("texts" if isinstance(item, Text) else "ids" if is_ids else "table")
+    if not kinds:
+        raise UsageError("expected texts in memory, found a table without rows.")
+    if len(kinds) > 1:
+        raise TextError(f"expected a list of one kind, found {' and '.join(sorted(kinds))}; give them apart.")
+    return kinds.pop()
 
 
 def open_corpora(
@@ -179,10 +144,7 @@ def open_corpora(
 
     UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
     """
-    corpora = [
-        open_corpus(rows.path, columns, refused) if rows.content is None else _in_memory(rows, columns, refused)
-        for rows in sources_of(given)
-    ]
+    corpora = [open_corpus(rows, columns, refused) for rows in sources_of(given)]
     check_columns(corpora, columns)
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:
@@ -244,33 +206,12 @@ def source_kind(item: str | Path) -> str:
 
 def in_memory(given: Any) -> Corpus:
     """The corpus of a list of texts, chats or token ids, none of which is the name of a file."""
-    return _in_memory(Rows(IN_MEMORY, tuple(values_of(item) for item in as_list(given))), Columns(), ())
-
-
-def _in_memory(rows: Rows, columns: Columns, refused: Sequence[str]) -> Corpus:
-    content = rows.content or ()
-    if not content:
-        raise UsageError("expected texts in memory, found a table without rows.")
-    kinds = {_kind_in_memory(item) for item in content}
-    if len(kinds) > 1:
-        raise TextError(f"expected a list of one kind, found {' and '.join(sorted(kinds))}; give them apart.")
-    [kind] = kinds
-    if kind == "table" and has_chats(rows, columns):
-        kind = "chats"
-    _refuse(kind, rows.path, refused)
-    table = open_table(rows, columns) if kind == "table" else None
-    return Corpus(rows.path, kind, rows.sha256, len(content), table, content)
-
-
-def _kind_in_memory(item: object) -> str:
-    if isinstance(item, Text):
-        return "texts"
-    return "ids" if isinstance(item, list | tuple) and item and all(map(is_whole, item)) else "table"
+    return open_corpus(Rows(IN_MEMORY, tuple(values_of(item) for item in as_list(given))))
 
 
 def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
     """The only corpus, of texts in memory, with a label each."""
-    files = [str(corpus.path) for corpus in corpora if corpus.content is None]
+    files = [str(corpus.path) for corpus in corpora if corpus.rows.content is None]
     if files or len(corpora) != 1:
         found = files[0] if files else "none"
         raise UsageError(f"labels=[...] are of texts in memory, found {found}; of a file name the label_column.")
@@ -336,18 +277,18 @@ def _cells(corpus: Corpus) -> Iterator[Text]:
 def _chats(corpus: Corpus) -> Iterator[Text]:
     for number, (place, row, id) in enumerate(chat_rows(corpus.rows)):
         try:
-            yield Text("", place=place, number=number, id=id, messages=checked_messages(row, str(place)))
+            yield Text("", place=place, number=number, id=id, chat=Chat(checked_messages(row, str(place))))
         except TextError as error:
             raise CorpusError(str(error)) from error
 
 
 def _ids(corpus: Corpus) -> Iterator[Text]:
-    for number, ids in enumerate(corpus.content or ()):
+    for number, ids in enumerate(corpus.rows.content or ()):
         yield Text("", ids=tuple(ids), ids_given=True, place=Place(None, number + 1), number=number)
 
 
 def _texts(corpus: Corpus) -> Iterator[Text]:
-    return (replace(text, number=number) for number, text in enumerate(corpus.content or ()))
+    return (replace(text, number=number) for number, text in enumerate(corpus.rows.content or ()))
 
 
 class _TreeWord(NamedTuple):
@@ -415,7 +356,7 @@ def _sentence(words: Sequence[_TreeWord], number: int, id: str | None) -> Text:
         head = int(word.head) - 1
         if head == dependent:
             raise broken(word.place, "another word as the head in column 7, or 0 for the root", "the word itself")
-        if head >= 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
+        if head >= 0 and is_scored(word.relation.split(":")[0]):
             arcs.append(Arc(dependent, head, word.relation))
     text = " ".join(word.form for word in words)
     return Text(text=text, spans=tuple(spans), arcs=tuple(arcs), place=words[0].place, number=number, id=id)
@@ -473,15 +414,15 @@ class Parser:
     def __call__(self, text: Text) -> Text:
         """The text with the spans of its words, and its relations without those of punctuation and the root."""
         words = parsed_words(self._pipeline, text.text)
-        scored = ((i, word) for i, word in enumerate(words) if is_scored(word.relation) and not word.is_space)
-        arcs = tuple(Arc(i, word.head, word.relation) for i, word in scored)
-        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=arcs)
+        index = {i: i for i, word in enumerate(words) if not word.is_space}
+        arcs = scored_arcs(((word.head, word.relation) for word in words), index)
+        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
 
     def with_subjects(self, text: Text) -> Text:
         """An example of GAP with whether each of its names is the subject of a clause."""
         parsed = self(replace(text, spans=()))
 
-        def subject(name: Span) -> bool:
+        def subject(name: tuple[int, int]) -> bool:
             inside = {i for i, (start, end) in enumerate(parsed.spans) if start < name[1] and end > name[0]}
             return any(
                 arc.relation.partition(":")[0] == "nsubj" and arc.dependent in inside and arc.head not in inside
@@ -489,6 +430,29 @@ class Parser:
             )
 
         return replace(text, subjects=(subject(text.spans[1]), subject(text.spans[2])))
+
+
+def parse_texts(pipeline: Any, prompt: Prompt) -> Parse:
+    """Parse a text, perhaps with its pair, and map the words to the tokens of the model by character overlap.
+
+    A token that overlaps two words of the parser (a spaCy pipeline), such as "cannot", belongs to both. Words without
+    a token (white space, or truncated) are left out, with their relations.
+    """
+    words, arcs, own_arcs = list[Word](), list[Arc](), list[Arc]()
+    vocabulary = Vocabulary.of(pipeline)
+    for segment, text in enumerate(prompt.texts):
+        index = dict[int, int]()
+        parsed = parsed_words(pipeline, text)
+        positions = prompt.overlapping([(word.start, word.end) for word in parsed], segment)
+        for i, word in enumerate(parsed):
+            if positions[i] and not word.is_space:
+                index[i] = len(words)
+                words.append(Word(word.text, positions[i]))
+        arcs += scored_arcs(((word.head, word.relation) for word in parsed), index)
+        if vocabulary.mapped_from is not None:
+            own_arcs += scored_arcs(((word.own_head, word.own_relation) for word in parsed), index)
+    name = "{lang}_{name}".format(**pipeline.meta)
+    return Parse(tuple(words), tuple(arcs), name, vocabulary, tuple(own_arcs))
 
 
 def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True) -> Parser | None:
@@ -518,20 +482,6 @@ def chat_of(given: Sequence[Message] | str | Path) -> Chat:
     if len(chats) != 1:
         raise TextError(f"{path} holds {len(chats)} chats; expected one; attnviz profile FILE measures all.")
     return Chat(chats[0], path)
-
-
-def rendered(text: Text, checkpoint: Checkpoint) -> Text:
-    """A chat with the text that the tokenizer's template makes of it, else CorpusError; ids with what they spell."""
-    if text.ids_given and len(text.ids) <= checkpoint.positions:
-        with naming_row(text.place):
-            return replace(text, text=documents(checkpoint, {"input_ids": text.ids})[0][0])
-    if not text.messages:
-        return text
-    try:
-        chat = rendered_chat(checkpoint.tokenizer, text.messages)
-    except TextError as error:
-        raise CorpusError(f"{text.place}: {error}") from error
-    return replace(text, text=chat.text, chat=chat)
 
 
 def ready(text: Text, parse: Parser | None) -> Text | None:

@@ -3,7 +3,7 @@
 import math
 import shlex
 import wave
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.inputs.arrays import real_numbers
-from attnviz.inputs.tokens import Positions, Tokens, tokens_of_labels
+from attnviz.inputs.prompt import Positions, Prompt, Text, read_prompt, tokens_of_labels
+from attnviz.models.checkpoint import Checkpoint
 
 # Samples a second, samples from one column of features to the next, and columns in a frame.
 _RATE, _HOP, COLUMNS = 16_000, 160, 2
@@ -23,7 +24,7 @@ _SECONDS, _MOST_INTERVALS = COLUMNS * _HOP / _RATE, 125  # length of a frame, an
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Frames(Tokens):
+class Frames(Prompt):
     """``n_heard`` frames of a sound, and then of padding, from its log-mel ``features`` [n_bins, n_columns]."""
 
     features: Tensor
@@ -52,6 +53,18 @@ class Frames(Tokens):
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this sound."""
         return {"input_features": self.features[None].to(device)}
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A sound in a file, instead of a text."""
+
+    file: Path
+
+
+@read_prompt.register
+def _(given: Sound, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:  # noqa: ARG001 - it is cut nowhere
+    return replace(read_sound(given.file, checkpoint.config, checkpoint.dtype), source=Text(str(given.file)))
 
 
 def read_sound(path: Path, config: Any, dtype: torch.dtype) -> Frames:
@@ -100,4 +113,4 @@ def frames_of(features: Tensor) -> Frames:
     n_heard = max(1, math.ceil(int(heard.max()) / COLUMNS))
     times = [f"{_SECONDS * frame:.2f}s" for frame in range(n_heard)]
     tokens = tokens_of_labels((*times, *["<padding>"] * (features.shape[1] // COLUMNS - n_heard)), False)
-    return Frames(**vars(tokens), features=features, n_heard=n_heard)
+    return Frames(**vars(replace(tokens, why_unparsed="a sound has none.")), features=features, n_heard=n_heard)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnviz.errors import UsageError
-from attnviz.inputs.reading import Corpus, Text, open_corpora, read_texts
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import Corpus, open_corpora, read_texts
 from attnviz.inputs.tables import Columns
 
 
@@ -66,7 +67,7 @@ def read_sources(
             corpus = replace(corpus, table=corpus.table.without_labels)
         read = [replace(text, number=len(texts) + text.number) for text in read_texts(corpus, limit)]
         texts += read
-        if corpus.content is None:
+        if corpus.rows.content is None:
             corpora.append((corpus, len(read)))
         else:
             plain += [text.text or str(list(text.ids)) for text in read]

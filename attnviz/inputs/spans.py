@@ -1,13 +1,12 @@
 """Named spans of a text: stretches that a user names, messages of a chat, prompt and new text, both texts of a pair."""
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
+from collections.abc import Iterable, Mapping, Sequence
 
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import Positions, Tokens
+from attnviz.inputs.chats import RenderedChat, free_name
+from attnviz.inputs.prompt import Positions, Prompt, Span
 from attnviz.wording import counted, quoted, visible
 
 PROMPT, NEW = "prompt", "new"  # the spans of a text that the model continued
@@ -25,21 +24,6 @@ _FORMS = (
 )
 _ANSWER_FORMS = "expected TEXT, TEXT#2 (its second occurrence), #10-#40 (positions), or a special token such as [CLS]"
 _MOST_LISTED = 6
-
-
-@dataclass(frozen=True)
-class Span:
-    """A stretch of a text."""
-
-    name: str
-    tokens: tuple[int, ...]  # positions, in order, at least one
-    given: str = ""  # what a user named it by; '' of one that the text has by itself
-
-
-def free_name(name: str, taken: Container[str]) -> str:
-    """The name, or where it is taken the first of ``name#2``, ``name#3`` … that is not."""
-    numbered = (f"{name}#{number}" for number in count(2))
-    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
@@ -65,18 +49,48 @@ def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     return spans
 
 
-def rest_span(name: str, spans: Iterable[Span], n_tokens: int, given: str = "") -> Span:
+def spans_of(prompt: Prompt, named: Mapping[str, str], units: Positions, causal: bool) -> tuple[list[Span], int | None]:
+    """All spans of a text, and the first token that is new; a single one is measured against the rest of the text.
+
+    They are those that it has by itself (messages of a chat, both texts of a pair, prompt and new text), and those that
+    a user ``named``. New is what a decoder (``causal``) wrote, or the answer that ends a chat.
+
+    UsageError for a name that the text has by itself, a rest of which nothing is left, and as :func:`named_span`.
+    """
+    spans, first_new, chat = list(prompt.messages), None, prompt.source.chat
+    if 1 in prompt.segments:
+        for segment, name in enumerate(_SEGMENTS):
+            spans.append(Span(name, tuple(token for token, of in enumerate(prompt.segments) if of == segment)))
+    if causal and isinstance(chat, RenderedChat) and chat.answered and len(prompt.messages) == len(chat.messages):
+        first_new = prompt.messages[-1].tokens[0]
+    if prompt.written is not None:
+        first_new = prompt.written.first
+        for name, members in ((PROMPT, range(first_new)), (NEW, range(first_new, len(prompt)))):
+            spans.append(Span(free_name(name, [span.name for span in spans]), tuple(members)))
+    if taken := [span.name for span in spans if span.name in named]:
+        raise UsageError(f"--span {visible(taken[0])}: this text has a span of that name by itself; take another.")
+    spans += [named_span(name, what, prompt, units) for name, what in named.items() if what != REST]
+    others = [_rest(name, spans, len(prompt), what) for name, what in named.items() if what == REST]
+    if len(spans) == 1 and not others:
+        rest = _rest(free_name(REST, [spans[0].name]), spans, len(prompt))
+        others = [rest] if rest.tokens or spans[0].given else []
+    if empty := [span.name for span in others if not span.tokens]:
+        raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
+    return spans + others, first_new
+
+
+def _rest(name: str, spans: Iterable[Span], n_tokens: int, given: str = "") -> Span:
     """The tokens of a text that are in none of these spans, perhaps none."""
     inside = {token for span in spans for token in span.tokens}
     return Span(name, tuple(token for token in range(n_tokens) if token not in inside), given)
 
 
-def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units: Positions) -> Span:
+def named_span(name: str, what: str, prompt: Prompt, units: Positions) -> Span:
     """The span that a text, its n-th occurrence (``text#2``) or positions (``#10-#40``, both included) name.
 
     So do a special token (``[CLS]``), which need not stand in the text, and ``last`` of a span with a name. Without a
-    ``name`` it is the span that ``--answer-span`` names. ``texts`` are the text, or both of a pair, ``tokens`` theirs,
-    and ``units`` what positions count: tokens, or words.
+    ``name`` it is the span that ``--answer-span`` names, of the last text of a pair. ``units`` are what positions
+    count: tokens, or words.
 
     Raises:
         UsageError: it is not in the text, is there several times, or has no token.
@@ -84,9 +98,12 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
     option, forms = (f"--span {visible(name)}", _FORMS) if name else ("--answer-span", _ANSWER_FORMS)
     if not what.strip():
         raise UsageError(f"{option} is empty; {forms}.")
+    texts = dict(enumerate(prompt.texts))
+    if not name:  # an answer is in the context of a question
+        texts = dict([*texts.items()][-1:])
     if name and what == LAST:
         return Span(name, units.members[-1], what)
-    places = _occurrences(what, texts, tokens)
+    places = _occurrences(what, prompt, texts)
     if not places and (positions := _POSITIONS.fullmatch(what)):
         first, last = int(positions[1]), int(positions[2] or positions[1])
         if not first <= last < len(units):
@@ -94,7 +111,7 @@ def named_span(name: str, what: str, texts: Sequence[str], tokens: Tokens, units
             raise UsageError(f"{option}: expected positions {known}, found {what}.")
         return Span(name, tuple(sorted(token for unit in units.members[first : last + 1] for token in unit)), what)
     if not places and (numbered := _OCCURRENCE.fullmatch(what)):
-        places = _occurrences(numbered[1], texts, tokens)
+        places = _occurrences(numbered[1], prompt, texts)
         if places and not 1 <= int(numbered[2]) <= len(places):
             raise UsageError(f"{option}: {_how_often(numbered[1], len(places))}.")
         places = places[int(numbered[2]) - 1 :][:1]
@@ -112,41 +129,28 @@ def _how_often(text: str, n: int) -> str:
     return f"{quoted(text)} stands in the text {counted(n, 'time')}; name one: {some}"
 
 
-def message_spans(tokens: Tokens, messages: Mapping[str, tuple[int, int]]) -> list[Span]:
+def message_spans(prompt: Prompt, places: Mapping[str, tuple[int, int]]) -> tuple[Span, ...]:
     """The messages of a chat by the characters of each; those that were cut off are left out."""
-    spans = [Span(name, _within(tokens, first, last)) for name, (first, last) in messages.items()]
-    return [span for span in spans if span.tokens]
+    members = prompt.overlapping(list(places.values()))
+    return tuple(Span(name, tokens) for name, tokens in zip(places, members, strict=True) if tokens)
 
 
-def segment_spans(tokens: Tokens) -> list[Span]:
-    """The two texts of a pair, without special tokens; none where there is one text."""
-    if 1 not in tokens.segments:
-        return []
-    return [
-        Span(name, tuple(token for token, of in enumerate(tokens.segments) if of == segment))
-        for segment, name in enumerate(_SEGMENTS)
-    ]
-
-
-def _within(tokens: Tokens, first: int, last: int, segment: int = 0) -> tuple[int, ...]:
-    """Positions of the tokens that overlap the characters from ``first`` to before ``last`` of a segment."""
-    placed = enumerate(zip(tokens.segments, tokens.offsets, strict=True))
-    return tuple(token for token, (of, (start, end)) in placed if of == segment and start < last and end > first)
-
-
-def _occurrences(text: str, texts: Sequence[str], tokens: Tokens) -> list[tuple[int, ...]]:
+def _occurrences(text: str, prompt: Prompt, texts: Mapping[int, str]) -> list[tuple[int, ...]]:
     """The tokens of each occurrence; else the special tokens of this name; else of each occurrence in another case.
 
-    Control tokens stand in the text of a chat, but have no characters there.
+    ``texts`` are those to look in, by segment. Control tokens of a chat, which stand in its text, have no characters.
     """
 
     def in_text(flags: int) -> list[tuple[int, ...]]:
         matches = re.compile(re.escape(text), flags)
-        spans = [(match.span(), segment) for segment, of in enumerate(texts) for match in matches.finditer(of)]
-        return [_within(tokens, *span, segment) for span, segment in spans]
+        return [
+            tokens
+            for segment, of in texts.items()
+            for tokens in prompt.overlapping([match.span() for match in matches.finditer(of)], segment)
+        ]
 
     exact = in_text(0)
     if any(exact):
         return exact
-    labels = enumerate(zip(tokens.labels, tokens.special, strict=True))
+    labels = enumerate(zip(prompt.labels, prompt.special, strict=True))
     return [(token,) for token, label in labels if label == (text, True)] or exact or in_text(re.IGNORECASE)

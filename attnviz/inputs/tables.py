@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,9 +84,25 @@ class Rows:
 
     @property
     def sha256(self) -> str:
-        if self.content is None:
-            return hashlib.sha256(b"".join(file.read_bytes() for file in table_files(self.path))).hexdigest()
-        return hashlib.sha256(json.dumps(self.content, default=str).encode()).hexdigest()
+        if self.content is not None:
+            return hashlib.sha256(json.dumps(self.content, default=str).encode()).hexdigest()
+        digest = hashlib.sha256()
+        for path in table_files(self.path):
+            with path.open("rb") as file:
+                for part in iter(partial(file.read, 1 << 20), b""):
+                    digest.update(part)
+        return digest.hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Rows, of a file of lines about as many: blank lines of a treebank, else lines."""
+        path, suffix = self.path, self.path.suffix.lower()
+        if self.content is not None:
+            return len(self.content)
+        if path.is_dir() or suffix in (".json", ".parquet"):  # a row is no line
+            return sum(1 for _ in self.read())
+        with path.open("rb") as file:
+            return sum(suffix != ".conllu" or not line.strip() for line in file)
 
     def columns(self) -> list[str]:
         """The names of the columns of the first row, of objects those of all rows."""
@@ -132,7 +149,7 @@ class Table:
         return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
     def texts(self) -> Iterator[dict[str, Any]]:
-        """What is read of every row, as arguments of :class:`attnviz.inputs.reading.Text`.
+        """What is read of every row, as arguments of :class:`attnviz.inputs.prompt.Text`.
 
         CorpusError for a row without a text, pair or wanted label names the column.
         """

@@ -108,6 +108,7 @@ class Encoding:
     offsets: list[tuple[int, int]]  # first and past-the-last character in the segment
     type_ids: list[int]
     text: str | None = None  # what the pieces make up, where the tokenizer gives no offsets
+    truncated: int = 0  # how many tokens were cut off
 
     def with_special(self, special: Sequence[bool]) -> "Encoding":
         """With these tokens special."""

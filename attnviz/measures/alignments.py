@@ -12,10 +12,9 @@ from torch.nn.functional import one_hot, pad
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError
-from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.lines import broken, lines
-from attnviz.inputs.reading import Text
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.text import tokenize
 from attnviz.language.syntax import overlapping
 from attnviz.measures.guesses import fast_argmax
 from attnviz.models.head_ids import HeadId
@@ -87,7 +86,7 @@ def alignment_rates(verified: VerifiedAttention, pair: Text, gold: Tensor) -> di
     return of_heads
 
 
-def _pieces(tokens: Tokens, text: str) -> Tensor:
+def _pieces(tokens: Prompt, text: str) -> Tensor:
     """1 where a token is a piece of a word, or the space before it, [n_words, n_tokens]."""
     n, spelled = len(text.split()), text if tokens.spelled is None else tokens.spelled
     spans = [word.span() for word in re.finditer(r"\s*\S+", spelled)]

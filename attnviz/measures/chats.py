@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
-from attnviz.inputs.spans import Span
-from attnviz.language.syntax import overlapping
+from attnviz.inputs.chats import RenderedChat
+from attnviz.inputs.prompt import Span
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import allowed_units
@@ -55,10 +55,10 @@ class ChatTally(SumTally):
         self._weights, self._layouts = weights, {}
         for text, item in enumerate(batch.items):
             chat = item.source.chat
-            if chat is None:
+            if not isinstance(chat, RenderedChat):
                 continue
             tokens = dict[str, tuple[int, ...]]()
-            messages = overlapping(item.offsets, list(chat.messages.values()))
+            messages = item.overlapping(list(chat.places.values()))
             for role, members in zip(chat.roles, messages, strict=True):
                 tokens[role] = (*tokens.get(role, ()), *members)
             spans = tuple(Span(role, members) for role, members in tokens.items() if members)

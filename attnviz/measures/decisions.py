@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import CorpusError
-from attnviz.inputs.batches import EncodedText, collate
+from attnviz.inputs.batches import collate
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.reading import Text
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt, Text
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import Classifier
 from attnviz.reference.attention import upcast
@@ -58,7 +57,7 @@ def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()
 
 
 @contextmanager
-def deciding(model: Checkpoint, tokens: Tokens, label: int | None = None) -> Iterator[list[Decision]]:
+def deciding(model: Checkpoint, tokens: Prompt, label: int | None = None) -> Iterator[list[Decision]]:
     """What a classifier decides for a text, from the pass inside the block; nothing for other models.
 
     VerificationError where its head alone is not what the whole model does with the output of that pass.
@@ -87,7 +86,7 @@ def deciding(model: Checkpoint, tokens: Tokens, label: int | None = None) -> Ite
         check_logits(model, tokens.model_inputs(model.device), states, position)
 
 
-def decide(model: Checkpoint, items: Sequence[EncodedText]) -> list[Decision]:
+def decide(model: Checkpoint, items: Sequence[Prompt]) -> list[Decision]:
     """Let a classifier decide for a batch of texts.
 
     VerificationError where its head alone, on the longest text, is not what the whole model does.
@@ -134,7 +133,7 @@ class DecisionTally:
     def __init__(self) -> None:
         self.texts: list[TextDecisions] = []
 
-    def add(self, models: Sequence[Checkpoint], items: Sequence[Sequence[EncodedText]]) -> list[bool]:
+    def add(self, models: Sequence[Checkpoint], items: Sequence[Sequence[Prompt]]) -> list[bool]:
         """Let A and B decide for texts, of which both have items; returns for which they decide differently."""
         classifier = models[0].classifier
         assert classifier is not None

@@ -11,10 +11,10 @@ from torch.nn.functional import log_softmax, normalize
 
 from attnviz.arguments import as_found
 from attnviz.errors import CorpusError, TextError, UsageError
-from attnviz.inputs.batches import EncodedText, encode
 from attnviz.inputs.encoding import mask_token
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.text import encode
 from attnviz.measures.decisions import class_number
 from attnviz.measures.direct_effects import named_ids
 from attnviz.memory import is_out_of_memory
@@ -86,8 +86,7 @@ def model_inputs(
         warn(f"{text.place}: left out: {why}.")
 
     inputs, kept = list[ModelInput](), list[Text]()
-    offer = "shorten it, or pass --truncate (truncate=True) to cut it there"
-    for item in encode(checkpoint, texts, leave_out, truncate, offer):
+    for item in encode(checkpoint, texts, leave_out, truncate):
         of_text = inputs_of(checkpoint, item, kind, len(kept))
         inputs += of_text
         if of_text:
@@ -104,13 +103,12 @@ def model_inputs(
     return inputs, kept
 
 
-def inputs_of(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -> list[ModelInput]:
+def inputs_of(checkpoint: Checkpoint, item: Prompt, kind: str, text: int) -> list[ModelInput]:
     """The inputs that one text gives for a kind of measurement; ``text`` is its index."""
     target, source = item.source.target, item.source
     if target is not None:
-        read = (int(checkpoint.config.decoder_start_token_id), *target.ids[:-1])
-        item = replace(item, target=read, cut=item.cut or target.cut)
-        return [ModelInput(item, text, tuple(range(len(read))), target.ids if kind == NEXT else ())]
+        item = replace(item, truncated=item.truncated + target.tokens.truncated)
+        return [ModelInput(item, text, tuple(range(len(target.tokens))), target.predicted if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))))]
     if kind in AT_ONE_PLACE:
@@ -135,7 +133,7 @@ def inputs_of(checkpoint: Checkpoint, item: EncodedText, kind: str, text: int) -
     ]
 
 
-def answer_position(checkpoint: Checkpoint, item: EncodedText) -> int:
+def answer_position(checkpoint: Checkpoint, item: Prompt) -> int:
     """Where the answer is predicted: at the last token, or the mask; of a classifier where it reads."""
     if checkpoint.classifier is not None:
         return checkpoint.classifier.position(item.ids)

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
-from attnviz.inputs.batches import EncodedText, encode
-from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.reading import Text, source_kind, unread_columns
+from attnviz.inputs.prompt import Prompt, Text, find_queries, merge_subwords
+from attnviz.inputs.reading import source_kind, unread_columns
 from attnviz.inputs.spans import named_span, spans_by_name
 from attnviz.inputs.tables import TABLES, PromptPair, Rows, columns_of, is_table_folder, open_pairs
-from attnviz.inputs.tokens import find_queries, merge_subwords
+from attnviz.inputs.text import encode, tokenize
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import (
@@ -210,7 +209,7 @@ def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> 
             prompt = getattr(pair, side)
             tokens = tokenize(checkpoint, prompt)
             try:
-                span = named_span(name, stretch, [prompt], tokens, merge_subwords(tokens, words=False))
+                span = named_span(name, stretch, tokens, merge_subwords(tokens, words=False))
             except UsageError as error:
                 twice = (
                     " Where the prompts differ, give --span NAME=TEXT twice: of the clean, then of the corrupt prompt."
@@ -233,7 +232,7 @@ def _refuse(prompt: Text, why: str) -> None:
     raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}.")
 
 
-def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: EncodedText, corrupt: EncodedText) -> None:
+def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: Prompt, corrupt: Prompt) -> None:
     """Raise TextError for prompts of other numbers of tokens; it names the first word of more or fewer."""
     if len(clean) == len(corrupt):
         return

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attnviz.inputs.tokens import UnitRows
+from attnviz.inputs.prompt import UnitRows
 from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
@@ -26,7 +26,8 @@ from attnviz.models.head_ids import HeadId
 from attnviz.run.verify import VerifiedRows
 
 if TYPE_CHECKING:
-    from attnviz.inputs.batches import Batch, EncodedText
+    from attnviz.inputs.batches import Batch
+    from attnviz.inputs.prompt import Prompt
 
 Spans = Sequence[Sequence[Sequence[int]]]
 
@@ -61,7 +62,7 @@ class RelatedWords:
         return cls(result.members, result.sinks, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), result.numbers)
 
     @classmethod
-    def of_items(cls, items: Iterable["EncodedText"]) -> "RelatedWords":
+    def of_items(cls, items: Iterable["Prompt"]) -> "RelatedWords":
         """From encoded texts."""
         return cls.of((item.members, item.source.arcs, np.flatnonzero(item.sink).tolist()) for item in items)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.errors import CheckpointError
 from attnviz.inputs.batches import Batch
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.measures.patterns import RETRIEVAL, allowed_units
 from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import ordinary_ids

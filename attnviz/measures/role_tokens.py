@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, did_you_mean, relation_named
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.batches import EncodedText
-from attnviz.inputs.reading import Parser, Text, ready
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.reading import Parser, ready
 from attnviz.language.parsers import load_parser
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -100,7 +100,8 @@ def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], roles: S
         of_text = list(inputs_of_text)
         item = of_text[0].item
         positions = [position for model_input in of_text for position in model_input.positions]
-        counts = torch.zeros(len(item) + len(item.target), 1 + 2 * len(roles), dtype=torch.float64)
+        n_target = 0 if item.source.target is None else len(item.source.target.tokens)
+        counts = torch.zeros(len(item) + n_target, 1 + 2 * len(roles), dtype=torch.float64)
         counts[positions, 0] = 1
         words = RelatedWords.of_items([item])
         for number, role in enumerate(roles):
@@ -116,7 +117,7 @@ def token_weights(checkpoint: Checkpoint, inputs: Sequence[ModelInput], roles: S
 
 
 def _queries_with_matches(
-    item: EncodedText, positions: Sequence[int], words: RelatedWords, role: RoleTokens, causal: bool
+    item: Prompt, positions: Sequence[int], words: RelatedWords, role: RoleTokens, causal: bool
 ) -> list[tuple[int, int]]:
     """Each measured query of a role, of a relation that the model can see, with its match."""
     if role.name == REPEATED:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import allowed_positions
 from attnviz.run.verify import VerifiedRows, verify_attention
@@ -29,7 +29,7 @@ _LEAST_QUERIES = 4  # fewest later queries for a mean
 class SinkTally:
     """Finds the sinks of a decoder's text in the rows of its verified run; of other models nothing."""
 
-    def __init__(self, checkpoint: Checkpoint, tokens: Tokens) -> None:
+    def __init__(self, checkpoint: Checkpoint, tokens: Prompt) -> None:
         self._tokens, self._windows, self._device = tokens, checkpoint.windows, checkpoint.device
         n = min(len(tokens), _SEARCHED)
         self.searched = n if checkpoint.architecture.causal and not checkpoint.stacks and n > _LEAST_QUERIES else 0
@@ -45,7 +45,7 @@ class SinkTally:
             self._patterns[rows.layer] = part.new_zeros(part.shape[0], n, n, device=self._device)
         self._patterns[rows.layer][:, first : first + part.shape[1], : part.shape[2]] = part
 
-    def tokens(self) -> Tokens:
+    def tokens(self) -> Prompt:
         """The tokens with the sinks found."""
         if not self._patterns:
             return self._tokens
@@ -69,7 +69,7 @@ class SinkTally:
         return torch.where((count >= least[:, None])[:, None], received, 0.0)
 
 
-def with_found_sinks(checkpoint: Checkpoint, tokens: Tokens) -> Tokens:
+def with_found_sinks(checkpoint: Checkpoint, tokens: Prompt) -> Prompt:
     """The tokens with the sinks found in a run of the first of them alone, which a decoder attends with as in all."""
     tally = SinkTally(checkpoint, tokens)
     if tally.searched:

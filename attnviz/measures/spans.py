@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.inputs.spans import Span
-from attnviz.inputs.tokens import Tokens, merge_subwords
+from attnviz.inputs.prompt import Prompt, Span, merge_subwords
 from attnviz.measures.statistics import CHUNK_BYTES, TextContext
 from attnviz.measures.sums import copy_to_host
 from attnviz.memory import row_blocks
@@ -216,7 +215,7 @@ def _known(value: float) -> float | None:
 
 
 def measured_spans(
-    tallies: dict[int, SpanTally], tokens: Tokens, context_of: Callable[[int], TextContext]
+    tallies: dict[int, SpanTally], tokens: Prompt, context_of: Callable[[int], TextContext]
 ) -> SpanShares:
     """What the tallies of all layers have summed, beside attention that is uniform over what each query sees."""
     copy_to_host(list(tallies.values()))
@@ -232,7 +231,7 @@ def measured_spans(
     return SpanShares(layout, tallies, baselines, content_baselines)
 
 
-def _uniform(layout: SpanLayout, tokens: Tokens, context: TextContext, of_content: bool) -> SpanTally:
+def _uniform(layout: SpanLayout, tokens: Prompt, context: TextContext, of_content: bool) -> SpanTally:
     """The tally under attention that is uniform over all keys, or over content; the context's units may be words."""
     units, tally = merge_subwords(tokens, False), SpanTally(layout)
     of_tokens = TextContext(units, context.causal, None, window=context.window, device=context.device)

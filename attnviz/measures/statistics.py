@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnviz.arguments import did_you_mean
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import Positions, UnitRows
+from attnviz.inputs.prompt import Positions, UnitRows
 from attnviz.measures.contacts import CONTACTS, ContactMap
 from attnviz.measures.guesses import fast_argmax
 from attnviz.measures.patterns import (

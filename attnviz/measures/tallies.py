@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.inputs.batches import Batch
-from attnviz.inputs.tokens import told_apart
+from attnviz.inputs.prompt import told_apart
 from attnviz.measures.bootstrap import REPLICATES, text_weights
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from attnviz.arguments import as_found, one_of
-from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
+from attnviz.errors import ArchitectureError, DeviceError, UsageError
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.offloading import running_device
 from attnviz.models.sources import Source, find_checkpoint, with_tokenizer
@@ -120,32 +119,6 @@ def encoder_note(checkpoint: Checkpoint) -> str:
         f"{checkpoint.architecture.name} is an encoder-decoder; this command measures its encoder alone. Its decoder "
         "and its cross-attention are in heads, compare, outputs and ablate."
     )
-
-
-def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tokens: int | None = None) -> None:
-    """Raise TextError for a target, or its length, for a model without a decoder of its own; for both of them, too."""
-    options = "--target and --max-new-tokens (target=..., max_new_tokens=...)"
-    if not checkpoint.stacks and (target is not None or max_new_tokens is not None):
-        raise TextError(
-            f"{options} are for encoder-decoders such as Marian, BART or T5; a model of the architecture "
-            f"{checkpoint.architecture.name!r} reads one text: leave them out."
-        )
-    if target is not None and max_new_tokens is not None:
-        raise TextError(f"{options} were given; expected one: the second is for a target that the model writes itself.")
-
-
-def refuse_words(
-    checkpoint: Checkpoint, *, words: bool = False, parser: str | None = None, corpora: Sequence[Path] = ()
-) -> None:
-    """Raise UsageError for ``--words``, a parser, or corpora of words, for a model whose texts have no words."""
-    given = ["--words (words=True)"] if words else []
-    given += [f"the parser {parser!r}"] if parser else []
-    given += map(str, corpora)
-    if given and not checkpoint.architecture.has_words:
-        raise UsageError(
-            f"{given[0]} is for texts of words, but a model of the architecture {checkpoint.architecture.name!r} reads "
-            "sequences without words; leave it out."
-        )
 
 
 def resolve_device(name: str) -> torch.device:

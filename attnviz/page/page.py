@@ -24,7 +24,7 @@ from torch import Tensor
 
 from attnviz.figures.families import FAMILIES, UNNAMED, brief_name, families_of_label
 from attnviz.figures.style import THEMES, Style
-from attnviz.inputs.tokens import Positions
+from attnviz.inputs.prompt import Positions
 from attnviz.wording import right_to_left, visible
 
 BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000  # bytes of all patterns on a page, at most, and on one in a notebook

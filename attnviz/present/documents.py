@@ -13,7 +13,7 @@ from attnviz.models.head_ids import LayerId, number_of
 from attnviz.present.latex import latex
 
 if TYPE_CHECKING:
-    from attnviz.inputs.tokens import Tokens
+    from attnviz.inputs.prompt import Prompt
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.run.checks import LayerCheck, Verification
     from attnviz.run.passes import SampleVerification
@@ -61,7 +61,7 @@ def layer_entry(layer: int | None) -> Entry:
     return entry | {"stack": layer.stack.name} if isinstance(layer, LayerId) else entry
 
 
-def tokens_entry(tokens: "Tokens") -> list[Entry]:
+def tokens_entry(tokens: "Prompt") -> list[Entry]:
     """The text as the model read it, an entry a token; ``text`` as figures show it.
 
     ``sink`` is the reason why a token is one (``special``, ``first``, ``found``) or None.

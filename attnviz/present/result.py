@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnviz.figures.style import Style
-    from attnviz.inputs.tokens import Tokens
+    from attnviz.inputs.prompt import Prompt
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.present.fields import Table
     from attnviz.present.view import File, ViewOptions
@@ -393,7 +393,7 @@ class TextResult(Result):
     text: str
     pair: str | None
     checkpoint: "Checkpoint"
-    tokens: "Tokens"
+    tokens: "Prompt"
 
     @property
     def figure_context(self) -> FigureContext:
@@ -406,7 +406,7 @@ class TextResult(Result):
 
     @property
     def sinks(self) -> str:
-        from attnviz.inputs.tokens import sinks_in_words
+        from attnviz.inputs.prompt import sinks_in_words
 
         return sinks_in_words(self.tokens, "token")
 

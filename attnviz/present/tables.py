@@ -16,7 +16,7 @@ from attnviz.printable import printable
 from attnviz.wording import counted, error, quoted, visible
 
 if TYPE_CHECKING:
-    from attnviz.inputs.tokens import Tokens
+    from attnviz.inputs.prompt import Prompt
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.run.checks import Verification
     from attnviz.run.passes import SampleVerification
@@ -123,7 +123,7 @@ def notes(*lines: str) -> Text:
     return Text("\n".join(line for line in lines if line), style="dim")
 
 
-def cut_note(tokens: "Tokens", name: str = "text") -> str:
+def cut_note(tokens: "Prompt", name: str = "text") -> str:
     """Note on what was cut from a text, or ''."""
     cut = tokens.truncated
     return f"The {name} was cut: without its last {counted(cut, 'token')} (--truncate)." if cut else ""

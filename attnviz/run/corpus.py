@@ -16,9 +16,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from attnviz.errors import CorpusError, OutputError, TextError, UsageError, VerificationError
-from attnviz.inputs.batches import MOST_WEIGHTS, Batch, EncodedText, batches, collate, split_batch
+from attnviz.inputs.batches import MOST_WEIGHTS, Batch, batches, collate, split_batch
 from attnviz.inputs.encoding import unknown_note_of
-from attnviz.inputs.reading import Corpus, Text, read_texts, unread_columns
+from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.reading import Corpus, read_texts, unread_columns
 from attnviz.inputs.sound import COLUMNS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import Model, open_checkpoint, resolve_device
@@ -366,7 +367,7 @@ def open_for(process: Process, model: Model | None, opening: ModelOptions) -> Ch
 
 
 def give_parts(
-    checkpoint: Checkpoint, items: Sequence[EncodedText], on_part: Callable[[Batch], None], most: int = MOST_WEIGHTS
+    checkpoint: Checkpoint, items: Sequence[Prompt], on_part: Callable[[Batch], None], most: int = MOST_WEIGHTS
 ) -> None:
     """Give ``on_part`` texts in batches of which a layer has ``most`` weights, but for a single text."""
     if items:
@@ -374,7 +375,7 @@ def give_parts(
             on_part(part)
 
 
-def verified_texts(checkpoint: Checkpoint, items: Sequence[EncodedText]) -> Verification:
+def verified_texts(checkpoint: Checkpoint, items: Sequence[Prompt]) -> Verification:
     """Verify every head on some texts at once; of a model of sounds beside as many sounds at random."""
     batch = collate(checkpoint, items)
     if checkpoint.architecture.reads_sound:

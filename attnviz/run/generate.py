@@ -4,14 +4,15 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.encoding import language_prefix, tokenize, tokens_of_ids
-from attnviz.inputs.reading import DecoderTarget, Text
-from attnviz.inputs.tokens import Tokens, shifted_right
+from attnviz.inputs.chats import RenderedChat
+from attnviz.inputs.encoding import language_prefix, prompt_of_ids
+from attnviz.inputs.prompt import Continuation, Prompt, TargetTokens, Text, shifted_right
+from attnviz.inputs.text import encode, tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run.transformers_compat import running_plainly
 from attnviz.wording import counted, visible
@@ -19,30 +20,22 @@ from attnviz.wording import counted, visible
 MOST_NEW_TOKENS = 40  # the default limit of a generated target
 
 
-class TargetTokens(NamedTuple):
-    """A target, and the decoder's input: a start token and all but the target's last."""
-
-    text: str
-    tokens: Tokens
-    generated: bool  # by the model, or given
-    predicted: tuple[int, ...]  # vocabulary entries of the target, of the token that each position predicts
-
-
 def target_tokens(
-    checkpoint: Checkpoint, source: Tokens, target: str | None, truncate: bool, max_new_tokens: int | None
+    checkpoint: Checkpoint, source: Prompt, target: str | None, truncate: bool, max_new_tokens: int | None
 ) -> TargetTokens:
     """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
-    TextError: see :func:`attnviz.inputs.encoding.TextReader.tokenize`.
+    TextError: see :func:`attnviz.inputs.text.tokenize`.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     if target is None:
-        text, whole = generate_greedily(checkpoint, source, longest)
+        whole = generate_greedily(checkpoint, source, longest)
     else:
-        text, whole = target, tokenize(checkpoint, target, None, truncate, target=True)
+        whole = tokenize(checkpoint, target, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    return TargetTokens(text, shifted_right(whole, start, label), target is None, whole.ids[whole.ids[0] == start :])
+    predicted = whole.ids[whole.ids[0] == start :]
+    return TargetTokens(whole.source.text, shifted_right(whole, start, label), target is None, predicted)
 
 
 def with_targets(
@@ -70,24 +63,23 @@ def with_targets(
         )
     for number, text in enumerate(texts, 1):
         try:
-            tokens = tokenize(checkpoint, text.text, truncate=truncate)
-            read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
+            source = tokenize(checkpoint, text.text, truncate=truncate)
+            read = target_tokens(checkpoint, source, target, truncate, max_new_tokens)
         except TextError as error:
             if text.given_alone or checkpoint.language_head is None:
                 raise
             warn(f"{text.place}: left out: {error}")
         else:
-            cut = read.tokens.truncated > 0
-            targets.append(replace(text, target=DecoderTarget(read.text, read.predicted, cut)))
+            targets.append(replace(text, target=read))
         tell(number, n)
     return targets
 
 
-def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
+def with_language(checkpoint: Checkpoint, sound: Prompt) -> Checkpoint:
     """The model with a tokenizer of the likeliest language of a sound (Radford et al. 2022, section 2.3), if of any."""
-    tokenizer = copy.deepcopy(checkpoint.tokenizer)
-    if checkpoint.language_head is None or getattr(tokenizer, "language", "") is not None:
+    if checkpoint.language_head is None or getattr(checkpoint.tokenizer, "language", "") is not None:
         return checkpoint
+    tokenizer = copy.deepcopy(checkpoint.tokenizer)
     written = tokenizer.prefix_tokens[:1]
     _append(checkpoint, written, 1, sound)
     language = tokenizer.convert_ids_to_tokens(written[1]).strip("<|>")
@@ -96,8 +88,8 @@ def with_language(checkpoint: Checkpoint, sound: Tokens) -> Checkpoint:
     return replace(checkpoint, tokenizer=tokenizer)
 
 
-def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
-    """Generate a target, as text and tokens, by the most likely next token that is not padding.
+def generate_greedily(checkpoint: Checkpoint, source: Prompt, max_new_tokens: int) -> Prompt:
+    """Generate a target by the most likely next token that is not padding.
 
     Ends at the end token, after ``max_new_tokens``, or at the model's last position. TextError: the model has no
     language-modelling head, or writes nothing.
@@ -107,33 +99,48 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
             "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
         )
     config = checkpoint.config
-    prefix = language_prefix(checkpoint.tokenizer)
+    prefix = language_prefix(checkpoint)
     start = int(config.decoder_start_token_id)
     written = prefix if prefix[:1] == [start] else [start, *prefix]
     count = min(max_new_tokens, checkpoint.positions + 1 - len(written))
-    _append(checkpoint, written, count, tokens, config.pad_token_id)
-    text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
+    _append(checkpoint, written, count, source, config.pad_token_id)
+    target = prompt_of_ids(checkpoint, written[1:])
     if all(target.special):
         raise TextError("the model writes nothing after this text; give a target: --target (target=).")
-    return text, target
+    return target
 
 
-def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
-    """The ``count`` most likely next tokens of a text, or fewer if the model ends it, and whether it did.
+def continued(checkpoint: Checkpoint, prompt: Prompt, count: int) -> Prompt:
+    """A text with the ``count`` most likely next tokens after it, or fewer if the model ends it.
 
-    TextError: the model has too few positions, or ends at once.
+    TextError: the model has too few positions, or ends at once; the text is a chat that has its answer.
     """
-    if len(tokens) + count > checkpoint.positions:
+    chat, first = prompt.source.chat, len(prompt)
+    if isinstance(chat, RenderedChat) and chat.answered:
         raise TextError(
-            f"the text has {counted(len(tokens), 'token')} and {count} more were asked for, but the model has "
+            "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
+            "(generate=...), or that message."
+        )
+    if first + count > checkpoint.positions:
+        raise TextError(
+            f"the text has {counted(first, 'token')} and {count} more were asked for, but the model has "
             f"{checkpoint.positions} positions; shorten the text, or generate fewer."
         )
-    written = list(tokens.ids)
+    written = list(prompt.ids)
     hit_eos = _append(checkpoint, written, count)
-    new = written[len(tokens) : len(written) - hit_eos]
-    if not new:
+    ids = tuple(written[: len(written) - hit_eos])
+    if len(ids) == first:
         raise TextError("the model ends this text at once and writes nothing after it; give another, without its end.")
-    return new, hit_eos
+    read = prompt_of_ids(checkpoint, ids)
+    whole, new = read.source.text, read.source.text[read.offsets[first][0] :]
+    with_new = replace(prompt.source, text=prompt.source.text + new)
+    again = encode(checkpoint, [with_new], lambda *_: None, truncate=True, labelled=True)
+    if again and again[0].ids == ids:  # as nearly always: the tokenizer's own words and labels
+        read, whole = again[0], with_new.text
+    continuation = Continuation(
+        text=new, whole=whole, first=first, count=len(ids) - first, requested=int(count), hit_eos=hit_eos
+    )
+    return replace(read, source=prompt.source, messages=prompt.messages, written=continuation)
 
 
 def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence[int]) -> list[int]:
@@ -156,7 +163,7 @@ def drafted_greedily(checkpoint: Checkpoint, ids: Sequence[int], draft: Sequence
 
 
 def _append(
-    checkpoint: Checkpoint, written: list[int], count: int, source: Tokens | None = None, never: int | None = None
+    checkpoint: Checkpoint, written: list[int], count: int, source: Prompt | None = None, never: int | None = None
 ) -> bool:
     """Append up to ``count`` most likely next tokens, other than ``never``; return whether one was the end token.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError, UsageError, VerificationError
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
 from attnviz.models.offloading import parameter_of
@@ -80,7 +80,7 @@ def _linear_map(module: Any) -> LinearMap | None:
     return LinearMap(weight, parameter_of(module, "bias"), input_rounding(module))
 
 
-def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
+def embedded(checkpoint: Checkpoint, tokens: Prompt) -> Tensor:
     """Input of the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
     first, *others = embeddings_of(checkpoint, tokens).values()
     tables = checkpoint.architecture.embeddings(checkpoint.model)
@@ -208,7 +208,7 @@ class VerifiedStages(dict[str, Stage]):
     """The steps of one layer by name, in order; it exists only if every step that the model shows is reproduced."""
 
     def __init__(
-        self, checkpoint: Checkpoint, tokens: Tokens, layer: int, parameters: LayerParameters, stages: Iterable[Stage]
+        self, checkpoint: Checkpoint, tokens: Prompt, layer: int, parameters: LayerParameters, stages: Iterable[Stage]
     ) -> None:
         super().__init__((stage.name, stage) for stage in stages)
         self.checkpoint, self.tokens, self.layer, self.parameters = checkpoint, tokens, layer, parameters
@@ -243,7 +243,7 @@ class VerifiedStages(dict[str, Stage]):
         return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)
 
 
-def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int]) -> Iterator[VerifiedStages]:
+def verify_stages(checkpoint: Checkpoint, tokens: Prompt, layers: Sequence[int]) -> Iterator[VerifiedStages]:
     """Run the model once; recompute these layers, compare every step, and yield each layer.
 
     The first layer is recomputed from the embedding tables, others from the output of the layer before; within a
@@ -276,7 +276,7 @@ def verify_stages(checkpoint: Checkpoint, tokens: Tokens, layers: Sequence[int])
         yield stages
 
 
-def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:
+def _verified(checkpoint: Checkpoint, tokens: Prompt, layer: int, shown: Shown, rows: Rows) -> VerifiedStages:
     parameters, modules = layer_parameters(checkpoint, layer), checkpoint.modules[layer]
     every = torch.ones(1, len(tokens), device=checkpoint.device)
     allowed = allowed_positions(every, parameters.heads.causal, parameters.heads.window)[0, 0]
@@ -344,7 +344,7 @@ def _one_by_one(shown: Shown, steps: dict[str, Tensor], of: LayerModules, archit
 
 
 def _check(
-    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, checkpoint: Checkpoint, tokens: Tokens
+    name: str, tensor: Tensor, shown: tuple[str, Tensor], layer: int, checkpoint: Checkpoint, tokens: Prompt
 ) -> StageCheck:
     (place, model_tensor), tolerance = shown, checkpoint.tolerance
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"

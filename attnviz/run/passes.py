@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.inputs.batches import Batch, EncodedText, collate
+from attnviz.inputs.batches import Batch, collate
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.run import edit
@@ -40,7 +41,7 @@ HeadSet = frozenset[HeadId]
 class ModelInput(NamedTuple):
     """One input of the model; the final states at some positions are compared."""
 
-    item: EncodedText
+    item: Prompt
     text: int  # index of the measured text
     positions: tuple[int, ...]
     labels: tuple[int, ...] = ()  # targets at these positions; empty without a prediction

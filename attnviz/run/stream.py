@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.families.base import LayerModules, first_of, position_rows
@@ -150,7 +150,7 @@ class WrittenParts:
     """
 
     checkpoint: Checkpoint
-    tokens: Tokens  # those that the stream reads
+    tokens: Prompt  # those that the stream reads
     sites: dict[tuple[int | None, str], Tensor] = field(default_factory=dict)
     calls: dict[int, AttentionCall] = field(default_factory=dict)  # by layer, what attention was handed, if kept
 
@@ -288,7 +288,7 @@ def constant_term(source: Source, part: Tensor, scale: Tensor) -> Term:
 
 
 @contextmanager
-def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = None) -> Iterator[WrittenParts]:
+def recording_parts(checkpoint: Checkpoint, tokens: Prompt, last: int | None = None) -> Iterator[WrittenParts]:
     """Record what is written into the stream in the last forward pass inside.
 
     ``tokens`` are those that the stream reads. Up to the attention of the layer ``last``; None for the final state.
@@ -315,7 +315,7 @@ def recording_parts(checkpoint: Checkpoint, tokens: Tokens, last: int | None = N
         yield written
 
 
-def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
+def embeddings_of(checkpoint: Checkpoint, tokens: Prompt) -> dict[str, Tensor]:
     """``word``, ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
     tables = checkpoint.embeddings
     ids = torch.tensor(tokens.ids, device=checkpoint.device)

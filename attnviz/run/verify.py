@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import UsageError, VerificationError
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
 from attnviz.locks import alone
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint
@@ -108,16 +108,16 @@ class VerifiedAttention:
     """
 
     checkpoint: Checkpoint
-    tokens: Tokens
+    tokens: Prompt
     verification: Verification
     memory: float | None  # bytes that a chunk of rows may take
     _kept: "dict[int, _KeptLayer]"
     _final: Tensor  # hidden states, [1, n, d_model]
-    target: Tokens | None = None  # of an encoder-decoder, what its decoder reads
+    target: Prompt | None = None  # of an encoder-decoder, what its decoder reads
     queries: tuple[int, ...] | None = None  # those that were verified, in order; None for all
     _mask_cache: MaskCache = field(default_factory=dict)
 
-    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
+    def tokens_of(self, layer: int) -> tuple[Prompt, Prompt]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` only in an encoder-decoder."""
         return _read_by(self.checkpoint.layers[layer], self.tokens, self.target)
 
@@ -232,10 +232,10 @@ class _KeptLayer:
 
 def verify_attention(
     checkpoint: Checkpoint,
-    tokens: Tokens,
+    tokens: Prompt,
     on_rows: Callable[[VerifiedRows], None] = lambda _: None,
     progress: Progress | None = None,
-    target: Tokens | None = None,
+    target: Prompt | None = None,
     memory: float | None = None,
     queries: tuple[int, ...] | None = None,
     keep_outputs: bool = True,
@@ -277,14 +277,14 @@ def verify_attention(
     )
 
 
-def _inputs(checkpoint: Checkpoint, tokens: Tokens, target: Tokens | None) -> dict[str, Tensor]:
+def _inputs(checkpoint: Checkpoint, tokens: Prompt, target: Prompt | None) -> dict[str, Tensor]:
     inputs = tokens.model_inputs(checkpoint.device)
     if target is not None:
         inputs |= {f"decoder_{name}": tensor for name, tensor in target.model_inputs(checkpoint.device).items()}
     return inputs
 
 
-def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
+def _read_by(layer: int, tokens: Prompt, target: Prompt | None) -> tuple[Prompt, Prompt]:
     letter = layer.stack.letter if target is not None and isinstance(layer, LayerId) else "E"
     target = tokens if target is None else target
     return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]

@@ -21,7 +21,7 @@ import transformers
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import attnviz
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint
 from tests.benchmarks.long_text import text_of

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import attnviz
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.intervals import SAMPLES, of_ratios
 from attnviz.measures.predictions import MASKED, NEXT, STATES
@@ -161,7 +161,7 @@ def test_a_sentence_after_which_a_model_writes_nothing_is_left_out_of_a_corpus(t
     model = sharp("t5", len(tokenizer))
     given: Any = {"tokenizer": tokenizer, "select": "E0H0", "curve": False, "gradient": False, "max_new_tokens": 1}
     whole = from_loaded(model, tokenizer)
-    begins = [generate_greedily(whole, tokenize(whole, line), 1)[1].ids[0] for line in lines]
+    begins = [generate_greedily(whole, tokenize(whole, line), 1).ids[0] for line in lines]
     assert begins[2] not in begins[:2]
     rows, weight = [begins[2], tokenizer.eos_token_id], model.lm_head.weight.detach().clone()
     weight[rows] = weight[rows[::-1]]

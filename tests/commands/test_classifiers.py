@@ -11,7 +11,7 @@ from torch.nn.functional import log_softmax
 
 import attnviz
 from attnviz.errors import CorpusError, UsageError, VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.measures import direct_effects as decisions
 from attnviz.measures.direct_effects import NOT_LINEAR
 from attnviz.measures.predictions import CLASS, LABELLED, STATES

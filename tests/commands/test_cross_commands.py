@@ -10,10 +10,11 @@ import torch
 from attnviz import ablate, analyze, compare, head_outputs, rollout
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError, VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.prompt import TargetTokens, shifted_right
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.run import generate
-from attnviz.run.generate import TargetTokens, target_tokens
+from attnviz.run.generate import target_tokens
 from tests.support.drawn import drawing_of
 from tests.support.encoder_decoders import FAMILIES, SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.support.tolerances import SHARP_32, SUMS_32
@@ -213,7 +214,10 @@ def test_batches_with_padding_in_both_texts_change_nothing(models, family, monke
 
     def given(checkpoint, tokens, *_):
         target = targets[tuple(tokens.ids)]
-        return TargetTokens(target, tokens, True, tokenize(checkpoint, target, target=True).ids)
+        whole = tokenize(checkpoint, target, target=True)
+        start = checkpoint.config.decoder_start_token_id
+        predicted = whole.ids[whole.ids[0] == start :]
+        return TargetTokens(target, shifted_right(whole, start, "start"), True, predicted)
 
     monkeypatch.setattr(generate, "target_tokens", given)
     options: dict[str, Any] = {"method": "uniform", "select": ["E0", "D1", "X"]}

@@ -147,10 +147,10 @@ def test_what_are_no_texts_is_refused(texts: Any):
 def test_an_error_at_a_line_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int):
     read = texts_measure.Reader.read
 
-    def wrong(self: Any, text: str, *more: Any, **chat: Any) -> Any:
-        if text == LINES[2]:
+    def wrong(self: Any, prompt: Any, *more: Any) -> Any:
+        if prompt.source.text == LINES[2]:
             raise error
-        return read(self, text, *more, **chat)
+        return read(self, prompt, *more)
 
     monkeypatch.setattr(texts_measure.Reader, "read", wrong)
     done = run("\n".join(LINES), "--figures", "none")

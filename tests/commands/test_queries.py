@@ -7,8 +7,8 @@ import torch
 
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError, VerificationError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import find_queries, merge_subwords
+from attnviz.inputs.prompt import find_queries, merge_subwords
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.run.checks import LayerComparison
 from attnviz.run.verify import verify_attention

@@ -15,7 +15,7 @@ import attnviz
 from attnviz.commands import rollout as command
 from attnviz.commands.rollout import norm_patterns, rolled_out, rows_apart, summed_norms
 from attnviz.errors import UsageError, VerificationError
-from attnviz.inputs.tokens import merge_pattern
+from attnviz.inputs.prompt import merge_pattern
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
 from tests.support.families import first_of

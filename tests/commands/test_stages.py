@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers.activations import ACT2FN
 
 from attnviz.errors import ArchitectureError, VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.reference import attention

@@ -11,8 +11,8 @@ import torch
 import attnviz
 from attnviz import analyze
 from attnviz.errors import ArchitectureError, TextError, UsageError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import merge_subwords, shifted_right
+from attnviz.inputs.prompt import merge_subwords, shifted_right
+from attnviz.inputs.text import tokenize
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.measures.statistics import TextContext
 from attnviz.models.checkpoint import from_loaded

@@ -13,8 +13,8 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConf
 import attnviz
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.inputs.batches import batches
-from attnviz.inputs.encoding import tokenize
 from attnviz.inputs.reading import open_corpus, read_texts
+from attnviz.inputs.text import tokenize
 from attnviz.measures import relations
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.opening import open_checkpoint

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnviz.errors import TextError
-from attnviz.inputs.batches import batches, collate, encode, split_batch
+from attnviz.inputs.batches import batches, collate, split_batch
 from attnviz.inputs.lines import Place
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import from_loaded
 from tests.support.corpora import sentence
 from tests.support.models import bert_tokenizer, sharp_bert

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import AttnvizError, CheckpointError, TextError, UsageError
-from attnviz.inputs.chats import checked_messages, rendered_chat
+from attnviz.inputs.chats import Chat, checked_messages, rendered_chat
 from attnviz.models.checkpoint import from_loaded
 from tests.support.chats import (
     ALTERNATING,
@@ -27,6 +27,7 @@ from tests.support.chats import (
     chat_tokenizer,
 )
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
+from tests.support.models import bert_tokenizer, sharp_bert
 
 CONTROL = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"}
 
@@ -82,10 +83,10 @@ def test_messages_are_found_whatever_the_template_does(template: str) -> None:
         {"role": "assistant", "content": "the cat"},
         {"role": "user", "content": "the cat"},
     ]
-    rendered = rendered_chat(chat_tokenizer(template), messages)
-    found = {name: rendered.text[first:last].strip() for name, (first, last) in rendered.messages.items()}
+    rendered = rendered_chat(chat_tokenizer(template), Chat(tuple(messages)))
+    found = {name: rendered.text[first:last].strip() for name, (first, last) in rendered.places.items()}
     assert found == {"system": "user", "user": "user", "assistant": "the cat", "user#2": "the cat"}
-    places = sorted(rendered.messages.values())
+    places = sorted(rendered.places.values())
     assert all(before[1] <= after[0] for before, after in pairwise(places))
 
 
@@ -94,16 +95,16 @@ def test_messages_are_found_whatever_the_template_does(template: str) -> None:
 )
 def test_every_message_is_a_span_whatever_its_role_is_called(roles: list[str]) -> None:
     messages = [{"role": role, "content": f"the {word}"} for role, word in zip(roles, "cat dog house old new".split())]  # noqa: B905
-    rendered = rendered_chat(chat_tokenizer(), messages)
-    found = [rendered.text[first:last] for first, last in rendered.messages.values()]
+    rendered = rendered_chat(chat_tokenizer(), Chat(tuple(messages)))
+    found = [rendered.text[first:last] for first, last in rendered.places.values()]
     assert found == [message["content"] for message in messages]
     assert list(rendered.roles) == roles
 
 
 def test_a_content_that_the_template_shortens_is_what_stands_in_the_text() -> None:
     thinking = [MESSAGES[1], {"role": "assistant", "content": "<think>the dog</think>it ran"}]
-    rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), thinking)
-    first, last = rendered.messages["assistant"]
+    rendered = rendered_chat(chat_tokenizer(WITHOUT_THOUGHTS), Chat(tuple(thinking)))
+    first, last = rendered.places["assistant"]
     assert rendered.text[first:last] == "it ran"
 
 
@@ -117,8 +118,8 @@ def calling(arguments: Any, content: str | None = None, n_calls: int = 1) -> dic
 
 
 def found_in(template: str, messages: list[dict[str, Any]]) -> dict[str, str]:
-    rendered = rendered_chat(chat_tokenizer(template), checked_messages(messages))
-    return {name: rendered.text[first:last] for name, (first, last) in rendered.messages.items()}
+    rendered = rendered_chat(chat_tokenizer(template), Chat(checked_messages(messages)))
+    return {name: rendered.text[first:last] for name, (first, last) in rendered.places.items()}
 
 
 @pytest.mark.parametrize(
@@ -282,4 +283,13 @@ def test_a_chat_that_is_cut_keeps_the_messages_before() -> None:
     checkpoint = from_loaded(chat_model(n_positions=24), chat_tokenizer())
     analysis = attnviz.analyze(chat=MESSAGES, model=checkpoint, truncate=True, syntax=False)
     assert "assistant" not in spans_of(analysis)
+    assert analysis.spans.layout.first_new is None
+
+
+def test_an_encoder_reads_an_answer_as_it_reads_all_else() -> None:
+    tokenizer = bert_tokenizer()
+    tokenizer.chat_template = CHATML
+    messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "the dog"}]
+    analysis = attnviz.analyze(chat=messages, model=sharp_bert(), tokenizer=tokenizer, syntax=False)
+    assert [span.name for span in analysis.spans.spans] == ["user", "assistant"]
     assert analysis.spans.layout.first_new is None

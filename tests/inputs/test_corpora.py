@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnviz.errors import CorpusError, UsageError
-from attnviz.inputs.reading import Parser, Text, find_parser, open_corpus, read_texts, ready
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import Parser, find_parser, open_corpus, read_texts, ready
 from attnviz.language.syntax import Arc
 from tests.conftest import SHARED
 from tests.support.parsed import FakeParser

@@ -11,9 +11,9 @@ import transformers
 
 import attnviz
 from attnviz.errors import AttnvizError, CorpusError, TextError, UsageError
-from attnviz.inputs.batches import encode
 from attnviz.inputs.reading import open_corpora, read_texts
 from attnviz.inputs.tables import Columns
+from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import from_loaded
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -75,7 +75,7 @@ def test_every_form_gives_the_rows_of_the_file(csv: Path, given: Any, more: Any)
 
 def test_files_and_texts_may_stand_in_one_list(csv: Path):
     found = open_corpora(["one text", str(csv), "another one", "and more"])
-    assert [corpus.content is None for corpus in found] == [False, True, False]
+    assert [corpus.rows.content is None for corpus in found] == [False, True, False]
     read = [text.text for corpus in found for text in read_texts(corpus)]
     assert read == ["one text", *TEXTS, "another one", "and more"]
     assert rows("one text") == [(0, "one text", None, None)]

@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from attnviz.errors import OutputError, ProcessError
-from attnviz.inputs.batches import Batch, EncodedText
-from attnviz.inputs.reading import Corpus, Text
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.prompt import Text, drawn_ids
+from attnviz.inputs.reading import Corpus
+from attnviz.inputs.tables import Rows
 from attnviz.run.corpus import Measured
 from attnviz.run.processes import (
     Process,
@@ -21,15 +24,13 @@ from attnviz.run.processes import (
     this_process,
 )
 
-CORPUS = Corpus(Path("corpus.txt"), "txt", "0", 5)
+CORPUS = Corpus(Rows(Path("corpus.txt")), "txt", "0", 5)
 
 
 def half_done() -> Measured:
     """Texts 3, 0 and 4 are measured, 1 was left out."""
     measured = Measured(CORPUS)
-    texts = [
-        EncodedText((1, 2, 3, 4, 5), (False,) * 5, (), Text("", number=number), unknown_id=2) for number in (3, 0, 4)
-    ]
+    texts = [replace(drawn_ids((1, 2, 3, 4, 5), Text("", number=number)), unknown_id=2) for number in (3, 0, 4)]
     measured.add(Batch(tuple(texts), {}, torch.empty(0), torch.empty(0)))
     measured.numbers.add(1)
     return measured

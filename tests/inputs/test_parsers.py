@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from attnviz.errors import ParserError
+from attnviz.inputs.reading import parse_texts
 from attnviz.language import parsers
 from attnviz.language.parsers import Vocabulary, load_parser, parser_for
-from attnviz.language.syntax import Arc, parse_texts
+from attnviz.language.syntax import Arc
 from tests.conftest import needs_parser
 from tests.support.parsed import read
 
@@ -105,14 +106,14 @@ def test_the_installed_english_pipeline_is_found_and_read_from_a_folder_and_foll
     text = "The cat saw the dog."
     own = load_parser()
     assert Vocabulary.of(own) == Vocabulary("Universal Dependencies", "ClearNLP")
-    parse = parse_texts(own, [text], read(text))
+    parse = parse_texts(own, read(text))
     assert [word.text for word in parse.words] == ["The", "cat", "saw", "the", "dog", "."]
     assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 2, "obj"))
     assert parse.own_arcs == (*parse.arcs[:3], Arc(4, 2, "dobj"))
     assert parse.parser.startswith("en_")
     own.meta["name"] = "my_own"
     own.to_disk(tmp_path / "pipeline")
-    again = parse_texts(load_parser(str(tmp_path / "pipeline")), [text], read(text))
+    again = parse_texts(load_parser(str(tmp_path / "pipeline")), read(text))
     assert (again.parser, again.arcs) == ("en_my_own", parse.arcs)
 
 

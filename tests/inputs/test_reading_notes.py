@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import attnviz
-from attnviz.inputs.batches import encode
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.text import encode, tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint
 from tests.support.encoder_decoders import saved_marian, unigram_tokenizer

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word, parse_texts
+from attnviz.inputs.reading import parse_texts
+from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word
 from attnviz.measures.guesses import BASELINES
 from attnviz.measures.relations import RelationCount
 from attnviz.models.head_ids import HeadId
@@ -112,7 +113,8 @@ def tags_of(written: str) -> list[tuple[str, int, str]]:
 
 
 def parsed(text: str, written: str, labels: tuple[str, ...] = ("det",), **options: Any) -> Parse:
-    return parse_texts(FakeParser({text: tags_of(written)}, labels), [text], read(text, **options))
+    prompt = read(text, **options)
+    return parse_texts(FakeParser({prompt.texts[0]: tags_of(written)}, labels), prompt)
 
 
 CAT_RAN = "the/1/det cat/2/nsubj ran/2/ROOT"
@@ -142,9 +144,9 @@ def test_tokens_belong_to_the_words_whose_characters_they_overlap(text, written,
     [
         # white space is no word even where the model has a token for it
         ("cat\n\nran", "cat/2/nsubj \n\n/0/dep ran/2/ROOT", {"gpt2": True}, "cat ran", (Arc(0, 1, "nsubj"),)),
-        # what was cut off
-        ("the cat saw the dog", "the/1/det cat/2/nsubj saw/2/ROOT the/4/det dog/2/dobj", {"max_positions": 6},
-         "the cat saw the", (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))),
+        # what was cut off is not parsed
+        ("the cat saw the dog", "the/1/det cat/2/nsubj saw/2/ROOT the/2/dep", {"max_positions": 6},
+         "the cat saw the", (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 2, "dep"))),
         # what the tokenizer drops
         ("the \u200b cat ran", "the/2/det \u200b/2/dep cat/3/nsubj ran/3/ROOT", {},
          "the cat ran", (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))),
@@ -159,7 +161,7 @@ def test_words_without_tokens_and_their_relations_are_left_out(text, written, op
 def test_the_words_of_a_pair_stand_one_segment_after_the_other():
     texts = {"the cat ran": CAT_RAN, "a dog saw it": "a/1/det dog/2/nsubj saw/2/ROOT it/2/dobj"}
     parser = FakeParser({text: tags_of(written) for text, written in texts.items()})
-    parse = parse_texts(parser, list(texts), read(*texts))
+    parse = parse_texts(parser, read(*texts))
     assert [word.positions for word in parse.words] == [(1,), (2,), (3,), (5,), (6,), (7,), (8,)]
     assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 5, "nsubj"), Arc(6, 5, "dobj"))
 

@@ -10,9 +10,10 @@ from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import CorpusError, UsageError
-from attnviz.inputs.batches import encode
-from attnviz.inputs.reading import Text, open_corpus, read_texts, unread_columns
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import open_corpus, read_texts, unread_columns
 from attnviz.inputs.tables import Columns, Rows, open_pairs
+from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import from_loaded
 from attnviz.profiles.parts import parts_of
 from tests.support.classifiers import sharp_classifier
@@ -104,7 +105,7 @@ CHAT = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content":
 def test_rows_with_messages_are_chats(name: str, content: str, n: int, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     found = read(tmp_path / name)
-    assert [list(text.messages) for text in found] == [CHAT] * n
+    assert [list(text.chat.messages) for text in found] == [CHAT] * n
     assert found[-1].id == ("5" if n == 2 else None)
     assert open_corpus(tmp_path / name).size == n
     with pytest.raises(CorpusError, match="chats"):
@@ -275,7 +276,7 @@ def test_a_pair_is_read_as_the_tokenizer_joins_it() -> None:
     tokenizer = bert_tokenizer()
     checkpoint = from_loaded(sharp_bert(), tokenizer)
     texts = [Text("the cat ran", pair="the dog saw"), Text("a dog")]
-    alone, paired = encode(checkpoint, texts)
+    paired, alone = encode(checkpoint, texts)
     own = tokenizer("the cat ran", "the dog saw", return_token_type_ids=True)
     assert (list(paired.ids), list(paired.type_ids or ())) == (own["input_ids"], own["token_type_ids"])
     assert list(filter(None, paired.pieces)) == "the cat ran the dog saw".split()

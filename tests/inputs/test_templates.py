@@ -10,7 +10,7 @@ import pytest
 
 from attnviz.errors import TextError
 from attnviz.inputs import templates
-from attnviz.inputs.chats import rendered_chat
+from attnviz.inputs.chats import Chat, rendered_chat
 from tests.support.chats import CHATML, MESSAGES, chat_tokenizer
 
 GROWS = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}STEP{% endfor %}{{ ns.x }}"
@@ -34,7 +34,7 @@ def test_a_template_that_makes_too_much_is_refused(template: str, monkeypatch: p
     monkeypatch.setattr(templates, "SECONDS", 60.0)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(TextError) as error:
-        rendered_chat(chat_tokenizer(template), MESSAGES)
+        rendered_chat(chat_tokenizer(template), Chat(tuple(MESSAGES)))
     assert "\n" not in str(error.value)
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
@@ -53,7 +53,7 @@ def test_a_template_that_does_not_end_is_ended(template: str, monkeypatch: pytes
     def run() -> None:
         before = sys.gettrace()
         with pytest.raises(TextError) as error:
-            rendered_chat(chat_tokenizer(template), MESSAGES)
+            rendered_chat(chat_tokenizer(template), Chat(tuple(MESSAGES)))
         assert sys.gettrace() is before
         raised.append(error.value)
 
@@ -76,5 +76,5 @@ def test_an_interruption_ends_a_template(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(templates.time, "monotonic", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        rendered_chat(chat_tokenizer(CHATML), MESSAGES)
+        rendered_chat(chat_tokenizer(CHATML), Chat(tuple(MESSAGES)))
     assert sys.gettrace() is before

@@ -15,35 +15,29 @@ from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.encoding import TextReader
-from attnviz.inputs.tokens import (
-    Positions,
-    Tokens,
-    UnitRows,
-    find_positions,
-    merge_subwords,
-)
+from attnviz.inputs.prompt import Positions, Prompt, UnitRows, find_positions, merge_subwords
+from attnviz.inputs.text import tokenize
 from attnviz.inputs.words import vocabulary_labels, word_spans
 from attnviz.wording import visible
 from tests.support.llamas import sentencepiece_tokenizer
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
+from tests.support.parsed import reading_alone
 from tests.support.tolerances import SUMS_64
 
 BERT = bert_tokenizer()
 GPT2 = gpt2_tokenizer()
 
 
-def read_by(tokenizer: Any, segments: bool, text: str, pair: str | None = None, **changes: Any) -> Tokens:
-    how = {name: changes.pop(name) for name in ("truncate", "target", "rendered") if name in changes}
-    limits: Any = {"max_positions": 40, "vocabulary_size": len(tokenizer), "segments": segments} | changes
-    return TextReader(tokenizer, **{"sink_first": not segments, **limits}).tokenize(text, pair, **how)
+def read_by(tokenizer: Any, segments: bool, text: str, pair: str | None = None, **changes: Any) -> Prompt:
+    how = {name: changes.pop(name) for name in ("truncate", "target") if name in changes}
+    return tokenize(reading_alone(tokenizer, not segments, **changes), text, pair, **how)
 
 
-def as_bert(text: str, pair: str | None = None, **changes: Any) -> Tokens:
+def as_bert(text: str, pair: str | None = None, **changes: Any) -> Prompt:
     return read_by(BERT, True, text, pair, **changes)
 
 
-def as_gpt2(text: str, pair: str | None = None, **changes: Any) -> Tokens:
+def as_gpt2(text: str, pair: str | None = None, **changes: Any) -> Prompt:
     return read_by(GPT2, False, text, pair, **changes)
 
 
@@ -203,7 +197,7 @@ def test_truncation_keeps_special_tokens_and_says_how_much_it_cut(read, pair, mo
 
 @pytest.mark.parametrize("pretokens", [False, True])
 def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
-    tokens = read_by(sentencepiece_tokenizer(pretokens), False, "the unbelievable cat, é", vocabulary_size=400)
+    tokens = read_by(sentencepiece_tokenizer(pretokens), False, "the unbelievable cat, é", vocab_size=400)
     assert tokens.labels == ("<s>", "the", "un", "~believ", "~able", "cat", ",", "␣", r"~\xc3", r"~\xa9")
     assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)
     assert tokens.word_labels == ("the", "unbelievable", "cat", ",", "é")
@@ -302,7 +296,7 @@ def test_merged_words_are_the_texts_own(text: str):
 def test_every_piece_after_the_first_is_marked_as_one_of_its_word(pieces: str, text: str):
     """GPT-2's pre-tokenizer divides words at combining marks, apostrophes and full stops."""
     tokenizer = GPT2 if pieces == "bytes" else sentencepiece_tokenizer()
-    tokens = read_by(tokenizer, False, f"a {text}", max_positions=90, vocabulary_size=400)
+    tokens = read_by(tokenizer, False, f"a {text}", max_positions=90, vocab_size=400)
     first = tokens.words.index(tokens.words[-1])
     labels = tokens.labels[first:]
     assert tokens.words[first:] == (tokens.words[-1],) * len(labels)

@@ -11,10 +11,10 @@ from transformers import BertModel, GPT2Model
 from attnviz import analyze
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.profile.measure import profile_heads
+from attnviz.inputs.reading import parse_texts
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import Verdict
 from attnviz.language.parsers import load_parser
-from attnviz.language.syntax import parse_texts
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
 from tests.conftest import needs_parser
@@ -106,7 +106,7 @@ def test_a_previous_token_head_by_words_is_partly_a_head_on_its_own_word():
 def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
     text = " ".join(["The old cat saw the dog. A dog saw the old house."] * 3)
     plain = of_bert([[LOOKS_AT["broad"]] * 2], text, d_head=64)
-    parse, aim = parse_texts(load_parser(), [text], plain.tokens), dict[int, int]()
+    parse, aim = parse_texts(load_parser(), plain.tokens), dict[int, int]()
     for arc in parse.arcs:
         (dependent,), (head,) = parse.words[arc.dependent].positions, parse.words[arc.head].positions
         if arc.relation == "det":

@@ -6,7 +6,7 @@ from transformers import GPT2Model
 
 from attnviz import compare, head_outputs, rollout
 from attnviz.commands.heads.measure import analyze
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.measures.sinks import SinkTally, with_found_sinks
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import open_checkpoint

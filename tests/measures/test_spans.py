@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import CorpusError, UsageError
-from attnviz.inputs.spans import Span
+from attnviz.inputs.prompt import Span
 from attnviz.measures.spans import SpanLayout, SpanTally
 from tests.support.blocks import in_blocks
 from tests.support.chats import CHATML, MESSAGES, chat_model, chat_tokenizer
@@ -249,3 +249,12 @@ def test_each_line_of_a_file_of_chats_is_analysed(tmp_path: Path) -> None:
     alone = json.loads(json.dumps(attnviz.analyze(chat=MESSAGES, model=folder, syntax=False).document()))
     assert (one["spans"], one["span_pairs"]) == (alone["spans"], alone["span_pairs"])
     assert [span["name"] for span in other["spans"]] == ["system", "user"]
+
+
+def test_a_span_may_be_named_in_what_the_model_wrote() -> None:
+    given: dict[str, Any] = {"model": chat_model(), "tokenizer": chat_tokenizer(), "generate": 4, "syntax": False}
+    written = attnviz.analyze("the cat that", **given)
+    piece = written.continuation.text.strip()
+    last = attnviz.analyze("the cat that", spans={"it": piece}, **given).spans.spans[-1]
+    assert last.name == "it"
+    assert set(last.tokens) <= set(range(written.continuation.first, len(written.tokens)))

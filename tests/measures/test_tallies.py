@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.inputs.batches import encode
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.text import encode
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally

@@ -14,8 +14,8 @@ from attnviz import analyze, rollout
 from attnviz.commands.heads.views import MAP
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.figures.style import Style
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.text import tokenize
 from attnviz.measures.repeats import SEQUENCES, RepeatTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded

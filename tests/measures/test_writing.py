@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, GPT2LMHeadModel
 
 from attnviz.commands.profile.measure import profile_heads, untrained_copy
 from attnviz.inputs.batches import batches
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, WRITTEN
 from attnviz.measures.tallies import counting
 from attnviz.measures.writing import QUIET, WritingTally

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError, VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models import sources
 from attnviz.models.sources import find_checkpoint, weights_sha256
 from tests.support.encoder_decoders import SOURCE, TARGET, saved

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attnviz import ablate, analyze
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.configs import read_config
 from attnviz.models.families import ARCHITECTURES

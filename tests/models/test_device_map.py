@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 import attnviz
 from attnviz.errors import CheckpointError, DeviceError, UsageError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device_map
 from attnviz.models.sources import find_checkpoint

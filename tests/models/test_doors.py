@@ -17,9 +17,9 @@ from attnviz.commands.ablate import ablate
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import CheckpointError, CorpusError, ParserError, TextError
-from attnviz.inputs.batches import collate, encode
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.reading import Text
+from attnviz.inputs.batches import collate
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.text import encode, tokenize
 from attnviz.language.parsers import parsed_words
 from attnviz.models import configs
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint

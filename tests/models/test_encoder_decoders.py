@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from attnviz import analyze
 from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, TextError
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import shifted_right
+from attnviz.inputs.prompt import shifted_right
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.reference.positions import position_buckets
 from attnviz.run.verify import verify_attention

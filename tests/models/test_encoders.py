@@ -14,10 +14,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 
 import attnviz
 from attnviz.errors import CheckpointError, TextError, UsageError, VerificationError
-from attnviz.inputs.batches import encode
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.reading import Text
-from attnviz.inputs.tokens import merge_subwords
+from attnviz.inputs.prompt import Text, merge_subwords
+from attnviz.inputs.text import encode, tokenize
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.families import ARCHITECTURES
@@ -214,7 +212,7 @@ def test_residues_are_tokens_and_words_of_their_own():
     cut = tokenize(checkpoint, PROTEIN * 3, truncate=True)
     assert (len(cut), cut.truncated, cut.labels[-2:]) == (20, 24, ("A18", "<eos>"))
     (item,) = encode(checkpoint, [Text(PROTEIN * 3)], truncate=True)
-    assert (item.ids, item.cut) == (cut.ids, True)
+    assert (item.ids, item.truncated) == (cut.ids, cut.truncated)
     assert vocabulary_labels(checkpoint.tokenizer, [4, 5, 32]) == ["L", "A", "<mask>"]
 
 

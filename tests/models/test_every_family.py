@@ -12,7 +12,8 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import CheckpointError, TextError, VerificationError
-from attnviz.inputs.encoding import encodings, tokenize
+from attnviz.inputs.encoding import encodings
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.opening import open_checkpoint

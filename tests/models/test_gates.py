@@ -19,7 +19,8 @@ from attnviz.cli.program import app
 from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
 from attnviz.figures.style import Style
 from attnviz.inputs.batches import batch_of_ids
-from attnviz.inputs.encoding import encodings, tokenize
+from attnviz.inputs.encoding import encodings
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families import ARCHITECTURES, REFUSED
 from attnviz.models.head_ids import HeadId, number_of

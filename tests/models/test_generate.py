@@ -14,7 +14,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from tests.support.families import first_of
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama

@@ -10,7 +10,7 @@ from torch import nn
 
 from attnviz import analyze
 from attnviz.errors import DeviceError, UsageError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
 from attnviz.reference.tolerances import TOLERANCES

@@ -15,7 +15,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.models.families import architecture_of
 from attnviz.models.sources import find_checkpoint

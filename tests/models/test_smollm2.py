@@ -16,7 +16,7 @@ import torch
 import attnviz
 from attnviz.commands.explain import explain
 from attnviz.errors import CheckpointError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models import smollm2
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import built_in_folder, find_checkpoint

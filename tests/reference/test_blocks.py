@@ -22,7 +22,7 @@ from attnviz.commands.heads import measure
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.memory import row_blocks
@@ -100,7 +100,7 @@ def random_parse(n_tokens: int) -> Parse:
 def analysis(monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torch.dtype, words: bool, pair: str | None) -> Analysis:
     parsed = kind != "t5"  # far copies of a token tie there, since its positions are distances up to a bound
     monkeypatch.setattr(measure, "parser_for", lambda *_: ("a parser" if parsed else None, ""))
-    monkeypatch.setattr(measure, "parse_texts", lambda _, __, tokens: random_parse(len(tokens)))
+    monkeypatch.setattr(measure, "parse_texts", lambda _, prompt: random_parse(len(prompt)))
     target = "ein Hund lief weg und die Katzen sahen das Haus" if kind in families.ENCODER_DECODERS else None
     text = LONG if target is None else LONG[: len(LONG) // 2]  # whose tokens are three times as many
     return attnviz.analyze(text, checkpoint_of(kind, dtype), words=words, pair=pair, target=target, warn=lambda _: None)

@@ -14,7 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from attnviz.commands.outputs import head_outputs
 from attnviz.errors import VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.measures import paths, self_repair
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId, all_heads

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.errors import VerificationError
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.opening import open_checkpoint
 from attnviz.reference import attention

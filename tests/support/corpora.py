@@ -9,7 +9,7 @@ import numpy as np
 
 from attnviz.inputs.batches import Batch, batches
 from attnviz.inputs.lines import Place
-from attnviz.inputs.reading import Text
+from attnviz.inputs.prompt import Text
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.tallies import counting

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from attnviz.commands.explain import Explanation, explain
-from attnviz.inputs.encoding import tokenize
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.run.layer_steps import VerifiedStages, verify_stages
 from tests.conftest import SENTENCE

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
-from attnviz.inputs.encoding import tokenize
-from attnviz.inputs.tokens import shifted_right
+from attnviz.inputs.prompt import shifted_right
+from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.run.verify import VerifiedAttention, VerifiedRows, verify_attention
 from tests.support import encoder_decoders, llamas, relatives, sounds

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.inputs.tokens import Tokens, merge_subwords
+from attnviz.inputs.prompt import Prompt, merge_subwords
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.measures.patterns import MaskInput
@@ -60,11 +60,11 @@ def by_design(n: int, causal: bool = False) -> Tensor:
     return torch.stack(heads).reshape(2, 2, n, n)
 
 
-def tokens_of(labels: Sequence[str], special: Iterable[int], causal: bool = False, truncated: int = 0) -> Tokens:
+def tokens_of(labels: Sequence[str], special: Iterable[int], causal: bool = False, truncated: int = 0) -> Prompt:
     """Tokens with the given labels; those not special are one word each."""
     n, marked = len(labels), set(special)
     words = iter(range(n))
-    return Tokens(
+    return Prompt(
         ids=tuple(range(100, 100 + n)),
         labels=tuple(labels),
         special=tuple(i in marked for i in range(n)),

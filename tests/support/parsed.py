@@ -1,16 +1,30 @@
 """What tests of parses share: a text as a model reads it, and a parser whose trees are written by hand."""
 
 from types import SimpleNamespace
+from typing import Any
 
-from attnviz.inputs.encoding import TextReader
-from attnviz.inputs.tokens import Tokens
+from attnviz.inputs.prompt import Prompt
+from attnviz.inputs.text import tokenize
 from tests.support.models import bert_tokenizer, gpt2_tokenizer
 
 
-def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
+def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Prompt:
     tokenizer = gpt2_tokenizer() if gpt2 else bert_tokenizer()
-    limits = {"vocabulary_size": len(tokenizer), "segments": not gpt2, "sink_first": gpt2}
-    return TextReader(tokenizer, max_positions=max_positions, **limits).tokenize(text, pair, truncate=True)
+    return tokenize(reading_alone(tokenizer, gpt2, max_positions), text, pair, truncate=True)
+
+
+def reading_alone(tokenizer: Any, causal: bool = False, max_positions: int = 40, **changes: Any) -> Any:
+    """What a checkpoint knows of reading: of a BERT, or a causal model without token types; no weights."""
+    architecture = SimpleNamespace(segments=not causal, causal=causal, has_words=True)
+    config = SimpleNamespace(**({"vocab_size": len(tokenizer)} | changes))
+    return SimpleNamespace(
+        tokenizer=tokenizer,
+        architecture=architecture,
+        config=config,
+        positions=max_positions,
+        limit="",
+        image_token=None,
+    )
 
 
 class FakeParser:

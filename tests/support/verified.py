@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.inputs.tokens import Positions
+from attnviz.inputs.prompt import Positions
 from attnviz.language.syntax import Parse
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally

@@ -18,8 +18,8 @@ from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
 from attnviz.inputs.chats import Chat
+from attnviz.inputs.prompt import Continuation, Positions, Prompt, UnitRows, sinks_in_words
 from attnviz.inputs.sound import Frames
-from attnviz.inputs.tokens import Positions, Tokens, UnitRows, sinks_in_words
 from attnviz.language.syntax import Parse
 from attnviz.measures.decisions import Decision
 from attnviz.measures.spans import SpanShares
@@ -45,7 +45,7 @@ class AttentionSource(Protocol):
     def verification(self) -> Verification:
         """What was compared with the model, and how closely."""
 
-    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
+    def tokens_of(self, layer: int) -> tuple[Prompt, Prompt]:
         """The tokens of a layer's queries, and of its keys."""
 
     def rows(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[Any]:
@@ -72,7 +72,7 @@ class Options:
     """Options that change numbers."""
 
     words: bool = False  # merge the pieces of words
-    queries: str | int | None = None  # the rows measured, see attnviz.inputs.tokens.find_queries; None for all
+    queries: str | int | None = None  # the rows measured, see attnviz.inputs.prompt.find_queries; None for all
     contacts: str | None = None  # a file, see attnviz.measures.contacts.ContactMap
 
 
@@ -81,23 +81,11 @@ class Target:
     """What the decoder of an encoder-decoder reads."""
 
     text: str
-    tokens: Tokens  # a start token and the target without its last token: position q predicts q + 1
+    tokens: Prompt  # a start token and the target without its last token: position q predicts q + 1
     generated: bool  # by the model, greedily
     context: TextContext  # of the decoder's attention to itself
     cross: TextContext  # of its attention to the source
     max_new_tokens: int | None = None  # that it may generate, if that was limited
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """What a decoder wrote after its text."""
-
-    text: str
-    whole: str  # the text and what was written after it, as the tokens spell them
-    first: int  # the position of its first token
-    count: int  # its tokens
-    requested: int  # how many tokens were asked for
-    hit_eos: bool  # whether the model ended the text before these were written; the end token is left out
 
 
 class OfPatterns(OfHeads[HeadFindings]):
@@ -335,14 +323,14 @@ class Part(OfPatterns):
         return self.analysis.context_of(layer)
 
     @property
-    def rows(self) -> Tokens:
+    def rows(self) -> Prompt:
         return self.source.tokens_of(self.layers[0])[0]
 
     @property
-    def columns(self) -> Tokens:
+    def columns(self) -> Prompt:
         return self.source.tokens_of(self.layers[0])[1]
 
-    def texts_of(self, tokens: Tokens) -> list[str]:
+    def texts_of(self, tokens: Prompt) -> list[str]:
         """The text of its rows or columns, or both of a pair."""
         analysis, target = self.analysis, self.analysis.target
         if target is not None and tokens is target.tokens:

@@ -15,7 +15,7 @@ from attnviz.commands.heads.findings import (
 )
 from attnviz.commands.heads.relations import relations_of
 from attnviz.figures.families import family_of_label
-from attnviz.inputs.tokens import sinks_in_words
+from attnviz.inputs.prompt import sinks_in_words
 from attnviz.judge.roles import Role
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, NO_LABEL, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK, describes

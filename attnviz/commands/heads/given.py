@@ -15,7 +15,7 @@ from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options, Target
 from attnviz.commands.heads.measure import judged
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import Tokens, merge_subwords, tokens_of_labels, told_apart
+from attnviz.inputs.prompt import Prompt, merge_subwords, tokens_of_labels, told_apart
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.models.head_ids import Stack, layer_of, number_of, one_stack
@@ -44,7 +44,7 @@ class GivenAttention(AttentionSource):
     name: str
     kinds: tuple[Stack, ...]  # one: all of its layers
     patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
-    tokens: tuple[Tokens, Tokens]  # of rows and columns
+    tokens: tuple[Prompt, Prompt]  # of rows and columns
     notes: tuple[str, ...] = ()
     encoder_only: bool = False
 
@@ -69,7 +69,7 @@ class GivenAttention(AttentionSource):
         checks = tuple(LayerCheck(layer, len(pattern), 0.0, 0.0, 1.0) for layer, pattern in self.patterns.items())
         return Verification(Tolerance(0.0, 0.0, "nothing was compared"), checks, level=0)
 
-    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:  # noqa: ARG002 # they are of all layers
+    def tokens_of(self, layer: int) -> tuple[Prompt, Prompt]:  # noqa: ARG002 # they are of all layers
         """The tokens of rows and columns."""
         return self.tokens
 

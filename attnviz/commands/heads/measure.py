@@ -7,33 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from attnviz.arguments import as_found, as_list
-from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
+from attnviz.arguments import as_list
+from attnviz.commands.heads.analysis import Analysis, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
-from attnviz.errors import TextError, UsageError
-from attnviz.inputs.chats import Chat, Message, RenderedChat, rendered_chat
-from attnviz.inputs.encoding import documents, tokenize, tokens_of_ids
-from attnviz.inputs.reading import Text, chat_of, in_memory, read_texts
-from attnviz.inputs.sound import Frames, read_sound
-from attnviz.inputs.spans import (
-    NEW,
-    PROMPT,
-    REST,
-    Span,
-    free_name,
-    message_spans,
-    named_span,
-    rest_span,
-    segment_spans,
-    spans_by_name,
-)
-from attnviz.inputs.tokens import Positions, Tokens, find_queries, merge_subwords, told_apart
+from attnviz.errors import UsageError
+from attnviz.inputs.chats import Message
+from attnviz.inputs.prompt import Prompt, TargetTokens, Text, find_queries, merge_subwords, read_prompt, told_apart
+from attnviz.inputs.reading import chat_of, in_memory, parse_texts, read_texts
+from attnviz.inputs.refusals import OF_TOKENIZER, OTHER_KIND, SEVERAL_TEXTS, refuse
+from attnviz.inputs.sound import Sound
+from attnviz.inputs.spans import spans_by_name, spans_of
+from attnviz.inputs.tokenized import documents_of
 from attnviz.judge.verdicts import FEW_ROWS, TOO_SHORT, judge, label_of
 from attnviz.language.parsers import parser_for
-from attnviz.language.syntax import Parse, parse_texts
+from attnviz.language.syntax import Parse
 from attnviz.measures.contacts import ContactMap
-from attnviz.measures.decisions import class_number, deciding
+from attnviz.measures.decisions import Decision, class_number, deciding
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.sinks import SinkTally, with_found_sinks
@@ -42,16 +32,15 @@ from attnviz.measures.statistics import HeadStatistics, TextContext
 from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, is_of_source
-from attnviz.models.opening import Model, open_checkpoint, refuse_target, refuse_words
+from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.sources import Source
 from attnviz.options import ModelOptions, checked
 from attnviz.profiles.store import StoredProfile, find_profile, model_shape
 from attnviz.progress import Progress, tell
 from attnviz.run.corpus import measure_each
-from attnviz.run.generate import continue_greedily, target_tokens, with_language
+from attnviz.run.generate import continued, target_tokens, with_language
 from attnviz.run.record import block_memory
-from attnviz.run.verify import VerifiedRows, verify_attention
-from attnviz.wording import visible
+from attnviz.run.verify import VerifiedAttention, VerifiedRows, verify_attention
 
 # What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``.
 Inputs = Mapping[str, Any]
@@ -161,17 +150,29 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    check_parser(parser, syntax)
     given = [each for each in (text, chat, audio) if each is not None]
     if len(given) != 1:
         found = "both" if given else "neither"
         raise UsageError(f"expected a text, or instead a chat or a sound (chat=..., audio=...), found {found}.")
+    several = isinstance(text, Iterable) and not isinstance(text, str | bytes)
+    texts = [text] if isinstance(text, Mapping) else as_list(text) if several else []
+    inputs = [item for item in texts if isinstance(item, Mapping)]
     named = spans_by_name(spans)
-    messages = None if chat is None else chat_of(chat)
+    asked = {
+        **{"pair": pair, "chat": chat, "audio": audio, "spans": named, "contacts": contacts},
+        **{"words": words, "no_syntax": not syntax, "parser": parser, "target": target, "queries": queries},
+        **{"max_new_tokens": max_new_tokens, "generate": generate},
+    }
+    reads = SEVERAL_TEXTS if several else "" if text is None or isinstance(text, str) else OTHER_KIND
+    refuse(asked, reads=OF_TOKENIZER if inputs else reads)
+    read: Any = text if pair is None else Text(str(text), pair=pair)
+    if chat is not None:
+        read = chat_of(chat)
+    elif audio is not None:
+        read = Sound(Path(audio))
     chunk_memory = block_memory(memory)
     checkpoint, source = open_checkpoint(model, several_devices=True, sound=audio is not None, **opening)
-    frames = None if audio is None else read_sound(Path(audio), checkpoint.config, checkpoint.dtype)
-    checkpoint = checkpoint if frames is None else with_language(checkpoint, frames)
+    refuse(asked, checkpoint)
     reader = Reader(
         checkpoint,
         stored=profile_of(checkpoint, source, warn),
@@ -184,30 +185,20 @@ def analyze(
         generate=generate,
         spans=named,
     )
-    if text is None:
-        return reader.read(str(audio or ""), pair, target, progress, frames, messages)
-    if isinstance(text, bytes) or not isinstance(text, Iterable):
-        raise TextError(f"expected text (or several, in a list) as a string, found {type(text).__name__}.")
-    if isinstance(text, str):
-        return reader.read(text, pair, target, progress)
-    texts = [text] if isinstance(text, Mapping) else as_list(text)
-    inputs = [item for item in texts if isinstance(item, Mapping)]
+    if not several:
+        return reader.read(read_prompt(read, checkpoint, truncate), target, progress)
     if inputs and model is None and opening.get("adapter") is None:
         raise UsageError("expected model= with what a tokenizer returned: the model of this tokenizer; found none.")
-    of_one = {"pair": pair, "target": None if inputs else target, "generate": generate if inputs else None}
-    for name, value in {**of_one, "contacts": contacts}.items():
-        if value is not None:
-            raise UsageError(f"expected {name} with one text, found it with {as_found(type(text).__name__)}.")
     if len(inputs) < len(texts):
         return list(reader.read_each(list(read_texts(in_memory(texts))), progress))
-    of_inputs = [document for item in inputs for document in documents(checkpoint, item)]
-    if target is not None and len(of_inputs) > 1:
-        raise UsageError(f"expected target with one text, found it with {len(of_inputs)} texts.")
+    documents = [document for item in inputs for document in documents_of(checkpoint, item)]
+    if len(documents) > 1:
+        refuse(asked, reads=SEVERAL_TEXTS)
     analyses = []
-    for number, (words_read, second, tokens) in enumerate(of_inputs):
-        tell(progress, "texts", number, len(of_inputs))
-        analyses.append(reader.read(words_read, second, target, None, tokens))
-    tell(progress, "texts", len(of_inputs), len(of_inputs))
+    for number, document in enumerate(documents):
+        tell(progress, "texts", number, len(documents))
+        analyses.append(reader.read(read_prompt(document, checkpoint), target))
+    tell(progress, "texts", len(documents), len(documents))
     return analyses[0] if text is inputs[0] and len(analyses) == 1 else analyses
 
 
@@ -257,20 +248,12 @@ class Reader:
         Errors of a text say which it is. With ``targets`` a decoder reads their pairs.
         """
 
-        def check(text: Text) -> tuple[str, str | None, Tokens | None]:
+        def check(text: Text) -> Prompt:
             self._class_of(text)
-            if text.ids:
-                return documents(self.checkpoint, {"input_ids": text.ids})[0]
-            is_chat = bool(text.messages)
-            whole = rendered_chat(self.checkpoint.tokenizer, text.messages).text if is_chat else text.text
-            tokenize(self.checkpoint, whole, None if targets else text.pair, self.truncate, rendered=is_chat)
-            return text.text, text.pair, None
+            return read_prompt(replace(text, pair=None) if targets else text, self.checkpoint, self.truncate)
 
-        def measure(text: Text, read: tuple[str, str | None, Tokens | None]) -> Analysis:
-            words, pair, tokens = read
-            chat = Chat(text.messages) if text.messages else None
-            pair, target = (None, pair) if targets else (pair, None)
-            return self.read(words, pair, target, None, tokens, chat, self._class_of(text))
+        def measure(text: Text, prompt: Prompt) -> Analysis:
+            return self.read(prompt, text.pair if targets else None)
 
         return measure_each(texts, check, measure, progress)
 
@@ -281,88 +264,100 @@ class Reader:
             return None
         return class_number(classifier, text)
 
-    def read(
-        self,
-        text: str,
-        pair: str | None,
-        target: str | None,
-        progress: Progress | None,
-        given: Tokens | None = None,
-        chat: Chat | None = None,
-        label: int | None = None,
-    ) -> Analysis:
-        """The analysis of a text, perhaps with ``given`` tokens, or of a chat; errors as for :func:`analyze`.
-
-        ``label``: of a classifier, the right class.
-        """
-        checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
-        self._refuse_together(chat, pair, target, isinstance(given, Frames))
-        rendered = None if chat is None else rendered_chat(checkpoint.tokenizer, chat.messages)
-        text = text if rendered is None else rendered.text
-        prompt = given or tokenize(checkpoint, text, pair, self.truncate, rendered=chat is not None)
-        continuation, tokens = None, prompt
+    def read(self, prompt: Prompt, target: str | None = None, progress: Progress | None = None) -> Analysis:
+        """The analysis of what the model reads, and of its decoder's ``target``; errors as for :func:`analyze`."""
+        checkpoint = with_language(self.checkpoint, prompt)
         if self.generate is not None:
-            continuation, tokens = self._continued(text, prompt, rendered)
-        units = merge_subwords(tokens, self.options.words)
-        of_target = self._target(tokens, units, target) if checkpoint.stacks else None
-        texts = tokens.texts_read(text if continuation is None else continuation.whole, pair)
-        parse, note = self._parsed(texts, tokens)
-
-        def tallies(tokens: Tokens) -> _Tallies:
-            context = replace(
-                _context_of(tokens, causal, self.options),
-                learned_sinks=checkpoint.architecture.learned_sinks,
-                device=HOST if checkpoint.device.type == "mps" else checkpoint.device,  # it has no float64
-            )
-            relations = RelationTally(checkpoint, replicates=0)
-            if parse is not None:
-                relations.begin_words(words_of(parse, tokens.sinks))
-            spans = None if checkpoint.stacks else self._layout(tokens, context, texts, prompt, rendered, continuation)
-            contexts = _contexts(checkpoint, context, of_target, len(tokens))
-            return _Tallies(checkpoint, context, contexts, relations, spans)
-
-        queries = None
+            prompt = continued(checkpoint, prompt, self.generate)
+        read = (
+            target_tokens(checkpoint, prompt, target, self.truncate, self.max_new_tokens) if checkpoint.stacks else None
+        )
+        parse, note = self._parsed(prompt)
+        rows = None
         if self.options.queries is not None:
-            tokens = with_found_sinks(checkpoint, tokens)
+            prompt = with_found_sinks(checkpoint, prompt)
+            units = merge_subwords(prompt, self.options.words)
             chosen = find_queries(units, self.options.queries)
-            queries = tuple(sorted({token for unit in chosen for token in units.members[unit]}))
-        sinks, tallied = SinkTally(checkpoint, tokens), tallies(tokens)
+            rows = tuple(sorted({token for unit in chosen for token in units.members[unit]}))
+        sinks, measured = SinkTally(checkpoint, prompt), self._measures(prompt, read, parse)
 
-        def on_rows(rows: VerifiedRows) -> None:
-            tallied.update(rows)
-            if queries is None:
-                sinks.update(rows)
+        def on_rows(rows_read: VerifiedRows) -> None:
+            measured.update(rows_read)
+            if rows is None:
+                sinks.update(rows_read)
 
-        decoded = None if of_target is None else of_target.tokens
-        with deciding(checkpoint, tokens, label) as decided:
-            attention = verify_attention(
-                checkpoint, tokens, on_rows, progress, decoded, self.memory, queries, keep_outputs=False
+        decoded = None if read is None else read.tokens
+        with deciding(checkpoint, prompt, self._class_of(prompt.source)) as decided:
+            verified = verify_attention(
+                checkpoint, prompt, on_rows, progress, decoded, self.memory, rows, keep_outputs=False
             )
         found = sinks.tokens()
-        if found.sink != tokens.sink:  # fewer tokens count as content
-            tokens, attention, tallied = found, replace(attention, tokens=found), tallies(found)
+        if found.sink != prompt.sink:  # fewer tokens count as content
+            prompt, verified, measured = found, replace(verified, tokens=found), self._measures(found, read, parse)
             for layer in checkpoint.layers:
-                for rows in attention.rows(layer):
-                    tallied.update(rows)
-        context, contexts, of_spans = tallied.context, tallied.contexts, tallied.spans
+                for chunk in verified.rows(layer):
+                    measured.update(chunk)
+        return self._judged(verified, measured, parse, note, read, next(iter(decided), None))
+
+    def _measures(self, prompt: Prompt, read: TargetTokens | None, parse: Parse | None) -> _Tallies:
+        """What is measured of the rows of a text: statistics, relations where it was parsed, and spans if any."""
+        checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
+        context = replace(
+            _context_of(prompt, causal, self.options),
+            learned_sinks=checkpoint.architecture.learned_sinks,
+            device=HOST if checkpoint.device.type == "mps" else checkpoint.device,  # it has no float64
+        )
+        contexts = _windowed(checkpoint, context, len(prompt))
+        if read is not None:
+            of_target = _context_of(read.tokens, True, self.options)
+            cross = TextContext(of_target.units, False, None, context.units)  # patterns are of positions in one text
+            of_stack = {"E": context, "D": of_target, "X": cross}
+            contexts = {layer: of_stack[stack.letter] for stack in checkpoint.stacks for layer in stack.layers}
+        relations = RelationTally(checkpoint, replicates=0)
+        if parse is not None:
+            relations.begin_words(words_of(parse, prompt.sinks))
+        layout = None
+        if not checkpoint.stacks:
+            spans, first_new = spans_of(prompt, self.spans, context.units, causal)
+            layout = SpanLayout(tuple(spans), len(prompt), first_new, prompt.sinks) if spans else None
+        return _Tallies(checkpoint, context, contexts, relations, layout)
+
+    def _judged(
+        self,
+        verified: VerifiedAttention,
+        measured: _Tallies,
+        parse: Parse | None,
+        note: str,
+        read: TargetTokens | None,
+        decision: Decision | None,
+    ) -> Analysis:
+        prompt, context, contexts = verified.tokens, measured.context, measured.contexts
+        chat, target = prompt.source.chat, None
+        if read is not None:
+            of_stack = {stack.letter: contexts[stack.layer(0)] for stack in verified.checkpoint.stacks}
+            target = Target(read.text, read.tokens, read.generated, of_stack["D"], of_stack["X"], self.max_new_tokens)
+        statistics = list(measured.statistics.values())
+        shares = None
+        if measured.spans:
+            shares = measured_spans(measured.spans, prompt, lambda layer: contexts.get(layer, context))
         analysis = Analysis(
-            text=text,
-            pair=pair,
-            checkpoint=checkpoint,
-            tokens=tokens,
+            text=prompt.source.text,
+            pair=prompt.source.pair,
+            checkpoint=verified.checkpoint,
+            tokens=prompt,
             context=context,
-            verified=attention,
-            heads=tuple(judged(list(tallied.statistics.values()), tallied.relations, contexts, context, self.stored)),
+            verified=verified,
+            heads=tuple(judged(statistics, measured.relations, contexts, context, self.stored)),
             parse=parse,
             syntax_note=note,
             options=self.options,
             profile=self.stored,
             contexts=contexts,
-            target=of_target,
-            continuation=continuation,
+            target=target,
+            continuation=prompt.written,
             chat=chat,
-            decision=next(iter(decided), None),
-            spans=measured_spans(of_spans, tokens, lambda layer: contexts.get(layer, context)) if of_spans else None,
+            decision=decision,
+            spans=shares,
         )
         if context.contacts is None:
             return analysis
@@ -370,127 +365,20 @@ class Reader:
         heads = (replace(head, statistics=head.statistics | scores) for head, scores in scored)
         return replace(analysis, heads=tuple(heads))
 
-    def _refuse_together(self, chat: Chat | None, pair: str | None, target: str | None, of_sound: bool) -> None:
-        checkpoint, options = self.checkpoint, self.options
-        of_one_text = not checkpoint.stacks
-        if options.queries is not None and not of_one_text:
-            raise UsageError(
-                "--queries (queries=...) is of models that read one text, but this is an encoder-decoder; leave it out."
-            )
-        is_encoder = of_one_text and not checkpoint.architecture.causal
-        if options.contacts and (options.queries is not None or not is_encoder):
-            raise UsageError(
-                "--contacts is of encoders that read one text, such as ESM-2, and of all rows; leave it out, or "
-                "--queries."
-            )
-        refuse_target(checkpoint, target, self.max_new_tokens)
-        refuse_words(checkpoint, words=options.words, parser=self.parser)
-        if pair is not None and (chat is not None or of_sound):
-            raise UsageError(
-                "a chat or a sound is the whole text: leave out --pair (pair=...), or --chat or --audio (chat=..., "
-                "audio=...)."
-            )
-        if not of_one_text and (chat is not None or self.spans):
-            raise UsageError(
-                "chats and spans are of models that read one text, but this is an encoder-decoder; leave out --chat "
-                "and --span (chat=..., spans=...)."
-            )
-        if self.generate is not None and pair is not None:
-            raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
-        is_decoder = of_one_text and checkpoint.architecture.causal and checkpoint.language_head is not None
-        if self.generate is not None and not is_decoder:
-            raise TextError(
-                "a continuation takes a decoder with a language-modelling head that attnviz knows, such as GPT-2 or a "
-                f"Llama, found {checkpoint.architecture.name}; leave out --generate (generate=...)."
-            )
-
-    def _continued(self, text: str, tokens: Tokens, rendered: RenderedChat | None) -> tuple[Continuation, Tokens]:
-        if rendered is not None and rendered.answered:
-            raise TextError(
-                "the chat ends with the assistant's answer, after which nothing is to be written; leave out --generate "
-                "(generate=...), or that message."
-            )
-        checkpoint, requested = self.checkpoint, int(self.generate or 0)  # it may be NumPy's
-        new, hit_eos = continue_greedily(checkpoint, tokens, requested)
-        first, ids = len(tokens), (*tokens.ids, *new)
-        whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)
-        written = whole[read.offsets[first][0] :]
-        again = tokenize(checkpoint, text + written, truncate=True, rendered=rendered is not None)
-        if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
-            whole, read = text + written, again
-        continuation = Continuation(
-            text=written, whole=whole, first=first, count=len(new), requested=requested, hit_eos=hit_eos
-        )
-        return continuation, read
-
-    def _target(self, tokens: Tokens, source: Positions, target: str | None) -> Target:
-        read = target_tokens(self.checkpoint, tokens, target, self.truncate, self.max_new_tokens)
-        context = _context_of(read.tokens, True, self.options)
-        return Target(
-            text=read.text,
-            tokens=read.tokens,
-            generated=read.generated,
-            context=context,
-            cross=TextContext(context.units, False, None, source),  # patterns are of positions in one text
-            max_new_tokens=self.max_new_tokens,
-        )
-
-    def _parsed(self, texts: Sequence[str], tokens: Tokens) -> tuple[Parse | None, str]:
+    def _parsed(self, prompt: Prompt) -> tuple[Parse | None, str]:
         """The parse of what the model reads, or None and why not; UsageError where a parser is named in vain."""
-        checkpoint, pipeline = self.checkpoint, None
+        pipeline = None
         if self.options.queries is not None:
             note = "relations need the rows of all words (leave out --queries, queries=...)."
         elif not self.syntax:
             note = "it was switched off (--no-syntax, syntax=False)."
-        elif isinstance(tokens, Frames):
-            note = "a sound has none."
-        elif not checkpoint.architecture.has_words:
-            note = "texts of this model have no words."
-        elif not getattr(checkpoint.tokenizer, "is_fast", True):
-            note = "this tokenizer does not tell which characters its tokens stand for."
+        elif prompt.why_unparsed:
+            note = prompt.why_unparsed
         else:
-            pipeline, note = parser_for(texts, self.parser)
+            pipeline, note = parser_for(prompt.texts, self.parser)
         if self.parser is not None and pipeline is None:
             raise UsageError(f"the parser {self.parser!r} was named, but this text is not parsed: {note}")
-        return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
-
-    def _layout(
-        self,
-        tokens: Tokens,
-        context: TextContext,
-        texts: Sequence[str],
-        prompt: Tokens,
-        rendered: RenderedChat | None,
-        continuation: Continuation | None,
-    ) -> SpanLayout | None:
-        messages = [] if rendered is None else message_spans(prompt, rendered.messages)
-        spans, first_new = [*messages, *segment_spans(tokens)], None
-        is_whole = rendered is not None and rendered.answered and len(messages) == len(rendered.messages)
-        if is_whole and context.causal:  # the answer that ends the chat
-            first_new = messages[-1].tokens[0]
-        if continuation is not None:
-            first_new = continuation.first
-            for name, members in ((PROMPT, range(first_new)), (NEW, range(first_new, len(tokens)))):
-                spans.append(Span(free_name(name, [span.name for span in spans]), tuple(members)))
-        if taken := [span.name for span in spans if span.name in self.spans]:
-            raise UsageError(f"--span {visible(taken[0])}: this text has a span of that name by itself; take another.")
-        for name, what in self.spans.items():
-            if what != REST:
-                spans.append(named_span(name, what, texts, tokens, context.units))
-        others = [rest_span(name, spans, len(tokens), what) for name, what in self.spans.items() if what == REST]
-        if len(spans) == 1 and not others:  # it is measured against the rest of the text
-            others = [rest_span(free_name(REST, [spans[0].name]), spans, len(tokens))]
-            others = others if others[0].tokens or spans[0].given else []
-        if empty := [span.name for span in others if not span.tokens]:
-            raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
-        spans += others
-        return SpanLayout(tuple(spans), len(tokens), first_new, tokens.sinks) if spans else None
-
-
-def check_parser(parser: str | None, syntax: bool) -> None:
-    """Raise UsageError where a parser is named and nothing is to be parsed."""
-    if parser is not None and not syntax:
-        raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
+        return (None if pipeline is None else parse_texts(pipeline, prompt)), note
 
 
 def profile_of(
@@ -504,7 +392,7 @@ def profile_of(
     return find_profile(source, shape, warn or partial(warnings.warn, stacklevel=7))  # at the caller of analyze()
 
 
-def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
+def _context_of(tokens: Prompt, causal: bool, options: Options) -> TextContext:
     """Context of attention within one text: units, and masks of patterns."""
     units = merge_subwords(tokens, options.words)
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
@@ -514,11 +402,8 @@ def _context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
     return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries, contacts=contacts)
 
 
-def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:
-    """Contexts by layer that differ from that of the text: of a target, or with a window below n tokens."""
-    if target is not None:
-        of_stack = {"D": target.context, "X": target.cross}
-        return {layer: of_stack.get(stack.letter, context) for stack in checkpoint.stacks for layer in stack.layers}
+def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int, TextContext]:
+    """Contexts of the layers with a window below n tokens."""
     shorter = {layer: window for layer, window in enumerate(checkpoint.windows) if window is not None and window < n}
     windows = {window: replace(context, window=window) for window in set(shorter.values())}
     return {layer: windows[window] for layer, window in shorter.items()}

@@ -24,8 +24,8 @@ from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
+from attnviz.inputs.prompt import Positions, Prompt, merge_subwords, sinks_in_words
 from attnviz.inputs.sound import Frames
-from attnviz.inputs.tokens import Positions, Tokens, merge_subwords, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
@@ -203,7 +203,7 @@ def axis_of(part: Part) -> dict[str, Any]:
     return _axis(part, part.units, part.rows)
 
 
-def _axis(part: Part, units: Positions, tokens: Tokens) -> dict[str, Any]:
+def _axis(part: Part, units: Positions, tokens: Prompt) -> dict[str, Any]:
     is_whole = part.analysis.options.words or isinstance(tokens, Frames)
     words = None if is_whole else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)

@@ -8,7 +8,7 @@ from attnviz.arguments import did_you_mean, relation_named
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
-from attnviz.inputs.tokens import Positions
+from attnviz.inputs.prompt import Positions
 from attnviz.language.syntax import DIRECTIONS, Parse
 from attnviz.measures.relations import RelatedWords, WordsOfLayer
 from attnviz.models.head_ids import is_of_source

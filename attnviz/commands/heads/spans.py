@@ -8,7 +8,7 @@ from rich.text import Text
 
 from attnviz.commands.heads.analysis import Analysis, units_with
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.inputs.spans import Span
+from attnviz.inputs.prompt import Span
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import short_float

@@ -25,7 +25,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array, scale_end
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
-from attnviz.inputs.tokens import Positions, Tokens, find_positions, sinks_in_words, text_at
+from attnviz.inputs.prompt import Positions, Prompt, find_positions, sinks_in_words, text_at
 from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions
 from attnviz.wording import counted, percent, shortened_token, visible
@@ -328,7 +328,7 @@ class _Received:
 
 
 def pieces_of(
-    tokens: Tokens, texts: Sequence[str], units: Positions
+    tokens: Prompt, texts: Sequence[str], units: Positions
 ) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
     """Split texts into pieces, one per unit without special tokens; also returns the units of each piece.
 

@@ -29,8 +29,8 @@ from attnviz.figures.heatmap import (
 from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.page import format_number
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
+from attnviz.inputs.prompt import Positions, sinks_in_words
 from attnviz.inputs.spans import REST
-from attnviz.inputs.tokens import Positions, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import NOWHERE, statistic_named
 from attnviz.models.head_ids import HeadId

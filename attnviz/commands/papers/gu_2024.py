@@ -6,7 +6,8 @@ from torch import Tensor
 
 from attnviz.commands.papers.table import PaperRun, PaperTable, Rows, over_texts_evidence
 from attnviz.inputs.encoding import encodings
-from attnviz.inputs.reading import Text, rendered
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.text import rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
@@ -36,7 +37,7 @@ def _measure(run: PaperRun) -> Rows:
     def first_tokens(text: Text) -> Text | None:
         read = rendered(text, run.checkpoint)
         ids = encodings(run.checkpoint, [read.text], None, True, read.chat is not None)[0].ids[:LENGTH]
-        return replace(text, ids=tuple(ids), messages=()) if len(ids) == LENGTH else None
+        return replace(text, ids=tuple(ids), chat=None) if len(ids) == LENGTH else None
 
     trained, untrained = (FirstTokenTally(checkpoint) for checkpoint in run.models)
     for checkpoint, tally in zip(run.models, (trained, untrained), strict=True):

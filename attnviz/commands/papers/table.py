@@ -14,8 +14,10 @@ from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, prof
 from attnviz.errors import CorpusError
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.frequencies import read_frequencies, token_counts
-from attnviz.inputs.reading import Corpus, Text, open_corpora, ready, rendered
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import Corpus, open_corpora, ready
 from attnviz.inputs.tables import Columns
+from attnviz.inputs.text import rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import of_samples

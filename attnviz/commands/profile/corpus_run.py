@@ -7,7 +7,9 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.frequencies import Frequencies, token_counts
-from attnviz.inputs.reading import Parser, Text, ready, rendered
+from attnviz.inputs.prompt import Text
+from attnviz.inputs.reading import Parser, ready
+from attnviz.inputs.text import rendered
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate
 from attnviz.measures.chats import ChatTally
@@ -75,7 +77,7 @@ class CorpusRun:
     def prepared(self, text: Text) -> Text | None:
         """Encode a sentence, or an example of GAP; None if a causal model's pronoun does not see both names."""
         checkpoint, parse = self.loop.checkpoint, self._parse
-        if text.messages:
+        if text.chat:
             return rendered(text, checkpoint)
         if text.answer is None:
             return ready(rendered(text, checkpoint), None if self.gold else parse)

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.corpus_run import CorpusRun
-from attnviz.inputs.batches import Batch, EncodedText
+from attnviz.inputs.batches import Batch
+from attnviz.inputs.prompt import Prompt
 from attnviz.judge.roles import ENOUGH_INSTANCES, Role
 from attnviz.judge.rules import BROAD_SHARE, MARGIN
 from attnviz.language.syntax import DIRECTIONS
@@ -197,11 +198,11 @@ class _Search:
             )
             kept[of_head][kind].offer(score, (corpus, item.source.number, position), example)
 
-    def _unit(self, item: EncodedText, span: bool, at: int) -> Unit:
+    def _unit(self, item: Prompt, span: bool, at: int) -> Unit:
         """A span of a text, or a token; a special token by name, before or after the text."""
         text = item.source.text
         start, end = (item.source.spans if span else item.offsets)[at]
-        if start < end:
+        if start < end and (span or item.segments[at] == 0):
             return Unit(text[start:end], start, end)
         end = 0 if at == 0 else len(text)
         return Unit(str(self._token_name(item.ids[at])), end, end)
@@ -275,7 +276,7 @@ class TextWeights:
     """The largest weights of every query in one text of n tokens."""
 
     corpus: str  # the file's name
-    item: EncodedText
+    item: Prompt
     weights: Tensor  # [n_layers, n_heads, n, keys], the largest first
     keys: Tensor  # their positions
 

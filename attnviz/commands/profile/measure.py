@@ -14,6 +14,7 @@ from attnviz.commands.profile.examples import TextWeights, find_examples, sample
 from attnviz.errors import UsageError
 from attnviz.inputs.frequencies import read_frequencies
 from attnviz.inputs.reading import find_parser, open_corpora
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
 from attnviz.judge import roles as judged
 from attnviz.judge.roles import Role
@@ -25,7 +26,7 @@ from attnviz.measures.repeats import Needles, RepeatScores
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.models.opening import Model, refuse_words
+from attnviz.models.opening import Model
 from attnviz.options import DUO_ATTENTION, HEADVIS, CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
@@ -168,7 +169,7 @@ def profile_heads(
     parse = find_parser(corpora, parser, syntax)
     checkpoint = open_for(process, model, opening).encoder
     of_words = [corpus.path for corpus in corpora if corpus.has_words_marked]
-    refuse_words(checkpoint, parser=parser, corpora=of_words)
+    refuse({"parser": parser, "treebanks": of_words}, checkpoint)
     parse = parse if checkpoint.architecture.has_words else None
     if export == DUO_ATTENTION:
         refuse_list(checkpoint)

@@ -221,7 +221,7 @@ def page_data(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         notes.append(f"Dependency relations rest on {profile.trees}.")
     sample = f" on a sample of {counted(profile.texts_verified, 'text')}"
     options = [*model.model_options, *(["--seed", str(profile.seed)] if profile.seed else [])]
-    texts = [str(count.corpus.path) for count in profile.corpora if count.corpus.content is None]
+    texts = [str(count.corpus.path) for count in profile.corpora if count.corpus.rows.content is None]
     data = {
         "command": "profile",
         "title": profile.source(),

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.commands.heads.measure import Reader, check_parser, profile_of
-from attnviz.errors import UsageError
+from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.inputs.encoding import unknown_note_of
 from attnviz.inputs.lines import Place
 from attnviz.inputs.reading import Corpus, open_one, read_texts, unread_columns
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
 from attnviz.judge.rules import MARGIN
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
@@ -29,7 +29,7 @@ from attnviz.measures.spans import SpanShares
 from attnviz.measures.statistics import SCALARS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, number_of
-from attnviz.models.opening import Model, open_checkpoint, refuse_target
+from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.output_folder import text_folder
 from attnviz.present.result import OfHeads, Result
@@ -241,7 +241,7 @@ def analyze_each(
     ... )
 
     Texts are in memory, or a file of texts, a treebank or a file of chats, as for :func:`attnviz.profile_heads`; blank
-    lines are skipped. A ``Text`` of :mod:`attnviz.inputs.reading` says where it stands. ``label_column`` of a table, or
+    lines are skipped. A ``Text`` of :mod:`attnviz.inputs.prompt` says where it stands. ``label_column`` of a table, or
     ``labels``, has classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an
     encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE |||
     TARGET``, or have their targets in ``pair_column``. The others are as for :func:`analyze`, and
@@ -256,8 +256,11 @@ def analyze_each(
     read = open_one(texts, columns, labels=labels)
     lines = list(read_texts(read))
     chunk_memory = block_memory(memory)
-    check_parser(parser, syntax)
+    asked = {"alignments": alignments, "truncate": truncate, "max_new_tokens": max_new_tokens, "words": words}
+    asked |= {"parser": parser, "no_syntax": not syntax}
+    refuse(asked)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
+    refuse(asked, checkpoint)
     reader = Reader(
         checkpoint,
         stored=profile_of(checkpoint, source, warn),
@@ -268,15 +271,9 @@ def analyze_each(
         max_new_tokens=max_new_tokens,
         memory=chunk_memory,
     )
-    refuse_target(checkpoint, None, max_new_tokens)
     file = None if alignments is None else Path(alignments)
     gold = list[Tensor]()
     if file is not None:
-        if not checkpoint.stacks or truncate or max_new_tokens is not None:
-            raise UsageError(
-                "--alignments (alignments=...) is of encoder-decoders, which read all of given targets: found "
-                f"{checkpoint.architecture.name}; leave it out, or --truncate and --max-new-tokens."
-            )
         lines, gold = aligned_pairs(lines, file)
     done = list[OneText]()
     worst = dict[int, LayerCheck]()
@@ -307,7 +304,7 @@ def analyze_each(
     notes = filter(None, [unknown, *unread_columns([read.table])])
     return TextsAnalysis(
         checkpoint,
-        corpus=read if read.content is None else None,
+        corpus=read if read.rows.content is None else None,
         texts=tuple(done),
         heads=tuple(HeadSpread.of(of_head) for of_head in zip(*(one.heads for one in done), strict=True)),
         verification=Verification(checkpoint.tolerance, tuple(worst[layer] for layer in checkpoint.layers)),

@@ -1,4 +1,4 @@
-"""Tokens and words of a text, their positions, and patterns merged from tokens into words.
+"""What a model reads, tokens and words of it, their positions, and patterns merged from tokens into words.
 
 A label is the piece as the model sees it, without its leading space, and with a mark if it continues a word: ``##`` in
 WordPiece, ``~`` in byte-level BPE and SentencePiece. Characters that cannot be seen are written as escapes.
@@ -7,16 +7,21 @@ WordPiece, ``~`` in byte-level BPE and SentencePiece. Characters that cannot be 
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
 from itertools import count, groupby, islice, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnviz.arguments import as_found, is_whole
-from attnviz.errors import UsageError
+from attnviz.errors import TextError, UsageError
+from attnviz.inputs.chats import Chat
+from attnviz.inputs.lines import Place
 from attnviz.inputs.words import OTHERS, WORDPIECE
+from attnviz.language.syntax import Arc, overlapping
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.wording import counted, shortened, visible
 
 _SHORT_ENOUGH_TO_LIST = 20
@@ -28,22 +33,79 @@ _STRETCH = re.compile(r"(-?[0-9]{1,9})?:(-?[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """One text, or a pair of texts, as the model reads it; every tuple has one entry a token."""
+class Text:
+    """A text of a corpus, with the spans that attention is measured between."""
+
+    text: str  # what the model reads: a line, a passage, or a treebank's word forms with single spaces between
+    # first and past-the-last character of each syntactic word of a tree, or of GAP's pronoun and its names A and B
+    spans: tuple[tuple[int, int], ...] = ()
+    arcs: tuple[Arc, ...] = ()  # dependency relations between the spans, without punctuation and root
+    place: Place | None = None  # its line, in a treebank that of its first word
+    number: int = 0  # its index in the corpus
+    pair: str | None = None  # the second segment, of a table with such a column
+    id: str | None = None  # of its row, sentence (sent_id) or example of GAP
+    answer: int | None = None  # in GAP, which name the pronoun means
+    subjects: tuple[bool, bool] | None = None  # in GAP, whether each name is a subject; None without a parser
+    label: str | None = None  # its class: a name or a number
+    contrast: tuple[str | int, str | int] | None = None  # answer and foil, tokens or classes whose logits are compared
+    target: "TargetTokens | None" = None  # what the decoder of an encoder-decoder reads
+    ids: tuple[int, ...] = ()  # in place of a text: random ones, or a user's
+    ids_given: bool = False  # whether they are a user's: some are special, and they spell a text
+    chat: Chat | None = None  # has no text before it is rendered; then ``text`` is that
+
+    @property
+    def given_alone(self) -> bool:
+        """Whether it is of no file and no table."""
+        return self.place is None or (self.place.path is None and not self.place.is_row)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a text."""
+
+    name: str
+    tokens: tuple[int, ...]  # positions, in order, at least one
+    given: str = ""  # what a user named it by; '' of one that the text has by itself
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a decoder wrote after its text."""
+
+    text: str
+    whole: str  # the text and what was written after it, as the tokens spell them
+    first: int  # the position of its first token
+    count: int  # its tokens
+    requested: int  # how many tokens were asked for
+    hit_eos: bool  # whether the model ended the text before these were written; the end token is left out
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model reads: a text, a pair, a chat, ids, a sound; one row of a batch.
+
+    Every tuple from ``ids`` to ``offsets`` has one entry a token. One of many texts has no labels and words, and ids
+    drawn at random have only ``special`` and ``sink``. The functions of :func:`read_prompt` make it, one a kind.
+    """
 
     ids: tuple[int, ...]
-    labels: tuple[str, ...]  # as figures and tables show them
     special: tuple[bool, ...]  # added by the tokenizer itself ([CLS], [SEP]), not part of the text
     sink: tuple[bool, ...]  # special tokens and, in a decoder, position 0 and others (:mod:`attnviz.measures.sinks`)
+    labels: tuple[str, ...] = ()  # as figures and tables show them
     # the word (:func:`attnviz.inputs.words.word_spans`), counted over both segments; None if special
-    words: tuple[int | None, ...]
-    segments: tuple[int | None, ...]  # 0 or 1, the text or its pair; None for special tokens
-    offsets: tuple[tuple[int, int], ...]  # first and past-the-last character in its segment's text
-    type_ids: tuple[int, ...] | None  # BERT's token types; None where the model is given none
-    word_labels: tuple[str, ...]  # one entry a word: its pieces joined
+    words: tuple[int | None, ...] = ()
+    segments: tuple[int | None, ...] = ()  # 0 or 1, the text or its pair; None for special tokens
+    offsets: tuple[tuple[int, int], ...] = ()  # first and past-the-last character in its segment's text
+    type_ids: tuple[int, ...] | None = None  # BERT's token types; None where the model is given none
+    word_labels: tuple[str, ...] = ()  # one entry a word: its pieces joined
     truncated: int = 0  # how many tokens were cut off to fit the model
     unknown_id: int | None = None  # of the token in place of all that the vocabulary lacks
     spelled: str | None = None  # what the tokens spell, where offsets are of that; None where they are of the text
+    why_unparsed: str = ""  # why no parser can read it, in a sentence; else empty
+    source: Text = field(default=Text(""), compare=False)  # the text that it was made from
+    members: tuple[tuple[int, ...], ...] = field(default=(), compare=False)  # of each span of the source, its tokens
+    messages: tuple[Span, ...] = field(default=(), compare=False)  # of a chat, those that were not cut off
+    written: Continuation | None = field(default=None, compare=False)  # what the model wrote at its end
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,6 +121,25 @@ class Tokens:
     def n_unknown(self) -> int:
         """How many tokens of the text stand for what the vocabulary lacks; a colon between chains is none."""
         return sum(token == (self.unknown_id, False) for token in zip(self.ids, self.special, strict=True))
+
+    @property
+    def texts(self) -> list[str]:
+        """The text, or both of a pair, up to the last character that the model reads."""
+        if self.written is not None:
+            return [self.written.whole]
+        return self.texts_read(self.source.text, self.source.pair)
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The characters of each token; empty for special ones."""
+        read = [self.spelled] if self.spelled is not None else [self.source.text, self.source.pair or ""]
+        placed = zip(self.segments, self.offsets, strict=True)
+        return tuple("" if segment is None else read[segment][start:end] for segment, (start, end) in placed)
+
+    def overlapping(self, spans: Sequence[tuple[int, int]], segment: int = 0) -> tuple[tuple[int, ...], ...]:
+        """Of each stretch of characters of the text, or of its pair (segment 1), the tokens that overlap it."""
+        placed = zip(self.segments, self.offsets, strict=True)
+        return overlapping([offsets if of == segment else (0, 0) for of, offsets in placed], spans)
 
     @property
     def notes(self) -> list[str]:
@@ -104,6 +185,30 @@ class Tokens:
         return inputs
 
 
+class TargetTokens(NamedTuple):
+    """What the decoder of an encoder-decoder is to predict, and its input: a start token and all but the last of it."""
+
+    text: str
+    tokens: Prompt
+    generated: bool  # by the model, or given
+    predicted: tuple[int, ...]  # vocabulary entries of the target, of the token that each position predicts
+
+
+@singledispatch
+def read_prompt(given: object, checkpoint: Checkpoint, truncate: bool = False) -> Prompt:  # noqa: ARG001 - of kinds
+    """The prompt of what was given: each kind is a function for its type, registered with ``read_prompt.register``.
+
+    ``truncate`` cuts what is longer than the model. TextError, or UsageError, for what cannot be read.
+    """
+    raise TextError(f"expected text (or several, in a list) as a string, found {type(given).__name__}.")
+
+
+def drawn_ids(ids: Sequence[int], source: Text = Text("")) -> Prompt:
+    """Vocabulary entries as they stand, without special tokens of their own."""
+    none = (False,) * len(ids)
+    return Prompt(tuple(ids), none, none, source=source)
+
+
 def unknown_note(n_unknown: int, n_tokens: int, label: str | None, where: str = "") -> str:
     """A sentence on tokens that stand for what the vocabulary lacks, or ''."""
     if not n_unknown:
@@ -132,12 +237,12 @@ class Positions:
         return len(self.labels)
 
 
-def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Tokens:
+def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Prompt:
     """Tokens that are known by their labels alone; in causal ones the first is a sink."""
     special = tuple(_SPECIAL.fullmatch(label) is not None for label in labels)
     numbers = count()
     types = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-    return Tokens(
+    return Prompt(
         ids=tuple(types[label] for label in labels),
         labels=labels,
         special=special,
@@ -151,7 +256,7 @@ def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Tokens:
     )
 
 
-def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
+def shifted_right(tokens: Prompt, start: int, label: str) -> Prompt:
     """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
 
     So the token at each position is the one before the token predicted there. A target may have its start already.
@@ -166,7 +271,7 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
 
 
 def sinks_in_words(
-    units: Tokens | Positions, unit: str, special: str = "special tokens", first: str = "the first"
+    units: Prompt | Positions, unit: str, special: str = "special tokens", first: str = "the first"
 ) -> str:
     """The sinks of a text, in words: ``special tokens``, ``the first token``, ``“.” (#5)``; empty where it has none."""
     positions = [position for position, sink in enumerate(units.sink) if sink and not units.special[position]]
@@ -179,7 +284,7 @@ def sinks_in_words(
     return " and ".join(filter(None, [", ".join(kinds[:-1]), *kinds[-1:]]))
 
 
-def merge_subwords(tokens: Tokens, words: bool) -> Positions:
+def merge_subwords(tokens: Prompt, words: bool) -> Positions:
     """The tokens themselves, or their words; special tokens and sinks always stay on their own.
 
     So of a decoder's first word, which begins with a sink, the other pieces are a word.
@@ -299,7 +404,7 @@ def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
     return merged
 
 
-def position_of(tokens: Tokens, token: str | int | None = None) -> int:
+def position_of(tokens: Prompt, token: str | int | None = None) -> int:
     """The position of a token, of a word of several pieces the last one; by default the last that is not special."""
     if token is not None:
         return find_positions(merge_subwords(tokens, words=False), token)[-1]

@@ -1,0 +1,106 @@
+"""What cannot be combined: two options, or an option and a kind of model or of input."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from attnviz.errors import AttnvizError, TextError, UsageError
+from attnviz.models.checkpoint import Checkpoint
+
+# Kinds of models, and of what is read.
+ENCODER_DECODER = "an encoder-decoder"
+ONE_TEXT = "a model that reads one text"
+NO_ENCODER = "no encoder that reads one text"
+NO_WRITER = "no decoder with a language-modelling head that attnviz knows"
+NO_WORDS = "a model that reads sequences without words"
+SEVERAL_TEXTS = "several texts"
+OF_TOKENIZER = "what a tokenizer returned"
+OTHER_KIND = "an input of another kind"
+
+
+class Refusal(NamedTuple):
+    """An option that cannot stand beside another one, or a kind of model or of input, and why."""
+
+    option: str
+    beside: str
+    reason: str
+    error: type[AttnvizError] = UsageError
+
+
+_OF_DECODERS = "is of what a decoder reads beside a text, in encoder-decoders such as Marian, BART or T5"
+_OF_ONE = "is of one text"
+_OF_WHOLE = "is of a text, but a chat or a sound is the whole text"
+_OF_WORDS = "is for texts of words"
+
+REFUSED = (
+    Refusal("parser", "no_syntax", "names what parses the text, but nothing is to be parsed"),
+    Refusal("queries", ENCODER_DECODER, "is of models that read one text"),
+    Refusal("contacts", "queries", "is of all rows"),
+    Refusal("contacts", NO_ENCODER, "is of encoders that read one text, such as ESM-2"),
+    Refusal("target", ONE_TEXT, _OF_DECODERS, TextError),
+    Refusal("max_new_tokens", ONE_TEXT, _OF_DECODERS, TextError),
+    Refusal("target", "max_new_tokens", "is given, and the other is for a target that the model writes", TextError),
+    Refusal("words", NO_WORDS, _OF_WORDS),
+    Refusal("parser", NO_WORDS, _OF_WORDS),
+    Refusal("treebanks", NO_WORDS, _OF_WORDS),
+    Refusal("pair", "chat", _OF_WHOLE),
+    Refusal("pair", "audio", _OF_WHOLE),
+    Refusal("chat", ENCODER_DECODER, "is of models that read one text"),
+    Refusal("spans", ENCODER_DECODER, "is of models that read one text"),
+    Refusal("generate", "pair", "continues one text", TextError),
+    Refusal("generate", NO_WRITER, "takes a decoder such as GPT-2 or a Llama", TextError),
+    Refusal("pair", SEVERAL_TEXTS, _OF_ONE),
+    Refusal("pair", OF_TOKENIZER, _OF_ONE),
+    Refusal("pair", OTHER_KIND, _OF_ONE),
+    Refusal("contacts", SEVERAL_TEXTS, _OF_ONE),
+    Refusal("contacts", OF_TOKENIZER, _OF_ONE),
+    Refusal("target", SEVERAL_TEXTS, _OF_ONE),
+    Refusal("generate", OF_TOKENIZER, "continues a text"),
+    Refusal("alignments", ONE_TEXT, "is of encoder-decoders"),
+    Refusal("alignments", "truncate", "is of all of given texts"),
+    Refusal("alignments", "max_new_tokens", "is of given targets"),
+)
+
+_NAMES = {
+    "no_syntax": "--no-syntax (syntax=False)",
+    "spans": "--span (spans=...)",
+    "treebanks": "a treebank or a GAP table",
+    "truncate": "--truncate (truncate=True)",
+    "words": "--words (words=True)",
+}
+
+
+def option_name(name: str) -> str:
+    """An option as the command line and Python spell it: ``--pair (pair=...)``."""
+    return _NAMES.get(name, f"--{name.replace('_', '-')} ({name}=...)")
+
+
+def refuse(options: Mapping[str, Any], checkpoint: Checkpoint | None = None, reads: str = "") -> None:
+    """Raise the error of the first of :data:`REFUSED` that holds for these options, by name; None, False: not given.
+
+    With a ``checkpoint`` also for its kind; ``reads`` is a kind of input that is no single text.
+    """
+    given = {name for name, value in options.items() if _is_given(value)}
+    kinds = {reads} if checkpoint is None else {reads, *_kinds(checkpoint)}
+    found = "what is read" if checkpoint is None else repr(checkpoint.architecture.name)
+    for row in REFUSED:
+        if row.option in given and row.beside in given:
+            raise row.error(f"{option_name(row.option)} {row.reason}; leave it out, or {option_name(row.beside)}.")
+        if row.option in given and row.beside in kinds:
+            raise row.error(f"{option_name(row.option)} {row.reason}, but {found} is {row.beside}; leave it out.")
+
+
+def _is_given(value: object) -> bool:
+    is_empty = isinstance(value, tuple | list | Mapping) and not value
+    return not (value is None or value is False or is_empty)
+
+
+def _kinds(checkpoint: Checkpoint) -> set[str]:
+    architecture, of_two = checkpoint.architecture, bool(checkpoint.stacks)
+    holds = {
+        ENCODER_DECODER: of_two,
+        ONE_TEXT: not of_two,
+        NO_ENCODER: of_two or architecture.causal,
+        NO_WRITER: of_two or not architecture.causal or checkpoint.language_head is None,
+        NO_WORDS: not architecture.has_words,
+    }
+    return {kind for kind, is_one in holds.items() if is_one}
