@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+import attnviz
 from attnviz.inputs.batches import encode
 from attnviz.inputs.reading import Text
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
-from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
+from attnviz.measures.patterns import SHUFFLED, PatternSpec, shares
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
@@ -47,20 +48,20 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint):
         keep = [i for i, is_sink in enumerate(sink) if not is_sink]
         for layer, head, numbers in independent.heads(*model, text.text):
             mass = patterns[layer, head][np.ix_(keep, keep)].sum()
-            for name in ("entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()):
+            for name in ("entropy", "distance", "confidence", "sink", *shares(), *SHUFFLED.values()):
                 weight = n if name in ("entropy", "distance", "confidence") else content if name == "sink" else mass
                 sums[name, layer, head] += weight * (numbers.get(name) or 0.0)
                 weights[name, layer, head] += weight
-        for name in SHARES:
+        for name in shares():
             sums["baseline", name] += content * (numbers["baseline"][name] or 0.0)
         sums["baseline", "entropy"] += n * numbers["entropy_uniform"]
         weights["content"] += content
         weights["n"] += n
     impossible = ["next"] if checkpoint.architecture.causal else []
-    for name in {"entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()}.difference(impossible):
+    for name in {"entropy", "distance", "confidence", "sink", *shares(), *SHUFFLED.values()}.difference(impossible):
         expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
         np.testing.assert_allclose(found[name], expected, atol=SUMS_32, err_msg=name)
-    for name in set(SHARES).difference(impossible, SHUFFLED):
+    for name in set(shares()).difference(impossible, SHUFFLED):
         assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
     for name in impossible:
         assert found[name].isnan().all()
@@ -106,14 +107,15 @@ def test_offsets_their_baselines_and_the_n_of_patterns_are_those_of_plain_loops(
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, monkeypatch, batch_size):
+@pytest.mark.usefixtures("fresh_plugins")
+def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, batch_size):
     """Attention to tokens with an ``a``, against a loop over single texts."""
 
     def with_a(text):
         return torch.tensor([["a" in label for label in text.labels]] * text.n)
 
     spec = PatternSpec("with_a", "with-a", with_a, "tokens with an a", "other", reads_text=True)
-    monkeypatch.setattr("attnviz.measures.tallies.PATTERNS", (*PATTERNS, spec))
+    attnviz.register(spec)
     tally = statistics(checkpoint, TREES, batch_size)
     on_a, on_content, uniform, n_content = np.zeros((3, 4)), np.zeros((3, 4)), 0.0, 0
     for text in TREES:

@@ -389,7 +389,7 @@ def row(name: str, title: str, first: str) -> str:
     ],
 )
 def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program(label: str, numbers: list[float]) -> None:
-    assert [spec.name for spec in PATTERNS if spec.source not in row("numbers", "Patterns", spec.name)] == []
+    assert [spec.name for spec in PATTERNS.values() if spec.source not in row("numbers", "Patterns", spec.name)] == []
     stated = re.findall(r"[\d.]*\d", row("numbers", "Labels", label).split("|")[2])
     assert [number for number in numbers if str(number) not in stated] == []
 

@@ -32,7 +32,7 @@ from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling,
 from attnviz.inputs.spans import REST
 from attnviz.inputs.tokens import Positions, sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import NOWHERE, statistic_named
+from attnviz.measures.statistics import NOWHERE, statistic_named, statistics
 from attnviz.models.head_ids import HeadId
 from attnviz.present.figure_context import colours_in_words, hatched_in_words, norm_in_words
 from attnviz.present.published import role_name
@@ -334,12 +334,13 @@ def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
         of_parts = [(part, _values(part, statistic)) for part in analysis.parts]
         of_parts = [(part, values) for part, values in of_parts if np.isfinite(values).any()] or of_parts[-1:]
         name, meaning, unit = statistic_meaning(of_parts[0][0], statistic)
+        bounded = statistics()[statistic].bounded
         maps, facts, alone, sizes = [], list[str](), list[str](), []
         for part, values in of_parts:
             measured = values[np.isfinite(values)]
             uniform = uniform_value(part, statistic)
-            unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
-            top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
+            top = 0.0 if bounded else max(uniform or 0.0, float(measured.max(initial=0.0)))
+            top = top or 1.0
             several = len({part.context_of(layer).window for layer in part.layers}) > 1
             mean = " (mean of layers)" if several else ""
             title, whose, reference = "", "", None
@@ -358,7 +359,8 @@ def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
                 hatched.append("hatched layers: without attention")
             facts.append("; ".join(hatched))
             sizes.append(f"{title} {part.shape[0]} × {part.shape[1]}".strip())
-            bar = f"{name} ({unit or '0–1'})" if len(measured) else ""
+            bar = f"{name} ({unit or '0–1'})" if unit or bounded else name
+            bar = bar if len(measured) else ""
             norm = Normalize(0, top, clip=True)
             maps.append(HeadMap(values, part.layers, title, norm=norm, bar=bar, reference=reference))
         yield HeadMapPlan(
