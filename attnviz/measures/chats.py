@@ -46,13 +46,14 @@ class ChatTally(SumTally):
         self._architecture = checkpoint.architecture
         self._windows, self._of_layer = different_windows(checkpoint.windows)
         self._shape = 1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads
-        self._weights, self._layouts = torch.empty(0), dict[int, SpanLayout]()
+        self._layouts = dict[int, SpanLayout]()
         self._having: dict[Measure, list[int]] = {}
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Find the roles of a batch, and measure uniform attention."""
         architecture = self._architecture
-        self._weights, self._layouts = weights, {}
+        super().begin(batch, weights)
+        self._layouts = {}
         for text, item in enumerate(batch.items):
             chat = item.source.chat
             if chat is None:

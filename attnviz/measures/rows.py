@@ -4,7 +4,7 @@ The rows are those of one text, or of several padded texts, one text after the o
 Heads may be those of several layers, which see the same keys.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,11 +34,12 @@ class RowPlan:
         device: of the patterns; other tensors may be elsewhere.
         queries: boolean [n_rows], those that are measured.
         non_sink: boolean [n_rows], those of them that are content.
-        positions: [n_rows], where they stand in their texts.
+        first: where the first of them stands in its text.
+        n_texts: number of texts, with as many rows each.
         allowed: boolean [n_rows, n_keys], the keys that each may attend to.
         content: boolean [n_keys], or [n_rows, n_keys], keys of content.
-        sinks: likewise, the other keys, without padding.
-        masks: boolean [n_rows, n_keys] each, by the name of the statistic.
+        names: of the masks, which are those of statistics.
+        masks: boolean [n_masks, n_rows, n_keys].
         along: of cross-attention, where keys [n_keys] and queries [n_rows] stand in content, 0 to 1.
         learned_sinks: whether rows may sum to less than 1.
         keep: whether there is memory to keep what patterns are multiplied by.
@@ -50,28 +51,29 @@ class RowPlan:
         *,
         queries: Tensor,
         non_sink: Tensor,
-        positions: Tensor,
+        first: int = 0,
+        n_texts: int = 1,
         allowed: Tensor,
         content: Tensor,
-        sinks: Tensor,
-        masks: Mapping[str, Tensor],
+        names: Sequence[str] = (),
+        masks: Tensor | None = None,
         along: tuple[Tensor, Tensor] | None = None,
         learned_sinks: bool = False,
         keep: bool = True,
     ) -> None:
-        self.queries, self.non_sink, self.positions = queries.to(device), non_sink.to(device), positions.to(device)
-        self.n_visible, self.names = allowed.sum(-1).to(device), tuple(masks)
-        self._content, self._sinks = content.to(device), sinks.to(device)
+        self.first, self.n_texts = first, n_texts
+        self.queries, self.non_sink = queries.to(device), non_sink.to(device)
+        self.n_visible, self.names = allowed.sum(-1).to(device), tuple(names)
+        self._content = content.to(device)
         self.along = None if along is None else (along[0].to(device), along[1].to(device))
         self.chosen: dict[str, tuple[Tensor, Tensor]] = {}  # by name of CHOSEN the pairs, and how many each query has
         self.learned_sinks = learned_sinks
         self._columns, self._keep = dict[torch.dtype, Tensor](), keep
-        if not masks:
+        if masks is None or not names:
             return
         pairs = allowed & non_sink[:, None] & content
-        under = torch.stack([*masks.values()]) & pairs
-        n_pairs, *counts = torch.stack([pairs.sum(), *under.sum((1, 2))]).tolist()
-        outside = torch.tensor([2 * count > n_pairs for count in counts], device=pairs.device)
+        under = masks & pairs
+        outside = 2 * under.sum((1, 2)) > pairs.sum()
         row, key, mask = (under ^ (pairs & outside[:, None, None])).permute(1, 2, 0).nonzero().to(device).T
         self.has_key = under.any(-1).to(device)  # boolean [n_masks, n_rows], whether a query has a key under the mask
         self.outside = outside.to(device)  # boolean [n_masks], whether the pairs outside are listed
@@ -84,15 +86,20 @@ class RowPlan:
     def columns(self, pattern: Tensor) -> Tensor:
         """What rows are multiplied by, [n_rows, n_columns, n_keys] in the dtype of the pattern.
 
-        They are 1 for content, 1 for sinks, the distance, and the distance of content; in cross-attention where keys of
-        content stand; of chosen patterns the mask, and the share of content that it has. Products with few columns are
-        fastest this way round.
+        They are 1 for content, 1 for all other keys, the distance, and the distance of content; in cross-attention
+        where keys of content stand; of chosen patterns the mask, and the share of content that it has. Products with
+        few columns are fastest this way round.
         """
         if pattern.dtype in self._columns:
             return self._columns[pattern.dtype]
+        if torch.float64 in self._columns:
+            self._columns = {pattern.dtype: self._columns[torch.float64].to(pattern.dtype)}
+            return self._columns[pattern.dtype]
+        n_rows = len(self.queries) // self.n_texts
+        positions = torch.arange(self.first, self.first + n_rows, device=pattern.device).repeat(self.n_texts)
         keys = torch.arange(pattern.shape[-1], device=pattern.device)
-        far, content = (keys - self.positions[:, None]).abs().to(pattern), self._content.to(pattern)
-        columns = [content.expand_as(far), self._sinks.to(pattern).expand_as(far), far, far * content]
+        far, content = (keys - positions[:, None]).abs().to(pattern), self._content.to(pattern)
+        columns = [content.expand_as(far), (1 - content).expand_as(far), far, far * content]
         if self.along is not None:
             columns.append((self.along[0].to(pattern) * content).expand_as(far))
         for of_mask, n in self.chosen.values():

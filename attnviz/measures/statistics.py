@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -59,6 +58,8 @@ from attnviz.run.verify import VerifiedRows
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
 _PENDING = 2**22  # bytes of layers that are measured together, since small ones take as many operations as large ones
+
+_ON_GPU = 2**26  # the same of a GPU
 
 _COLUMN_BYTES = 6 * 4  # bytes of what a weight is multiplied by, in float32
 
@@ -284,11 +285,10 @@ def scalars() -> list[str]:
 def measurable(patterns: Sequence[PatternSpec], has: Collection[str]) -> list[Statistic]:
     """The statistics with a value a row that texts have, which have some of NEEDS, and to which the patterns apply.
 
-    Baselines of chosen patterns are among them; those that are averaged over the same queries stand together.
+    Baselines of chosen patterns are among them.
     """
     found = [each for each in STATISTICS.values() if each.value is not None and each.needs in ("", *has)]
-    found += [*_of_patterns(patterns), *(_shuffled(spec) for spec in patterns if spec.chosen)]
-    return sorted(found, key=_over)
+    return [*found, *_of_patterns(patterns), *(_shuffled(spec) for spec in patterns if spec.chosen)]
 
 
 def statistic_named(name: str) -> str:
@@ -301,23 +301,30 @@ def statistic_named(name: str) -> str:
     return wanted
 
 
-def row_sums(statistics: Sequence[Statistic], rows: AttentionRows, n_texts: int = 1) -> Tensor:
-    """Sums over the rows of each text, [n_sums, n_heads, n_texts] in float64; see :func:`quotients`.
+def row_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
+    """Sums over the rows of each text, [n_sums, n_heads, n_texts] in float64: of values, and of what divides them.
 
     UsageError for a statistic from outside that fails, or is no number of each row.
     """
-    sums = []
-    for over, group in groupby(statistics, key=_over):
-        values = [_value(statistic, rows) for statistic in group]
-        values.append(rows.to_content if over == ATTENTION else torch.ones_like(rows.to_content))
-        counted = torch.stack(values).masked_fill_(~rows.counted(over), 0.0)
-        counted = counted.cpu() if counted.device.type == "mps" else counted  # it has no float64
-        sums.append(counted.view(*counted.shape[:2], n_texts, -1).sum(-1, dtype=torch.float64))
-    return torch.cat(sums)
+    shape = rows.pattern.shape[:2]
+    counted = {over: rows.counted(over).expand(shape) for over in _overs(statistics)}
+    values = [*(_value(statistic, rows) for statistic in statistics), rows.to_content]
+    counts = [*(counted[statistic.over] for statistic in statistics), counted[ATTENTION]]
+    of_rows = torch.stack(values).masked_fill_(~torch.stack(counts), 0.0)
+    sums = torch.cat([of_rows, torch.stack([*counted.values()]).to(of_rows)])
+    sums = sums.cpu() if sums.device.type == "mps" else sums  # it has no float64
+    return sums.view(*sums.shape[:2], rows.plan.n_texts, -1).sum(-1, dtype=torch.float64)
 
 
-def _over(statistic: Statistic) -> str:
-    return statistic.over
+def quotients(statistics: Sequence[Statistic], sums: Tensor) -> dict[str, Tensor]:
+    """Statistics by name, from the sums of :func:`row_sums`, [n_sums, …] to […] each; NaN where nothing counts."""
+    n, overs = len(statistics), _overs(statistics)
+    divisors = [n + (0 if each.over == ATTENTION else 1 + overs.index(each.over)) for each in statistics]
+    return dict(zip([statistic.name for statistic in statistics], sums[:n] / sums[divisors], strict=True))
+
+
+def _overs(statistics: Sequence[Statistic]) -> list[str]:
+    return list(dict.fromkeys([ATTENTION, *(statistic.over for statistic in statistics)]))
 
 
 def _value(statistic: Statistic, rows: AttentionRows) -> Tensor:
@@ -328,23 +335,36 @@ def _value(statistic: Statistic, rows: AttentionRows) -> Tensor:
         return value.to(rows.pattern)
 
 
-def quotients(statistics: Sequence[Statistic], sums: Tensor) -> dict[str, Tensor]:
-    """Statistics by name, from sums of their values; those with one divisor stand together, and it is the last sum.
+class LayerSums:
+    """The :func:`row_sums` of every layer; small layers that see the same keys are measured together."""
 
-    From [n_sums, …] to […] each; NaN where there is nothing to average.
-    """
-    quotients, first = dict[str, Tensor](), 0
-    for _, group in groupby(statistics, key=_over):
-        names = [statistic.name for statistic in group]
-        last = first + len(names)
-        quotients |= zip(names, sums[first:last] / sums[last], strict=True)
-        first = last + 1
-    return quotients
+    def __init__(self, statistics: Sequence[Statistic]) -> None:
+        self.statistics = statistics
+        self.by_layer: dict[int, Tensor] = {}  # [n_sums, n_heads, n_texts]
+        self._pending: dict[RowPlan, list[tuple[int, Tensor]]] = {}
 
+    def add_rows(self, layer: int, pattern: Tensor, plan: RowPlan) -> None:
+        """Add rows of a layer, [n_heads, n_rows, n_keys]."""
+        self._pending.setdefault(plan, []).append((layer, pattern))
+        waiting = sum(rows.nbytes for of_plan in self._pending.values() for _, rows in of_plan)
+        if waiting >= (_ON_GPU if pattern.is_cuda else _PENDING):
+            self.finish()
 
-def n_sums(statistics: Sequence[Statistic]) -> int:
-    """The number of sums of :func:`row_sums`."""
-    return len(statistics) + len({statistic.over for statistic in statistics})
+    def finish(self) -> None:
+        """Measure what waits for other layers."""
+        for plan in [*self._pending]:
+            self._measure(plan)
+
+    def _measure(self, plan: RowPlan) -> None:
+        layers, patterns = zip(*self._pending.pop(plan), strict=True)
+        rows = AttentionRows(patterns[0] if len(patterns) == 1 else torch.cat(patterns), plan)
+        parts = torch.split(row_sums(self.statistics, rows), [len(pattern) for pattern in patterns], 1)
+        for layer, part in zip(layers, parts, strict=True):
+            self.by_layer[layer] = self.by_layer[layer] + part if layer in self.by_layer else part
+        self.on_rows(rows)
+
+    def on_rows(self, rows: AttentionRows) -> None:
+        """What else is kept of rows, of some layers."""
 
 
 @dataclass(frozen=True)
@@ -428,22 +448,20 @@ class TextContext:
         """What rows from ``first`` on may attend to of the first ``n_keys`` keys; made once."""
         kind = first, n_rows, n_keys, device
         if kind not in self._plans:
-            last, masks = first + n_rows, dict[str, Tensor]()
+            last, masks, along = first + n_rows, None, None
             if self.text is not None:
-                rows = replace(self.text, first=first, last=last, device=self.device)
-                of_patterns = masks_of(rows, self.patterns)
-                masks = {name: mask[:, :n_keys] for name, mask in of_patterns.items() if mask is not None}
-            content, along = self.key_non_sink[:n_keys].to(self.device), None
+                of_patterns = masks_of(replace(self.text, first=first, last=last, device=self.device), self.patterns)
+                masks = torch.stack([mask for mask in of_patterns.values() if mask is not None])[..., :n_keys]
             if self.source is not None:
                 along = _along(self.key_non_sink)[:n_keys], _along(self.non_sink)[first:last]
             self._plans[kind] = RowPlan(
                 device,
                 queries=self._measured[first:last],
                 non_sink=self.non_sink[first:last].to(self.device),
-                positions=torch.arange(first, last),
+                first=first,
                 allowed=self.allowed_rows(first, last)[:, :n_keys],
-                content=content,
-                sinks=~content,
+                content=self.key_non_sink[:n_keys].to(self.device),
+                names=[spec.statistic for spec in self.patterns],
                 masks=masks,
                 along=along,
                 learned_sinks=self.learned_sinks,
@@ -532,7 +550,7 @@ def _along(non_sink: Tensor) -> Tensor:
     return (non_sink.cumsum(0) - 1) / max(int(non_sink.sum()) - 1, 1)
 
 
-class HeadStatistics:
+class HeadStatistics(LayerSums):
     """The statistics of every head of the verified layers of one context, for a single text.
 
     Patterns of tokens are merged to the context's units here; sums over rows are in float64. Besides
@@ -541,12 +559,11 @@ class HeadStatistics:
     """
 
     def __init__(self, context: TextContext, n_heads: int) -> None:
-        self._context, self._n_heads, self._statistics = context, n_heads, context.statistics
+        super().__init__(context.statistics)
+        self._context, self._n_heads = context, n_heads
         self._repeats = [name for name in REPEATS if context.counts.get(name)]
         self._merge: UnitRows | None = None
         self.layers: list[int] = []
-        self._pending: list[Tensor] = []  # patterns of whole layers, which are measured together
-        self._sums = dict[int, Tensor]()  # by number of the layer, [n_sums, n_heads]
         # by the first row of a chunk, of the layers one after the other: attention under the masks of repeats,
         # [n_repeats, n_heads, n_rows], and in cross-attention the key of largest weight, [n_heads, n_rows]
         self._seen, self._aligned = dict[int, list[Tensor]](), dict[int, list[Tensor]]()
@@ -566,39 +583,28 @@ class HeadStatistics:
 
     def add(self, first: int, pattern: Tensor) -> None:
         """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
-        if pattern.shape[1] == len(self._context.units) and pattern.nbytes < _PENDING:
-            self._pending.append(pattern)
-            if sum(layer.nbytes for layer in self._pending) >= _PENDING:
-                self._measure_pending()
-        elif pattern.shape[1]:
-            self._measure(first, pattern, len(self.layers) - 1)
+        _, n_rows, n_keys = pattern.shape
+        if n_rows:
+            plan = self._context.plan(first, n_rows, n_keys, pattern.device)
+            self.add_rows(self.layers[-1], pattern, plan)
 
-    def _measure_pending(self) -> None:
-        layers, self._pending = self._pending, []
-        if layers:
-            self._measure(0, torch.cat(layers), len(self.layers) - len(layers))
-
-    def _measure(self, first: int, pattern: Tensor, layer: int) -> None:
-        """Sum a chunk of rows of some layers from the one of this number on, [n_layers * n_heads, n_rows, n_keys]."""
-        rows = AttentionRows(pattern, self._context.plan(first, pattern.shape[1], pattern.shape[2], pattern.device))
-        sums = row_sums(self._statistics, rows)[..., 0]
-        for number, of_layer in enumerate(torch.split(sums, self._n_heads, 1), start=layer):
-            self._sums[number] = self._sums[number] + of_layer if number in self._sums else of_layer
+    def on_rows(self, rows: AttentionRows) -> None:
+        """Keep what single queries attend to."""
         if self._repeats:
             seen = torch.stack([rows.under[name] for name in self._repeats]).float()
-            self._seen.setdefault(first, []).append(seen)
+            self._seen.setdefault(rows.plan.first, []).append(seen)
         if self._context.source is not None:
-            self._aligned.setdefault(first, []).append(fast_argmax(pattern))
+            self._aligned.setdefault(rows.plan.first, []).append(fast_argmax(rows.pattern))
 
     def on_device(self) -> list[Tensor]:
         """All that :meth:`results` needs from the device, to be copied at once with that of others."""
-        self._measure_pending()
+        self.finish()
         kept = [tensor for chunks in (self._seen, self._aligned) for of_rows in chunks.values() for tensor in of_rows]
-        return [*self._sums.values(), *kept]
+        return [*self.by_layer.values(), *kept]
 
     def take(self, copies: Iterator[Tensor]) -> None:
         """The copies of :meth:`on_device`, in order."""
-        self._sums = {number: next(copies) for number in self._sums}
+        self.by_layer = {layer: next(copies) for layer in self.by_layer}
         for chunks in (self._seen, self._aligned):
             for of_rows in chunks.values():
                 of_rows[:] = [next(copies) for _ in of_rows]
@@ -628,8 +634,8 @@ class HeadStatistics:
         if self._context.source is not None:
             names.append(DIAGONALITY)
         nothing: list[float | None] = [None] * self._n_heads
-        sums = torch.stack([self._sums[number] for number in range(len(self.layers))], 1)
-        values = quotients(self._statistics, sums) | self._types()  # [n_layers, n_heads] each
+        sums = torch.stack([self.by_layer[layer][..., 0] for layer in self.layers], 1)
+        values = quotients(self.statistics, sums) | self._types()  # [n_layers, n_heads] each
         by_name = {
             name: [[value if math.isfinite(value) else None for value in row] for row in of_layers.tolist()]
             for name, of_layers in values.items()

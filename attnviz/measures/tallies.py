@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.tokens import told_apart
-from attnviz.measures.bootstrap import REPLICATES, text_weights
+from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (
     PATTERNS,
@@ -23,12 +23,11 @@ from attnviz.measures.patterns import (
     masks_of,
 )
 from attnviz.measures.rows import ATTENTION, LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
-from attnviz.measures.statistics import NOWHERE, measurable, n_sums, quotients, row_sums
-from attnviz.measures.sums import OnDevice, SumTally, as_of, copy_to_host
+from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, row_sums
+from attnviz.measures.sums import SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import uniform_pattern
-from attnviz.run.corpus import Additive
 
 
 def _at(offset: int) -> PatternSpec:
@@ -46,16 +45,6 @@ _OFFSETS = [_at(offset) for offset in range(-8, 9) if abs(offset) > 1]
 OFFSETS = tuple(spec.name for spec in _OFFSETS)
 
 
-class Tally(Additive, OnDevice, Protocol):
-    """Counts over batches, layer by layer."""
-
-    def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Begin a batch, with the :func:`attnviz.measures.bootstrap.text_weights` of its texts."""
-
-    def add(self, layer: int, pattern: Tensor) -> None:
-        """Count one layer's patterns of the batch, [batch, n_heads, n, n]; layers come in order."""
-
-
 _TEXTS_APART = 1 << 40  # between the numbers of texts of two corpora, so that each has its own bootstrap weights
 
 
@@ -65,7 +54,7 @@ def batch_weights(seed: int, batch: Batch, corpus: int = 0) -> Tensor:
 
 
 @contextmanager
-def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
+def counting(tallies: Sequence[SumTally], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
     """Count a batch: what it gives is to be called with each layer and its patterns, in order.
 
     At the end what the tallies keep on the device is copied to the host at once.
@@ -82,45 +71,34 @@ def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterato
 
 
 class TextTally(SumTally):
-    """Sums over texts: the first as measured, the others of bootstrap replicates.
+    """A measure over texts that counts their positions, too.
 
-    ``sums``: the shape of those of each head; with ``uniform`` the same of so many heads with uniform attention, for
-    each of the model's different windows.
+    What is kept once for each of the model's different windows has these in place of layers.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, replicates: int, *sums: int, uniform: int = 0, **shapes: tuple[int, ...]
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
         self._causal = checkpoint.architecture.causal
         self._windows, self._of_layer = different_windows(checkpoint.windows)
-        if uniform:
-            shapes["uniform"] = 1 + replicates, len(self._windows), uniform, *sums
-        shapes["sums"] = 1 + replicates, checkpoint.n_layers, checkpoint.n_heads, *sums
-        super().__init__(counted=(2,), positions=(1 + replicates, 2), **shapes)
-        self._weights = torch.empty(0)
-        self._batch: Batch
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the texts and the positions of a batch, all and those that are not sinks."""
-        self._batch, self._weights, self._kept = batch, weights, {}
-        self._keep("positions", torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1))
+        super().begin(batch, weights)
+        n, n_non_sink = batch.valid.sum(1), batch.non_sink.sum(1)
+        self._keep("positions", torch.stack([n, n_non_sink, torch.ones_like(n)], 1))
 
-    def _count(self, name: str, values: Tensor) -> None:
-        """Add sums of texts, [n_layers, batch, …], to each replicate's count of the layers, or windows."""
-        if name == "positions":
-            self._counts["counted"] += torch.stack([torch.tensor(values.shape[1]), values[..., 1].sum()])
-            self._counts["positions"] += self._weights @ values[0].double()
-        else:
-            sums = torch.einsum("rb,lb...->rl...", self._weights, values.double())
-            self._counts[name][:, : len(values)] += sums
+    @property
+    def _positions(self) -> Tensor:
+        """All positions, those that are not sinks, and texts, [1 + replicates, 3]."""
+        return self._counts["positions"][:, 0]
 
     @property
     def n_texts(self) -> int:
-        return int(self._counts["counted"][0])
+        return int(self._positions[0, 2])
 
     @property
     def n_non_sink(self) -> int:
-        return int(self._counts["counted"][1])
+        return int(self._positions[0, 1])
 
 
 class StatisticsTally(TextTally):
@@ -128,31 +106,30 @@ class StatisticsTally(TextTally):
 
     Each is the mean over all queries of the corpus that it counts; the spread of ``replicates`` bootstrap samples of
     its texts is the standard error. Masks that depend on the text are made for each text. ``roles`` are the names of
-    the patterns. Patterns of repeated tokens, which are judged on random ones, are left out.
+    the patterns that apply. Patterns of repeated tokens, which are judged on random ones, are left out.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
         self._learned = checkpoint.architecture.learned_sinks
         self._patterns = (*(spec for spec in PATTERNS.values() if not spec.on_repeats), *_OFFSETS)
-        self.roles = [spec.name for spec in self._patterns]
         self._applicable = applicable(self._patterns, checkpoint.architecture.causal)
+        self.roles = [spec.name for spec in self._applicable]
         has = [ONE_TEXT, SINKS, *([LEARNED_SINKS] if self._learned else [])]
         self._statistics = measurable(self._applicable, has)
-        # two heads: uniform over all visible keys, and over those that are not sinks
-        super().__init__(checkpoint, replicates, n_sums(self._statistics), uniform=2)
-        # content with a key under the mask
-        self._counts["queries"] = torch.zeros(len(self._windows), len(self._applicable)).double()
         self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
+        self._layers = LayerSums(self._statistics)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
         super().begin(batch, weights)
-        self._under, self._plans = self.masks_of(batch), {}
-        for number, window in enumerate(self._windows):
+        self._under, self._plans, self._layers = self.masks_of(batch), {}, LayerSums(self._statistics)
+        for number, window in enumerate(self._windows):  # two heads: uniform over all visible keys, and over content
             plan, visible = self._plan(number, batch.valid.device), self._visible(window)
             uniform = uniform_pattern(torch.stack([visible, visible & self._keys(batch.non_sink)]), self._learned)
-            self._keep("uniform", self._sums(uniform, plan))
-            self._keep("queries", plan.has_key.sum(1))
+            self._keep("uniform", row_sums(self._statistics, AttentionRows(uniform, plan)).permute(2, 1, 0))
+            has_key = plan.has_key.view(len(plan.names), len(batch.valid), -1)
+            self._keep("queries", has_key.sum(-1).T)  # content with a key under the mask
 
     def _keys(self, of_texts: Tensor) -> Tensor:
         """What holds of keys, boolean [batch, n], for the rows of all texts, [batch * n, n]."""
@@ -168,16 +145,16 @@ class StatisticsTally(TextTally):
     def _plan(self, window: int, device: torch.device) -> RowPlan:
         if (window, device) not in self._plans:
             valid, non_sink = self._batch.valid, self._batch.non_sink
-            under = self._under.expand(len(valid), *self._under.shape[1:]).transpose(0, 1).flatten(1, 2)
+            under = self._under.expand(len(valid), -1, -1, -1).transpose(0, 1).flatten(1, 2)
             self._plans[window, device] = RowPlan(
                 device,
                 queries=valid.flatten(),
                 non_sink=non_sink.flatten(),
-                positions=torch.arange(valid.shape[1]).repeat(len(valid)),
+                n_texts=len(valid),
                 allowed=self._visible(self._windows[window]),
                 content=self._keys(non_sink),
-                sinks=self._keys(valid & ~non_sink),
-                masks={spec.statistic: under[self._patterns.index(spec)] for spec in self._applicable},
+                names=[spec.statistic for spec in self._applicable],
+                masks=under,
                 learned_sinks=self._learned,
             )
         return self._plans[window, device]
@@ -185,34 +162,29 @@ class StatisticsTally(TextTally):
     def add(self, layer: int, pattern: Tensor) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         plan = self._plan(self._of_layer[layer], pattern.device)
-        self._keep("sums", self._sums(pattern.transpose(0, 1).flatten(1, 2), plan))
+        self._layers.add_rows(layer, pattern.transpose(0, 1).flatten(1, 2), plan)
 
-    def _sums(self, pattern: Tensor, plan: RowPlan) -> Tensor:
-        """Sums over each text, [batch, n_heads, n_sums], of patterns [n_heads, batch * n, n]."""
-        return row_sums(self._statistics, AttentionRows(pattern, plan), len(self._batch.valid)).permute(2, 1, 0)
+    def on_device(self) -> list[Tensor]:
+        """The sums of all layers, [batch, n_heads, n_sums] each."""
+        self._layers.finish()
+        for _, sums in sorted(self._layers.by_layer.items()):
+            self._keep("sums", sums.permute(2, 1, 0))
+        return super().on_device()
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
         n, device = batch.valid.shape[1], batch.valid.device
         texts = [MaskInput(("",) * n, range(n), self._causal, device=device)]
-        if any(spec.reads_text for spec in self._patterns):
+        if any(spec.reads_text for spec in self._applicable):
             texts = [
                 MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self._causal, device=device)
                 for item in batch.items
             ]
-        none = torch.zeros(n, n, dtype=torch.bool, device=device)
         of_texts = []
         for text in texts:
-            masks = masks_of(text, self._patterns).values()
-            room = (0, n - text.n, 0, n - text.n)
-            of_texts.append(torch.stack([none if mask is None else pad(mask, room) for mask in masks]))
+            masks = [mask for mask in masks_of(text, self._applicable).values() if mask is not None]
+            of_texts.append(pad(torch.stack(masks), (0, n - text.n, 0, n - text.n)))
         return torch.stack(of_texts)
-
-    def _count(self, name: str, values: Tensor) -> None:
-        if name == "queries":
-            self._counts["queries"] += values
-        else:
-            super()._count(name, values)
 
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
@@ -245,7 +217,7 @@ class StatisticsTally(TextTally):
         samples["broad"] = samples["entropy"] / uniform["entropy"][..., None]
         uniform["broad"] = torch.ones_like(uniform["entropy"])
         names = [spec.statistic for spec in self._applicable]
-        queries = dict(zip(names, self._counts["queries"][self._of_layer].long().T, strict=True))
+        queries = dict(zip(names, self._counts["queries"][0, self._of_layer].long().T, strict=True))
         on_content, estimates = samples["sink"][0] <= SINK_ONLY, {}
         for name in (*names, "sink", "broad"):
             baselines = {"uniform attention": uniform[name][:, None, :, None]}
@@ -299,10 +271,9 @@ class MeaningTally(TextTally):
     the input embeddings (BERT's word embeddings, GPT-2's wte; no positions) less :func:`mean_embedding`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
-        # attention times cosine, and attention; the same of uniform attention to the pairs
-        super().__init__(checkpoint, replicates, 2, uniform=1)
         self._masks = torch.empty(0)
 
     def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -327,6 +298,7 @@ class MeaningTally(TextTally):
         self._keep("sums", self._sums(pattern))
 
     def _sums(self, pattern: Tensor) -> Tensor:
+        """Attention times cosine, and attention, of the pairs, [batch, n_heads, 2]."""
         return pattern.flatten(2) @ as_of(self._masks, pattern)
 
     def results(self) -> HeadScores:

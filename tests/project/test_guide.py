@@ -396,7 +396,11 @@ def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program(label: st
 
 
 def test_the_guide_has_a_row_of_every_statistic_with_its_source() -> None:
-    rows = [line.split("|") for line in section("numbers", "Statistics of a head").splitlines() if line[:1] == "|"]
+    rows = [
+        re.split(r"(?<!\\)\|", line)
+        for line in section("numbers", "Statistics of a head").splitlines()
+        if line[:1] == "|"
+    ]
     sources = {cells[1].split()[0].strip("`…"): cells[3].strip() for cells in rows}
     sourced = {statistic.name: statistic.source for statistic in STATISTICS.natives.values() if statistic.source}
     assert sourced == {name: sources[name] for name in sourced}

@@ -314,7 +314,7 @@ class Reader:
                 learned_sinks=checkpoint.architecture.learned_sinks,
                 device=HOST if checkpoint.device.type == "mps" else checkpoint.device,  # it has no float64
             )
-            relations = RelationTally(checkpoint, replicates=0)
+            relations = RelationTally(checkpoint)
             if parse is not None:
                 relations.begin_words(words_of(parse, tokens.sinks))
             spans = None if checkpoint.stacks else self._layout(tokens, context, texts, prompt, rendered, continuation)
