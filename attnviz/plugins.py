@@ -1,4 +1,4 @@
-"""Plug-ins: head patterns, model families and figures that ``attnviz.register`` adds to those of attnviz."""
+"""Plug-ins: patterns, statistics, model families and figures that ``attnviz.register`` adds to those of attnviz."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from attnviz.errors import AttnvizError, UsageError
 from attnviz.memory import is_out_of_memory
@@ -126,38 +126,7 @@ def plugins_used(**names: Collection[str]) -> list[dict[str, str]]:
     plugins = {registry.kind: registry.plugins for registry in Registry.every}
     return [
         {"kind": kind, "name": name, "origin": ORIGIN}
-        for kind in ("architecture", "pattern", "figure")
+        for kind in ("architecture", "pattern", "statistic", "figure")
         for name in plugins.get(kind, ())
         if name in names[kind]
     ]
-
-
-class _Live:
-    """Reads a tuple or a dict that is made anew after something was registered."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._changes = -1
-
-    def _now(self) -> Any:
-        if self._changes != Registry.changes:
-            self._made = self._make()
-            self._changes = Registry.changes
-        return self._made
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._now()[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
-
-    def __getattr__(self, name: str) -> Any:  # get, items, index, …
-        return getattr(self._now(), name)
-
-
-def live(make: Callable[[], T]) -> T:
-    """What ``make`` returns, a tuple or a dict, as of what is registered when it is read."""
-    return cast(T, _Live(make))

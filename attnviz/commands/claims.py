@@ -24,9 +24,9 @@ from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
 from attnviz.measures.estimates import Interval
 from attnviz.measures.names import NAME_DIRECTIONS
-from attnviz.measures.patterns import NAMES, RARE_WORD, ROLES_ON_REPEATS, SINK, WRITTEN
+from attnviz.measures.patterns import PATTERNS, RARE_WORD, ROLES_ON_REPEATS, SINK, WRITTEN
 from attnviz.measures.predictions import METRICS
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, scalars
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -221,11 +221,11 @@ def _claim(place: _Place, given: dict[str, Any], of_file: Mapping[str, Any]) -> 
 
 def _wrong_values(kind: str, what: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys whose values no claim of this kind can have, each with the reason."""
-    labels = (*NAMES.values(), SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
+    labels = (*PATTERNS, SINK, "broad", *(f"{SYNTACTIC}{name}" for name in RELATIONS))
     known: dict[str, Collection[str]] = {
         "role": dict.fromkeys((*labels, "semantic", RARE_WORD, *WRITTEN, *ROLES_ON_REPEATS, "coreference", *OFFSETS)),
         "label": (*labels, DIAGONAL, UNNAMED),
-        "score": dict.fromkeys((*SCALARS, DIAGONALITY, NOWHERE, *labels)),
+        "score": dict.fromkeys((*scalars(), DIAGONALITY, NOWHERE, *labels)),
         "ablate": METRICS,
     }
     values = []

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from attnviz.judge.verdicts import BOTH
 from attnviz.measures.patterns import COPY_SUPPRESSION, PATTERNS, RETRIEVAL, WRITTEN
-from attnviz.plugins import live
 
 
 class Family(NamedTuple):
@@ -36,15 +35,12 @@ OTHER, UNNAMED = FAMILIES[-2:]
 _NAMED = {family.name: family for family in FAMILIES}
 
 
-_FAMILY_OF = live(
-    lambda: (
-        _NAMED
-        | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
-        | {RETRIEVAL: _NAMED["repeats"]}
-        | dict.fromkeys(WRITTEN, _NAMED["output"])
-        | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
-        | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
-    )
+_FAMILY_OF = (
+    _NAMED
+    | {RETRIEVAL: _NAMED["repeats"]}
+    | dict.fromkeys(WRITTEN, _NAMED["output"])
+    | {"offset": _NAMED["local"], "diagonal": _NAMED["local"]}
+    | dict.fromkeys(("too short", "too few rows"), _NAMED["unnamed"])
 )
 
 
@@ -56,7 +52,11 @@ def family_of_label(label: str) -> Family:
 def families_of_label(label: str) -> list[Family]:
     """The families that a head with this label is counted under, each once."""
     names = (name.partition(":")[0] for name in label.split(BOTH))
-    return list(dict.fromkeys(_FAMILY_OF.get(name, OTHER) for name in names))
+    return list(
+        dict.fromkeys(
+            _NAMED[PATTERNS[name].family] if name in PATTERNS else _FAMILY_OF.get(name, OTHER) for name in names
+        )
+    )
 
 
 # names of labels and roles where a picture has no room for the whole name

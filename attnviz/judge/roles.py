@@ -21,7 +21,15 @@ from attnviz.measures.estimates import (
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import INACTIVE, NAMES, RARE_WORD, REPEATS, RETRIEVAL, SHARES, describes, rank_of_role
+from attnviz.measures.patterns import (
+    INACTIVE,
+    PATTERNS,
+    RARE_WORD,
+    RETRIEVAL,
+    ROLES_ON_REPEATS,
+    describes,
+    rank_of_role,
+)
 from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
@@ -219,10 +227,9 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     """
     estimates = tally.estimates()
     on_content = 1 - estimates["sink"].scores[0]
-    for name in SHARES:
-        if name in estimates:
-            rule = rules.of_position(name)
-            yield Candidate(NAMES[name], rule, estimates[name], measurable=on_content)
+    for spec in PATTERNS.values():
+        if spec.statistic in estimates:
+            yield Candidate(spec.name, rules.of_position(spec), estimates[spec.statistic], measurable=on_content)
     yield Candidate("sink", rules.SINK, estimates["sink"])
     yield Candidate("broad", rules.BROAD, estimates["broad"])
     tried = {name: estimates[name] for name in OFFSETS if name in estimates}
@@ -273,8 +280,10 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
     """Induction, duplicate-token and retrieval; with ``previous`` previous-token, which is better judged by text."""
     if repeats is None:
         return
-    names = [*(["previous"] if previous else []), *REPEATS, *([RETRIEVAL] if RETRIEVAL in repeats.scores else [])]
-    for name in names:
+    for role in (*(["previous-token"] if previous else []), *ROLES_ON_REPEATS):
+        name = PATTERNS[role].statistic if role in PATTERNS else role
+        if name not in repeats.scores:  # retrieval, of short contexts
+            continue
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
@@ -287,7 +296,7 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
             n=torch.full(scores.shape[1:], n),
             texts=n,
         )
-        rule, role = (rules.RETRIEVAL, name) if name == RETRIEVAL else (rules.REPEATED, NAMES[name])
+        rule = rules.RETRIEVAL if role == RETRIEVAL else rules.REPEATED
         yield Candidate(role, rule, estimate, enough=ENOUGH_SEQUENCES)
 
 

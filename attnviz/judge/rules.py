@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 
 from attnviz.measures.guesses import error_reduction
 from attnviz.measures.patterns import (
-    CHOSEN,
     CHOSEN_OF_ROW,
     CHOSEN_OF_UNIFORM,
     COPY_SUPPRESSION,
     COPYING,
-    GENERAL,
     INACTIVE,
-    NAMES,
     SINK_ONLY,
+    PatternSpec,
 )
 from attnviz.measures.writing import QUIET
 
@@ -155,8 +153,8 @@ OF_WRITTEN = {
 }
 
 
-def of_position(statistic: str) -> Rule:
+def of_position(spec: PatternSpec) -> Rule:
     """The rule of a positional pattern: of one position, of a range of distances, or of keys chosen at a distance."""
-    if statistic in CHOSEN:
+    if spec.chosen:
         return LONG_RANGE
-    return DISTANCE if NAMES[statistic] in GENERAL else POSITION
+    return POSITION if spec.specific else DISTANCE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from attnviz.judge import rules
 from attnviz.judge.rules import Rule
 from attnviz.measures.guesses import error_reduction
-from attnviz.measures.patterns import CHOSEN, GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, SINK, TYPES, describes
+from attnviz.measures.patterns import ON_REPEATS, PATTERNS, SINK, TYPES, PatternSpec, describes
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, ratio
 from attnviz.models.head_ids import HeadId
@@ -80,7 +80,7 @@ class Verdict:
         The shuffle is what the head's own weights give with the keys of each row shuffled.
         """
         if self.baselines is None:
-            return "shuffle" if self.name in map(NAMES.get, CHOSEN) else "uniform"
+            return "shuffle" if self.name in PATTERNS and PATTERNS[self.name].chosen else "uniform"
         name = max(self.baselines, key=self.baselines.__getitem__)
         return f"{self.offset:+d}" if name == "fixed offset" else name
 
@@ -168,10 +168,11 @@ def judge(
         baseline, n = context.uniform[DIAGONALITY], 0 if diagonality is None else n
         return [_verdict(DIAGONAL, "positional", rules.DIAGONALITY, diagonality, baseline, n, rests), *general]
     verdicts, baselines = [], context.baselines_of(statistics)
-    for name in SHARES:
-        rule, n = rules.of_position(name), context.counts[name]
-        verdicts.append(_verdict(NAMES[name], "positional", rule, statistics[name], baselines[name], n, rests))
-    verdicts += [*(_repeats(name, statistics, context) for name in REPEATS), *general]
+    for spec in PATTERNS.values():
+        if not spec.on_repeats:
+            score, baseline, n = statistics[spec.statistic], baselines[spec.statistic], context.counts[spec.statistic]
+            verdicts.append(_verdict(spec.name, "positional", rules.of_position(spec), score, baseline, n, rests))
+    verdicts += [*(_repeats(spec, statistics, context) for spec in PATTERNS.values() if spec.on_repeats), *general]
     for relation in relations:
         accuracy, on_sinks = relation.accuracy, relation.on_sinks
         direction = int(accuracy.best[id])  # that of the head's largest margin
@@ -203,10 +204,11 @@ def _verdict(
     )
 
 
-def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
+def _repeats(spec: PatternSpec, statistics: dict[str, float | None], context: TextContext) -> Verdict:
+    name = spec.statistic
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.uniform[ON_REPEATS[name]], context.counts[name]
     types = statistics.get(TYPES[name])
-    verdict = _verdict(NAMES[name], "repeats", rules.REPEATED, on_repeats, uniform, n)
+    verdict = _verdict(spec.name, "repeats", rules.REPEATED, on_repeats, uniform, n)
     return replace(
         verdict,
         score=statistics[name],
@@ -235,7 +237,7 @@ def label_of(verdicts: Sequence[Verdict], n: int, too_few: str = TOO_SHORT) -> L
 
     def order(verdict: Verdict) -> tuple[int, float]:
         """Specific patterns, local and long-range, broad."""
-        rank = 2 if verdict.kind == "broad" else int(verdict.kind == "positional" and verdict.name in GENERAL)
+        rank = 2 if verdict.kind == "broad" else int(verdict.kind == "positional" and describes(verdict.name))
         return rank, -(verdict.error_reduction or 0.0)
 
     shown = [verdict for verdict in verdicts if verdict.holds and (verdict.kind != "syntactic" or verdict.tells)]

@@ -17,6 +17,7 @@ from attnviz.inputs.prompt import Prompt, Text
 from attnviz.inputs.text import tokenize
 from attnviz.language.syntax import overlapping
 from attnviz.measures.guesses import fast_argmax
+from attnviz.measures.rows import Statistic
 from attnviz.models.head_ids import HeadId
 from attnviz.run.verify import VerifiedAttention
 from attnviz.wording import quoted
@@ -25,7 +26,22 @@ from attnviz.wording import quoted
 ROWS = "output", "input"
 
 # Statistics of a cross-attention head on a pair of texts; see alignment_rates.
-ALIGNMENT = (*(f"{name}_{rows}" for name in ("aer", "gain", "precision", "recall") for rows in ROWS), "aer_baseline")
+STATISTICS = (
+    *(
+        Statistic(f"{name}_{rows}", f"{title}, {rows}", f"{meaning} gold word alignments", column=f"{title}, {rows}")
+        for name, title, meaning in (
+            ("aer", "AER", "error rate of the largest weights, against"),
+            ("gain", "Gain", "AER of the baseline minus that of the head, against"),
+            ("precision", "Precision", "share of the largest weights that are in"),
+            ("recall", "Recall", "share that the largest weights find, of sure"),
+        )
+        for rows in ROWS
+    ),
+    Statistic(
+        "aer_baseline", "AER, baseline", "AER of the diagonal, or of random links if less", column="AER, baseline"
+    ),
+)
+ALIGNMENT = tuple(statistic.name for statistic in STATISTICS)
 
 _LINK = re.compile(r"([0-9]{1,6})([-?p])([0-9]{1,6})")
 

@@ -5,14 +5,14 @@ one span. Shares are of attention to content. Scores are means over the chats th
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.chats import RenderedChat
-from attnviz.inputs.prompt import Span
-from attnviz.measures.bootstrap import REPLICATES
+from attnviz.inputs.prompt import Prompt, Span
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.spans import SpanLayout, SpanTally
@@ -45,26 +45,17 @@ class ChatTally(SumTally):
         super().__init__()
         self._architecture = checkpoint.architecture
         self._windows, self._of_layer = different_windows(checkpoint.windows)
-        self._shape = 1 + REPLICATES, checkpoint.n_layers, checkpoint.n_heads
-        self._weights, self._layouts = torch.empty(0), dict[int, SpanLayout]()
-        self._having: dict[Measure, list[int]] = {}
+        self._layouts = dict[int, SpanLayout]()  # by number of a text of the batch
+        self._measures: list[Measure] = []  # those that a chat of the batch may have
+        self._having = torch.empty(0)  # boolean [batch, n_measures], those that it has: of some uniform attention
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Find the roles of a batch, and measure uniform attention."""
+        super().begin(batch, weights)
         architecture = self._architecture
-        self._weights, self._layouts = weights, {}
-        for text, item in enumerate(batch.items):
-            chat = item.source.chat
-            if not isinstance(chat, RenderedChat):
-                continue
-            tokens = dict[str, tuple[int, ...]]()
-            messages = item.overlapping(list(chat.places.values()))
-            for role, members in zip(chat.roles, messages, strict=True):
-                tokens[role] = (*tokens.get(role, ()), *members)
-            spans = tuple(Span(role, members) for role, members in tokens.items() if members)
-            first_new = messages[-1][0] if chat.answered and architecture.causal and messages[-1] else None
-            sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
-            self._layouts[text] = SpanLayout(spans, len(item), first_new, sinks)
+        self._layouts = {number: _layout(item, architecture.causal) for number, item in enumerate(batch.items)}
+        roles = dict.fromkeys(span.name for layout in self._layouts.values() for span in layout.spans)
+        self._measures = [*product((SHARE, LAST), roles, roles), _LOOKBACK]
         of_windows = []
         for window in self._windows:
             allowed = allowed_units(batch.valid.shape[1], architecture.causal, window).to(batch.valid.device)
@@ -72,54 +63,64 @@ class ChatTally(SumTally):
                 self._measured(uniform_pattern(keys[:, None] & allowed, architecture.learned_sinks)[:, None])
                 for keys in (batch.valid, batch.non_sink)
             )
-            of_windows.append({text: of_content[text] | {_LOOKBACK: of_all[text][_LOOKBACK]} for text in of_all})
-        self._having = {}
-        for text in of_windows[0]:
-            for measure in of_windows[0][text]:
-                if any(float(values[text][measure]) > 0 for values in of_windows):
-                    self._having.setdefault(measure, []).append(text)
-        for measure, texts in self._having.items():
-            self._sum((*measure, "n"), self._weights[:, texts].sum(1))
-            uniform = torch.stack([self._summed(measure, texts, values) for values in of_windows], 1)
-            self._sum((*measure, "uniform"), uniform)
-            if (*measure, "heads") not in self._counts:
-                self._counts[*measure, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
+            of_windows.append(torch.cat([of_content[:, 0, :-1], of_all[:, 0, -1:]], 1))  # the lookback ratio is of all
+        uniform = torch.stack(of_windows)
+        self._having = (uniform > 0).any(0)
+        self._count("n", torch.ones_like(uniform[:1]))
+        self._count("uniform", uniform)
 
-    def add(self, layer: int, pattern: Tensor) -> None:
+    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        values = self._measured(pattern)
-        for measure, texts in self._having.items():
-            self._counts[*measure, "heads"][:, layer] += self._summed(measure, texts, values)
+        self._keep("heads", self._measured(pattern))
 
-    def _measured(self, pattern: Tensor) -> dict[int, dict[Measure, Tensor]]:
-        """Every measure of each chat, [n_heads], by its number in the batch; NaN where it has none."""
-        tallies = {text: SpanTally(layout) for text, layout in self._layouts.items()}
-        for text, tally in tallies.items():
+    def _measured(self, pattern: Tensor) -> Tensor:
+        """Every measure of each chat, [batch, n_heads, n_measures] on the host; 0 where it has none."""
+        tallies = [SpanTally(layout) for layout in self._layouts.values()]
+        for text, tally in enumerate(tallies):
             n = tally.layout.n_tokens
             tally.add(0, pattern[text, :, :n, :n])
-        copy_to_host(list(tallies.values()))
-        measured = dict[int, dict[Measure, Tensor]]()
-        for text, tally in tallies.items():
-            names = [span.name for span in tally.layout.spans]
-            values = dict[Measure, Tensor]()
-            for from_, source in enumerate(names):
-                for to, target in enumerate(names):
-                    values[SHARE, source, target] = tally.means["content"][:, from_, to]
-                    values[LAST, source, target] = tally.means["last_content"][:, from_, to]
-            measured[text] = values | {_LOOKBACK: tally.means["lookback"]}
-        return measured
+        copy_to_host(tallies)
+        of_chats = []
+        for tally in tallies:
+            number = {span.name: index for index, span in enumerate(tally.layout.spans)}
+            means = {SHARE: tally.means["content"], LAST: tally.means["last_content"]}
+            missing = torch.zeros_like(tally.means["lookback"])
+            values = [
+                means[measure][:, number[source], number[target]] if {source, target} <= number.keys() else missing
+                for measure, source, target in self._measures[:-1]
+            ]
+            of_chats.append(torch.stack([*values, tally.means["lookback"]], -1).nan_to_num())
+        return torch.stack(of_chats)
 
-    def _summed(self, measure: Measure, texts: list[int], values: dict[int, dict[Measure, Tensor]]) -> Tensor:
-        return self._weights[:, texts] @ torch.stack([values[text][measure] for text in texts]).nan_to_num()
+    def _count(self, name: str, values: Tensor) -> None:
+        """Count values of each chat that has the measure, [n_layers or n_windows, batch, …, n_measures]."""
+        for number, measure in enumerate(self._measures):
+            having = self._having[:, number]
+            if having.any():
+                sums = torch.einsum("rb,lb...->rl...", self._weights * having, values[..., number].double())
+                self._sum((*measure, name), sums)
 
     def results(self) -> list[ChatScores]:
         """Every measure, those of the most chats first, then by roles."""
         scores = list[ChatScores]()
         measures: list[Measure] = [key[:3] for key in self._counts if key[3] == "n"]
         for measure in measures:
-            n = self._counts[*measure, "n"][:, None, None]
+            n = self._counts[*measure, "n"][..., None]
             values = (self._counts[*measure, "heads"] / n)[:, None]
-            uniform = (self._counts[*measure, "uniform"][:, self._of_layer] / n)[:, None]
+            uniform = (self._counts[*measure, "uniform"][:, self._of_layer, None] / n)[:, None]
             chats = int(n[0])
             scores.append(ChatScores(*measure, estimated(values, {"uniform attention": uniform}, chats, chats)))
         return sorted(scores, key=lambda row: (-row.scores.texts, row.measure != SHARE, row.source, row.target))
+
+
+def _layout(item: Prompt, causal: bool) -> SpanLayout:
+    """The roles of a chat, each with all of its messages; no spans for any other text."""
+    chat, tokens, first_new = item.source.chat, dict[str, tuple[int, ...]](), None
+    if isinstance(chat, RenderedChat):
+        messages = item.overlapping(list(chat.places.values()))
+        for role, members in zip(chat.roles, messages, strict=True):
+            tokens[role] = (*tokens.get(role, ()), *members)
+        first_new = messages[-1][0] if chat.answered and causal and messages[-1] else None
+    spans = tuple(Span(role, members) for role, members in tokens.items() if members)
+    sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
+    return SpanLayout(spans, len(item), first_new, sinks)

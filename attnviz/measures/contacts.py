@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnviz.errors import UsageError
 from attnviz.inputs.arrays import real_numbers
+from attnviz.measures.rows import Statistic
 from attnviz.models.libraries import first_line
 from attnviz.wording import visible
 
@@ -30,6 +31,17 @@ CONTACTS = {
     )
     for ending, apc in (("", False), ("_apc", True))
 }
+
+_CONTACTS = "share of contacts among the L (or L/5) pairs of L residues that attend most to each other"
+
+
+def _statistic(name: str, least: int, part: int, apc: bool) -> Statistic:
+    title = f"{'long ' if least == _LONG else ''}P@L{'/5' if part == 5 else ''}{' APC' if apc else ''}"
+    how = " by A + Aᵀ less its average product" if apc else ""
+    return Statistic(name, title, f"{_CONTACTS}{how}, {least} or more apart")
+
+
+STATISTICS = tuple(_statistic(name, *how) for name, how in CONTACTS.items())
 
 _NEAR, _NEAREST = 8.0, 1.0  # ångström: residues nearer than the first are in contact; none are nearer than the second
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import SAMPLES, simultaneous
-from attnviz.measures.sums import SumTally
+from attnviz.measures.sums import Counts
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.reference.attention import entropy, nowhere
@@ -45,13 +45,15 @@ class Difference:
         return f"<{type(self).__name__} of {self.id}: distance {self.distance:.3f}, rank {self.rank}>"
 
 
-class DifferenceTally(SumTally):
+class DifferenceTally(Counts):
     """Sums over texts of every head's differences, with bootstrap samples."""
 
     def __init__(self, checkpoint: Checkpoint, seed: int = 0, samples: int = SAMPLES) -> None:
         self._heads = select_heads((), checkpoint.kinds)
         shape = 1 + samples, checkpoint.n_layers, 1 + max(id.head for id in self._heads)
-        super().__init__(texts=(1 + samples,), largest=(), different=shape[1:], **dict.fromkeys(STATISTICS, shape))
+        super().__init__()
+        shapes = {"texts": (1 + samples,), "largest": (), "different": shape[1:]} | dict.fromkeys(STATISTICS, shape)
+        self._counts = {name: torch.zeros(size).double() for name, size in shapes.items()}
         self._causal, self._learned = checkpoint.architecture.causal, checkpoint.architecture.learned_sinks
         self._seed, self._samples = seed, samples
         self._weights = torch.empty(0)

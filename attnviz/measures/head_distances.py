@@ -31,18 +31,20 @@ class HeadDistanceTally(SumTally):
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.n_layers, self._learned = checkpoint.n_layers, checkpoint.architecture.learned_sinks
         n_all_heads = self.n_layers * checkpoint.n_heads
-        super().__init__(sums=(n_all_heads, n_all_heads), queries=())
+        super().__init__()
+        self._counts = {"sums": torch.zeros(n_all_heads, n_all_heads).double(), "queries": torch.zeros(())}
         self._rows: list[Tensor] = []
         self._text = self._query = self._valid = torch.empty(0, dtype=torch.long)
 
-    def begin(self, batch: Batch, weights: Tensor | None = None) -> None:  # noqa: ARG002 - means need no bootstrap
+    def begin(self, batch: Batch, weights: Tensor) -> None:
         """Choose the queries of a batch; drop rows of an unfinished one."""
+        super().begin(batch, weights)
         queries = batch.valid.nonzero()
         count = min(len(queries), MOST_QUERIES)
         chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
         self._text, self._query = queries[chosen].T
         self._valid = batch.valid[self._text]
-        self._rows, self._kept = [], {}
+        self._rows = []
 
     def add(self, layer: int, pattern: Tensor) -> None:
         """Add one layer's patterns, [batch, n_heads, n, n]; after the last each pair of heads is compared once.

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
-from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.relations import SpansOfTexts
 from attnviz.measures.sums import SumTally
@@ -42,22 +41,16 @@ class NameTally(SumTally):
     pronoun, has the first direction only.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
         self._causal = checkpoint.architecture.causal
         self._directions = NAME_DIRECTIONS[: 1 if self._causal else 2]
-        shape = checkpoint.n_layers, checkpoint.n_heads
-        super().__init__(
-            examples=(1 + replicates,),
-            parsed=(),
-            guesses=(1 + replicates, len(_GUESSES)),
-            heads=(1 + replicates, len(self._directions), 3, *shape),  # by sum, by mean, from other tokens
-        )
-        self._weights = self._second = self._pieces = torch.empty(0)
+        self._second = self._pieces = torch.empty(0)
         self._spans: SpansOfTexts
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Count examples, and how often each guess is right."""
-        self._weights, self._kept = weights, {}
+        """Count examples, those that are parsed, and how often each guess is right."""
+        super().begin(batch, weights)
         spans, preferred = [], []  # of guesses above 0 for the first name, below 0 for the second, 0 for neither
         for item in batch.items:
             pronoun, *names = item.members
@@ -70,39 +63,39 @@ class NameTally(SumTally):
             subjects = item.source.subjects or (False, False)
             subject = int(subjects[0]) - int(subjects[1])
             preferred.append([nearer, len(names[0]) - len(names[1]), subject or nearer])
-        self._spans = SpansOfTexts(spans, batch.valid.shape[1], batch.valid.device)
-        self._pieces = torch.tensor([[len(positions) for positions in item.members[1:]] for item in batch.items])
-        self._second = torch.tensor([bool(item.source.answer) for item in batch.items])
-        self._counts["examples"] += weights.sum(1)
-        self._counts["parsed"] += sum(item.source.subjects is not None for item in batch.items)
-        self._counts["guesses"] += weights @ self._right(torch.tensor(preferred).T).T
+        device = batch.valid.device
+        self._spans = SpansOfTexts(spans, batch.valid.shape[1], device)
+        pieces = [[len(positions) for positions in item.members[1:]] for item in batch.items]
+        self._pieces = torch.tensor(pieces, device=device)[:, None]
+        self._second = torch.tensor([bool(item.source.answer) for item in batch.items], device=device)
+        self._keep("examples", torch.tensor([[1, item.source.subjects is not None] for item in batch.items]))
+        self._keep("guesses", self._right(torch.tensor(preferred, device=device)))
 
     def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        self._keep("heads", self._spans.between(pattern))
-
-    def _count(self, name: str, values: Tensor) -> None:
-        """Count attention between the spans, [n_layers, batch, n_heads, n_spans, n_spans]."""
-        merged = values.double()
-        seen, seeing = merged[..., 1:3], merged.mT[..., 1:3]  # from each span to the names, to each span from them
-        sums, means = seen[..., 0, :], seen[..., 0, :] / self._pieces[:, None]
-        read = [(sums, means, seen[..., 3, :]), (seeing[..., 0, :], seeing[..., 0, :], seeing[..., 3, :])]
-        for direction, _ in enumerate(self._directions):
-            names = torch.stack(read[direction])  # [readings, n_layers, batch, n_heads, names]
-            right = self._right((names[..., 0] - names[..., 1]).transpose(2, 3))
-            self._counts[name][:, direction] += torch.einsum("rb,klhb->rklh", self._weights, right)
+        """Count which names one layer's patterns prefer, [batch, n_heads, n, n]: by sum, by mean, from other tokens."""
+        merged, pieces = self._spans.between(pattern), self._pieces.to(pattern.device)
+        to_names, from_names = merged[..., 1:3], merged.mT[..., 1:3]  # from each span, and to it
+        read = [
+            (to_names[..., 0, :], to_names[..., 0, :] / pieces, to_names[..., 3, :]),
+            (from_names[..., 0, :], from_names[..., 0, :], from_names[..., 3, :]),
+        ]
+        names = torch.stack([torch.stack(ways, 2) for ways in read[: len(self._directions)]], 2)
+        self._keep("heads", self._right(names[..., 0] - names[..., 1]))  # [batch, n_heads, n_directions, 3]
 
     def _right(self, preferred: Tensor) -> Tensor:
-        """Whether a preference, above 0 for the first name, is right: 0, ½ or 1; the last axis is examples."""
-        return (1 + preferred.sign() * torch.where(self._second, -1, 1)).double() / 2
+        """Whether a preference, above 0 for the first name, is right: 0, ½ or 1; the first axis is examples."""
+        sign = torch.where(self._second, -1, 1).to(preferred.device).view(-1, *[1] * (preferred.ndim - 1))
+        return (1 + preferred.sign() * sign) / 2
 
     def results(self) -> NameCount | None:
         """The accuracy of every head; None without examples."""
-        n = self._counts["examples"]
-        if not n[0]:
+        if not self._counts:
             return None
-        parsed = int(self._counts["parsed"]) == int(n[0])
-        by_sum, by_mean, elsewhere = (self._counts["heads"] / n[:, None, None, None, None]).unbind(2)
-        guesses = (self._counts["guesses"] / n[:, None])[:, : len(_GUESSES) if parsed else -1, None, None, None]
-        baselines = dict(zip(_GUESSES, guesses.unbind(1), strict=False)) | {"other words": elsewhere}
-        return NameCount(estimated(by_sum, baselines, int(n[0]), int(n[0]), self._directions), by_mean[0])
+        n, parsed = self._counts["examples"][:, 0].T
+        heads = (self._counts["heads"] / n[:, None, None, None, None]).movedim(3, 1)
+        by_sum, by_mean, elsewhere = heads.unbind(-1)
+        count = int(n[0])
+        of_guesses = (self._counts["guesses"][:, 0] / n[:, None])[..., None, None, None].unbind(1)
+        names = _GUESSES if int(parsed[0]) == count else _GUESSES[:-1]
+        baselines = dict(zip(names, of_guesses, strict=False)) | {"other words": elsewhere}
+        return NameCount(estimated(by_sum, baselines, count, count, self._directions), by_mean[0])

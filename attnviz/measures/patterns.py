@@ -2,23 +2,24 @@
 
 A pattern is a mask: the keys that a head of this kind attends to. Its score is the share of attention under the mask
 (as in Clark et al. 2019's analysis), beside that of uniform attention. An entry of :data:`PATTERNS` gives the mask and
-the words; statistics, verdicts, labels, tables, JSON and CSV, maps, marks, roles of a profile and the documentation's
-table follow from it. Plug-ins add entries of their own (:mod:`attnviz.plugins`). A family of its own also needs a
+the words; its statistics (:func:`attnviz.measures.statistics.statistics`), verdicts, labels, tables, JSON and CSV,
+maps, marks, roles of a profile and the documentation's table follow from it. Plug-ins add entries of their own
+(:mod:`attnviz.plugins`). A family of its own also needs a
 colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on the page (``SHAPES`` in page/scene.js),
 and a letter in the summary (``LABEL_KINDS`` in commands/heads/first_look.py), which otherwise counts it as "other".
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, threshold
+from torch.nn.functional import pad
 
 from attnviz.errors import UsageError
 from attnviz.language.universal import RELATIONS
-from attnviz.plugins import Registry, live
+from attnviz.plugins import Registry
 from attnviz.reference.attention import allowed_positions
 
 HOST = torch.device("cpu")
@@ -40,48 +41,6 @@ CHOSEN_OF_UNIFORM = 5
 
 # ... and at least this share of the query's attention (our own choice), so that in long texts, too, it stands out.
 CHOSEN_OF_ROW = 0.1
-
-
-_ROUNDING = 1e-6
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Where the queries of a chunk of rows may choose keys, and how their choice is scored."""
-
-    pairs: Tensor  # boolean [.., rows, 1, n_keys], queries and keys of content
-    both: Tensor  # boolean [.., rows, n_keys, 2], those of them under the pattern's mask, and all of them
-    scale: Tensor  # [.., rows, 1, 1], what a row is multiplied by, so that one threshold serves all queries
-    shares: Tensor  # [.., rows, 1, 2], 1 and the share of the query's content keys under the mask, over the scale
-
-    def factors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What :func:`chosen_weights` multiplies patterns by, [.., rows, 1, n_keys], and what it is multiplied by.
-
-        The latter, [.., rows, n_keys, 2], gives each query's attention on the chosen keys under the mask, and the
-        expectation of that where its weights stay and its keys of content are shuffled.
-        """
-        return self.pairs * self.scale.to(dtype), self.both * self.shares.to(dtype)
-
-
-def choosing(n_visible: Tensor, pairs: Tensor, mask: Tensor) -> Choice:
-    """The choice of keys under a mask, in numbers of the dtype of ``n_visible``.
-
-    ``n_visible``: [.., rows], how many keys each query may attend to, sinks included. ``pairs``: boolean
-    [.., rows, n_keys], queries and keys of content; ``mask``: those of them under the pattern's mask.
-    """
-    of_one = CHOSEN_OF_ROW / CHOSEN_OF_UNIFORM
-    scale = (n_visible * of_one).clamp(of_one, 1)[..., None, None]
-    both = torch.stack([mask, pairs], -1)
-    n = both.sum(-2, keepdim=True, dtype=n_visible.dtype)
-    return Choice(pairs[..., None, :], both, scale, n[..., :1] / n.clamp(min=1) / scale)
-
-
-def chosen_weights(rows: Tensor, factors: Tensor) -> Tensor:
-    """The weights of the keys that heads choose, times a scale, and 0 elsewhere, of the shape of the rows.
-
-    Uniform attention chooses none, in texts of any length. See :meth:`Choice.factors`.
-    """
-    return threshold(rows * factors, CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)  # a ninth of the time
 
 
 @dataclass(frozen=True)
@@ -208,12 +167,17 @@ OWN_WORDS = (
 FAMILIES = ("local", "long-range", "semantic", "repeats", "other")
 
 
-def _check(spec: PatternSpec) -> None:
-    words = spec.name.split("-")
+def check_words(words: Sequence[str], example: str) -> None:
+    """Raise ValueError where the name of a plug-in with these words may be one of attnviz."""
     if words[0] in (*OWN_WORDS, *RELATIONS) or not all(word.isalpha() and word.islower() for word in words):
         raise ValueError(
-            "expected a name such as in-brackets, in small letters, whose first word attnviz has no use for"
+            f"expected a name such as {example}, in small letters, whose first word attnviz has no use for"
         )
+
+
+def _check(spec: PatternSpec) -> None:
+    words = spec.name.split("-")
+    check_words(words, "in-brackets")
     if spec.statistic != "_".join(words) or spec.family not in FAMILIES or spec.chosen or spec.on_repeats:
         raise ValueError(
             f"expected the statistic {'_'.join(words)}, a family of {', '.join(FAMILIES)}, and neither "
@@ -221,19 +185,14 @@ def _check(spec: PatternSpec) -> None:
         )
 
 
-# Native patterns and those of plug-ins, by name.
-REGISTRY = Registry("pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check)
+# Native patterns and those of plug-ins, by name, in the order of documents; sink, broad and relations have no mask.
+PATTERNS = Registry("pattern", f"{__name__}.PatternSpec", {spec.name: spec for spec in _NATIVE}, check=_check)
 
-# All patterns with masks, in the order of tables and documents; sink, broad and relations have none.
-PATTERNS = live(lambda: tuple(REGISTRY.values()))
 
-NAMES = live(lambda: {spec.statistic: spec.name for spec in PATTERNS})  # name of the pattern, by its statistic
+def shares() -> list[str]:
+    """The statistics of patterns that need no repeated tokens, in the order of the documents."""
+    return [spec.statistic for spec in PATTERNS.values() if not spec.on_repeats]
 
-# Labels of heads that show no specific pattern.
-GENERAL = live(lambda: (*(spec.name for spec in PATTERNS if not spec.specific), "broad"))
-
-# Statistics of patterns that need no repeated tokens, in the order of the documents.
-SHARES = live(lambda: tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats))
 
 # Statistics of patterns of which only chosen keys count.
 CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
@@ -278,28 +237,28 @@ def describes(role: str) -> bool:
 
     It holds by its rule alone. All others are evidence of something learned, and stand beside a control.
     """
-    return role == SINK or role in GENERAL
+    return role in (SINK, "broad") or (role in PATTERNS and not PATTERNS[role].specific)
 
 
 def rank_of_role(role: str) -> int:
     """Rank of a role among a head's, before error reduction.
 
     First where specific heads look; then retrieval, since on random tokens every induction head retrieves, and copying,
-    which says what a head writes; then :data:`GENERAL`, inactive, sink.
+    which says what a head writes; then local, long-range and broad; inactive; sink.
     """
     if role in (INACTIVE, SINK):
         return 3 + (role == SINK)
     return 2 if describes(role) else int(role in (RETRIEVAL, COPYING, COPY_SUPPRESSION))
 
 
-def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:
+def masks_of(text: MaskInput, patterns: Iterable[PatternSpec]) -> dict[str, Tensor | None]:
     """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model.
 
     UsageError for a mask from outside that fails, or is no boolean tensor of this shape.
     """
     masks = {}
     for spec in patterns:
-        with REGISTRY.errors_named(spec.name):
+        with PATTERNS.errors_named(spec.name):
             masks[spec.statistic] = spec.mask(text)
     shape = [len(range(text.n)[text.first : text.last]), text.n]
     for name, mask in masks.items():
@@ -316,6 +275,7 @@ def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dic
 
 
 @cache
-def applicable(patterns: tuple[PatternSpec, ...], causal: bool) -> tuple[str, ...]:
-    """The statistics of the patterns that can apply to a model."""
-    return tuple(name for name, mask in masks_of(MaskInput(("",), (0,), causal), patterns).items() if mask is not None)
+def applicable(patterns: tuple[PatternSpec, ...], causal: bool) -> tuple[PatternSpec, ...]:
+    """The patterns that can apply to a model."""
+    masks = masks_of(MaskInput(("",), (0,), causal), patterns)
+    return tuple(spec for spec in patterns if masks[spec.statistic] is not None)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
-from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
@@ -20,7 +19,6 @@ COMMON = 500
 
 _OFFSETS = [offset for offset in range(-8, 9) if offset]
 _NEIGHBOURS = slice(_OFFSETS.index(-1), _OFFSETS.index(1) + 1)
-_N_TARGETS = 4  # the rarest token, one of the two rarest, the previous, the next
 _Array = NDArray[Any]
 
 
@@ -33,17 +31,9 @@ class PointingTally(SumTally):
     queries point; the rest is counted on the host.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, counts: Callable[[], Tensor], common: int = COMMON, replicates: int = REPLICATES
-    ) -> None:
-        self._causal, self._common = checkpoint.architecture.causal, common
-        self._count_tokens = counts
-        super().__init__(
-            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, _N_TARGETS),
-            # texts that count, queries that count, uniform attention, content tokens, then offsets
-            guesses=(replicates + 1, 4 + len(_OFFSETS)),
-        )
-        self._weights = self._keys = torch.empty(0)
+    def __init__(self, checkpoint: Checkpoint, counts: Callable[[], Tensor], common: int = COMMON) -> None:
+        super().__init__()
+        self._causal, self._common, self._count_tokens = checkpoint.architecture.causal, common, counts
 
     @cached_property
     def _token_counts(self) -> _Array:
@@ -68,14 +58,15 @@ class PointingTally(SumTally):
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Keep the ids and the content tokens of a batch."""
-        self._weights, self._kept = weights, {}
-        self._keys = batch.non_sink[:, None, None]
+        super().begin(batch, weights)
         self._keep("ids", batch.inputs["input_ids"])
         self._keep("content", batch.non_sink)
 
     def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Find where each query of one layer's patterns points, [batch, n_heads, n, n]."""
-        weights, keys = (pattern * self._keys.to(pattern.device)).max(-1)  # the first of equal ones
+        weights, keys = (pattern * self._batch.non_sink[:, None, None].to(pattern.device)).max(
+            -1
+        )  # the first of equal ones
         self._keep("keys", keys)
         self._keep("weights", weights)
 
@@ -85,12 +76,12 @@ class PointingTally(SumTally):
         arrays = {name: np.asarray(torch.stack([next(copies) for _ in of_layers])) for name, of_layers in kept.items()}
         targets, guesses = self._targets(arrays["ids"][0], arrays["content"][0])
         weights = np.asarray(self._weights)
-        self._counts["guesses"] += torch.from_numpy(weights @ guesses)
+        self._sum("guesses", torch.from_numpy(weights @ guesses))
         keys = arrays["keys"][:, :, None, ..., None]  # [n_layers, batch, 1, n_heads, n, 1]
         on_target = np.take_along_axis(targets[None, :, :, None], keys, -1)[..., 0]
         points = (arrays["weights"] > 0)[:, :, None]
         sums = (on_target & points).sum(-1).swapaxes(-1, -2).astype(float)  # [n_layers, batch, n_heads, n_targets]
-        self._counts["sums"] += torch.from_numpy(np.tensordot(weights, sums, axes=(1, 1)))
+        self._sum("sums", torch.from_numpy(np.tensordot(weights, sums, axes=(1, 1))))
 
     def _targets(self, ids: _Array, content: _Array) -> tuple[_Array, _Array]:
         """Each target of each query, boolean [batch, n_targets, n, n], and what guesses score, [batch, n_guesses]."""
@@ -105,6 +96,7 @@ class PointingTally(SumTally):
         at_offsets = distances == np.array(_OFFSETS)[:, None, None]  # [n_offsets, n, n]
         of_rarest = np.stack([right, seen & two[:, None] & queries[..., None]], 1)
         chance = right.sum(-1) / seen.sum(-1).clip(1)
+        # texts that count, queries that count, uniform attention, content tokens, then offsets
         counted = np.stack([queries.any(1), queries.sum(1), chance.sum(1), content.sum(1)], 1)
         of_offsets = right.reshape(len(ids), -1).astype(float) @ at_offsets.reshape(len(_OFFSETS), -1).T
         targets = np.concatenate([of_rarest, seen[:, None] & at_offsets[_NEIGHBOURS]], 1)

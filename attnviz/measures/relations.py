@@ -17,7 +17,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.inputs.prompt import UnitRows
 from attnviz.language.syntax import DIRECTIONS, Arc
-from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_elsewhere
 from attnviz.measures.sums import SumTally
@@ -147,18 +146,19 @@ class RelationTally(SumTally):
     how often each head is right, and how often it guesses the same from other words.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
-        self._shape = 1 + replicates, len(DIRECTIONS), 2, checkpoint.n_layers, checkpoint.n_heads
+        self._shape = len(DIRECTIONS), 2, checkpoint.n_layers, checkpoint.n_heads
         self._causal = checkpoint.architecture.causal
         self.words = RelatedWords.of([])  # of the current batch or text
-        self._weights = self._instances = self._relation_text = torch.empty(0)
+        self._instances = self._relation_text = torch.empty(0)
         self._guesses: WordGuesses | None = None
         self._spans: SpansOfTexts | None = None
         self._layer: WordsOfLayer | None = None
 
     def begin(self, batch: "Batch", weights: Tensor) -> None:
         """Count the instances of a batch."""
+        super().begin(batch, weights)
         self.begin_words(RelatedWords.of_items(batch.items), weights)
         self._spans = SpansOfTexts(self.words.members, batch.valid.shape[1], batch.valid.device)
 
@@ -194,7 +194,7 @@ class RelationTally(SumTally):
                 if measured[number]:
                     self._sum((name, offset), of_offsets[:, number])
             if (name, "heads") not in self._counts:
-                self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
+                self._counts[name, "heads"] = torch.zeros(len(self._weights), *self._shape, dtype=torch.float64)
             self._sum((name, "guesses"), sums)
 
     def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies

@@ -135,7 +135,9 @@ class RepeatTally(SumTally):
         self._diagonals = {"previous": (-1, 1), "duplicate": (-n, n), "induction": (1 - n, n)}
         self._needles, self._numbers = Needles(checkpoint, seed, SEQUENCES), list[int]()  # of the batch's sequences
         names = [*self._diagonals, RETRIEVAL] if self._needles.measurable else self._diagonals
-        super().__init__(**dict.fromkeys(names, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
+        super().__init__()
+        shape = SEQUENCES, checkpoint.n_layers, checkpoint.n_heads
+        self._counts = {name: torch.zeros(shape, dtype=torch.float64) for name in names}
 
     def measure(self, loop: CorpusLoop) -> None:
         """Measure this process's share of the sequences."""

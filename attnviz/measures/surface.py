@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
-from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
@@ -24,9 +23,7 @@ class SurfaceTally(TextTally):
         tokenizer: Any = checkpoint.tokenizer
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
-        n_sums = len(OFFSETS) + len(MARKS) + 2  # … [SEP] from [SEP], entropy
-        seen = (1 + REPLICATES, 1, len(MARKS) + 1)  # tokens of each kind of key, and the entropy of uniform attention
-        super().__init__(checkpoint, REPLICATES, n_sums, seen=seen)
+        super().__init__(checkpoint)
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -56,7 +53,7 @@ class SurfaceTally(TextTally):
     def means(self) -> dict[str, Tensor]:
         """Mean attention by what it goes to, [1 + replicates, n_layers, n_heads]; without tokens that no text has."""
         sums, seen = self._counts["sums"], self._counts["seen"][:, 0]
-        n = self._counts["positions"][:, 0, None, None]
+        n = self._positions[:, 0, None, None]
         means = {name: sums[..., number] / n for number, name in enumerate((*OFFSETS, *MARKS))}
         means[FROM_SEP] = sums[..., -2] / seen[:, 1, None, None]
         means[ENTROPY] = sums[..., -1] / seen[:, -1, None, None]

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch.nn.functional import pad
 
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.prompt import told_apart
-from attnviz.measures.bootstrap import REPLICATES, text_weights
+from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import (
     PATTERNS,
@@ -20,16 +19,15 @@ from attnviz.measures.patterns import (
     MaskInput,
     PatternSpec,
     allowed_units,
-    choosing,
-    chosen_weights,
+    applicable,
     masks_of,
 )
-from attnviz.measures.statistics import NOWHERE, distances
-from attnviz.measures.sums import OnDevice, SumTally, as_of, copy_to_host
+from attnviz.measures.rows import ATTENTION, LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
+from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, row_sums
+from attnviz.measures.sums import SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import nowhere, uniform_pattern, weighted_logs
-from attnviz.run.corpus import Additive
+from attnviz.reference.attention import uniform_pattern
 
 
 def _at(offset: int) -> PatternSpec:
@@ -47,16 +45,6 @@ _OFFSETS = [_at(offset) for offset in range(-8, 9) if abs(offset) > 1]
 OFFSETS = tuple(spec.name for spec in _OFFSETS)
 
 
-class Tally(Additive, OnDevice, Protocol):
-    """Counts over batches, layer by layer."""
-
-    def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Begin a batch, with the :func:`attnviz.measures.bootstrap.text_weights` of its texts."""
-
-    def add(self, layer: int, pattern: Tensor) -> None:
-        """Count one layer's patterns of the batch, [batch, n_heads, n, n]; layers come in order."""
-
-
 _TEXTS_APART = 1 << 40  # between the numbers of texts of two corpora, so that each has its own bootstrap weights
 
 
@@ -66,7 +54,7 @@ def batch_weights(seed: int, batch: Batch, corpus: int = 0) -> Tensor:
 
 
 @contextmanager
-def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
+def counting(tallies: Sequence[SumTally], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
     """Count a batch: what it gives is to be called with each layer and its patterns, in order.
 
     At the end what the tallies keep on the device is copied to the host at once.
@@ -83,178 +71,136 @@ def counting(tallies: Sequence[Tally], batch: Batch, weights: Tensor) -> Iterato
 
 
 class TextTally(SumTally):
-    """Sums over texts: the first as measured, the others of bootstrap replicates.
+    """A measure over texts that counts their positions, too.
 
-    ``sums``: the shape of those of each head; with ``uniform`` the same of so many heads with uniform attention, for
-    each of the model's different windows.
+    What is kept once for each of the model's different windows has these in place of layers.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, replicates: int, *sums: int, uniform: int = 0, **shapes: tuple[int, ...]
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
         self._causal = checkpoint.architecture.causal
         self._windows, self._of_layer = different_windows(checkpoint.windows)
-        if uniform:
-            shapes["uniform"] = 1 + replicates, len(self._windows), uniform, *sums
-        shapes["sums"] = 1 + replicates, checkpoint.n_layers, checkpoint.n_heads, *sums
-        super().__init__(counted=(2,), positions=(1 + replicates, 2), **shapes)
-        self._weights = torch.empty(0)
-        self._batch: Batch
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the texts and the positions of a batch, all and those that are not sinks."""
-        self._batch, self._weights, self._kept = batch, weights, {}
-        self._keep("positions", torch.stack([batch.valid.sum(1), batch.non_sink.sum(1)], 1))
+        super().begin(batch, weights)
+        n, n_non_sink = batch.valid.sum(1), batch.non_sink.sum(1)
+        self._keep("positions", torch.stack([n, n_non_sink, torch.ones_like(n)], 1))
 
-    def _count(self, name: str, values: Tensor) -> None:
-        """Add sums of texts, [n_layers, batch, …], to each replicate's count of the layers, or windows."""
-        if name == "positions":
-            self._counts["counted"] += torch.stack([torch.tensor(values.shape[1]), values[..., 1].sum()])
-            self._counts["positions"] += self._weights @ values[0].double()
-        else:
-            sums = torch.einsum("rb,lb...->rl...", self._weights, values.double())
-            self._counts[name][:, : len(values)] += sums
+    @property
+    def _positions(self) -> Tensor:
+        """All positions, those that are not sinks, and texts, [1 + replicates, 3]."""
+        return self._counts["positions"][:, 0]
 
     @property
     def n_texts(self) -> int:
-        return int(self._counts["counted"][0])
+        return int(self._positions[0, 2])
 
     @property
     def n_non_sink(self) -> int:
-        return int(self._counts["counted"][1])
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """What the patterns of a batch are multiplied by, [batch, …], with all pairs of a query and a key side by side."""
-
-    of_pairs: Tensor  # [n², n_sums]: the distance, and 1 for content to sinks, to content, and under each mask
-    no_padding: Tensor  # [n², 1], -1 for the rows of tokens
-    queries: Tensor  # [n, 1], 1 for tokens
-    content: Tensor  # [n, 1], 1 for content
-    chosen: list[tuple[Tensor, Tensor]]  # of each pattern of which only chosen keys count: [1, n, n], and [n², 2]
+        return int(self._positions[0, 1])
 
 
 class StatisticsTally(TextTally):
-    """Entropy, distance, confidence, sink and shares of every head over a corpus, those of :data:`OFFSETS` among them.
+    """The statistics of every head over a corpus, shares at :data:`OFFSETS` among them.
 
-    Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
-    bootstrap samples of its texts is the standard error. Masks that depend on the text are made for each text.
-    ``roles`` are the names of the patterns. With learned sinks also what goes nowhere.
+    Each is the mean over all queries of the corpus that it counts; the spread of ``replicates`` bootstrap samples of
+    its texts is the standard error. Masks that depend on the text are made for each text. ``roles`` are the names of
+    the patterns that apply. Patterns of repeated tokens, which are judged on random ones, are left out.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
         self._learned = checkpoint.architecture.learned_sinks
-        self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
-        self.roles = [spec.name for spec in self._patterns]
-        masks = masks_of(MaskInput(("",), (0,), checkpoint.architecture.causal), self._patterns)
-        self._possible = {name: mask is not None for name, mask in masks.items()}
-        chosen = [spec.statistic for spec in self._patterns if spec.chosen]
-        plain = [spec.statistic for spec in self._patterns if not spec.chosen]
-        self._sums_of = ["entropy", "distance", "sink", "total", *plain, "confidence"]
-        for name in chosen:
-            self._sums_of += [name, SHUFFLED[name]]
-        if self._learned:
-            self._sums_of.append(NOWHERE)
-        # two heads: uniform over all visible keys, and over those that are not sinks
-        super().__init__(checkpoint, replicates, len(self._sums_of), uniform=2)
-        # content with a key under the mask
-        self._counts["queries"] = torch.zeros(len(self._windows), len(self._patterns)).double()
-        self._under, self._columns = torch.empty(0), dict[object, _Columns]()
+        self._patterns = (*(spec for spec in PATTERNS.values() if not spec.on_repeats), *_OFFSETS)
+        self._applicable = applicable(self._patterns, checkpoint.architecture.causal)
+        self.roles = [spec.name for spec in self._applicable]
+        has = [ONE_TEXT, SINKS, *([LEARNED_SINKS] if self._learned else [])]
+        self._statistics = measurable(self._applicable, has)
+        self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
+        self._layers = LayerSums(self._statistics)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
         super().begin(batch, weights)
-        self._columns = {}
-        pairs = batch.non_sink[:, :, None] & batch.non_sink[:, None]
-        keys = torch.stack([batch.valid, batch.non_sink], 1)[:, :, None]
-        self._under = torch.cat([pairs[:, None], pairs[:, None] & self.masks_of(batch)], 1)
-        for i, window in enumerate(self._windows):
-            allowed = allowed_units(pairs.shape[-1], self._causal, window).to(pairs.device)
-            uniform = uniform_pattern(keys & allowed, self._learned)
-            self._keep("uniform", self._sums(uniform, self._columns_of(i, uniform)))
-            self._keep("queries", (self._under[:, 1:] & allowed).any(-1).sum((0, 2)))
+        self._under, self._plans, self._layers = self.masks_of(batch), {}, LayerSums(self._statistics)
+        for number, window in enumerate(self._windows):  # two heads: uniform over all visible keys, and over content
+            plan, visible = self._plan(number, batch.valid.device), self._visible(window)
+            uniform = uniform_pattern(torch.stack([visible, visible & self._keys(batch.non_sink)]), self._learned)
+            self._keep("uniform", row_sums(self._statistics, AttentionRows(uniform, plan)).permute(2, 1, 0))
+            has_key = plan.has_key.view(len(plan.names), len(batch.valid), -1)
+            self._keep("queries", has_key.sum(-1).T)  # content with a key under the mask
 
-    def _columns_of(self, window: int, like: Tensor) -> _Columns:
-        batch = self._batch
-        valid, non_sink, n = batch.valid.to(like), batch.non_sink.to(like), batch.valid.shape[1]
-        far = (distances(like, 0) * valid[..., None])[:, None]
-        on_sinks = (non_sink[:, :, None] * (valid - non_sink)[:, None])[:, None]
-        plain = [0, *(number for number, spec in enumerate(self._patterns, 1) if not spec.chosen)]
-        chosen = [number for number, spec in enumerate(self._patterns, 1) if spec.chosen]
-        allowed = allowed_units(n, self._causal, self._windows[window]).to(batch.valid.device)
-        n_visible = (batch.valid[:, None] & allowed).sum(-1, dtype=like.dtype).to(like.device)
-        content, *of_chosen = ((self._under[:, number] & allowed).to(like.device) for number in (0, *chosen))
-        choices = (choosing(n_visible, content, mask).factors(like.dtype) for mask in of_chosen)
-        return _Columns(
-            of_pairs=torch.cat([far, on_sinks, self._under[:, plain].to(like)], 1).flatten(2).mT,
-            no_padding=-valid[..., None].expand(-1, -1, n).flatten(1)[..., None],
-            queries=valid[..., None],
-            content=non_sink[..., None],
-            chosen=[(factors.transpose(1, 2), columns.flatten(1, 2)) for factors, columns in choices],
+    def _keys(self, of_texts: Tensor) -> Tensor:
+        """What holds of keys, boolean [batch, n], for the rows of all texts, [batch * n, n]."""
+        return of_texts.repeat_interleave(of_texts.shape[1], 0)
+
+    def _visible(self, window: int | None) -> Tensor:
+        """The keys that rows may attend to, boolean [batch * n, n]."""
+        valid = self._batch.valid
+        return self._keys(valid) & allowed_units(valid.shape[1], self._causal, window).to(valid.device).repeat(
+            len(valid), 1
         )
+
+    def _plan(self, window: int, device: torch.device) -> RowPlan:
+        if (window, device) not in self._plans:
+            valid, non_sink = self._batch.valid, self._batch.non_sink
+            under = self._under.expand(len(valid), -1, -1, -1).transpose(0, 1).flatten(1, 2)
+            self._plans[window, device] = RowPlan(
+                device,
+                queries=valid.flatten(),
+                non_sink=non_sink.flatten(),
+                n_texts=len(valid),
+                allowed=self._visible(self._windows[window]),
+                content=self._keys(non_sink),
+                names=[spec.statistic for spec in self._applicable],
+                masks=under,
+                learned_sinks=self._learned,
+            )
+        return self._plans[window, device]
 
     def add(self, layer: int, pattern: Tensor) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        window = self._of_layer[layer]
-        kind = window, pattern.dtype, pattern.device
-        if kind not in self._columns:
-            self._columns[kind] = self._columns_of(window, pattern)
-        self._keep("sums", self._sums(pattern, self._columns[kind]))
+        plan = self._plan(self._of_layer[layer], pattern.device)
+        self._layers.add_rows(layer, pattern.transpose(0, 1).flatten(1, 2), plan)
 
-    def _sums(self, pattern: Tensor, columns: _Columns) -> Tensor:
-        """Sums over each text, [batch, n_heads, n_sums], of patterns [batch, n_heads, n, n]."""
-        entropy = weighted_logs(pattern).flatten(2) @ columns.no_padding
-        chosen = [chosen_weights(pattern, factors).flatten(2) @ of_chosen for factors, of_chosen in columns.chosen]
-        gone = []
-        if self._learned:
-            of_rows = nowhere(pattern)
-            entropy = entropy - torch.xlogy(of_rows, of_rows) @ columns.queries
-            gone = [of_rows @ columns.content]
-        largest = pattern.amax(-1) @ columns.queries
-        return torch.cat([entropy, pattern.flatten(2) @ columns.of_pairs, largest, *chosen, *gone], -1)
+    def on_device(self) -> list[Tensor]:
+        """The sums of all layers, [batch, n_heads, n_sums] each."""
+        self._layers.finish()
+        for _, sums in sorted(self._layers.by_layer.items()):
+            self._keep("sums", sums.permute(2, 1, 0))
+        return super().on_device()
 
     def masks_of(self, batch: Batch) -> Tensor:
         """The masks of the patterns in each text, boolean [n_texts, n_shares, n, n]; [1, …] if none depends on it."""
         n, device = batch.valid.shape[1], batch.valid.device
         texts = [MaskInput(("",) * n, range(n), self._causal, device=device)]
-        if any(spec.reads_text for spec in self._patterns):
+        if any(spec.reads_text for spec in self._applicable):
             texts = [
                 MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self._causal, device=device)
                 for item in batch.items
             ]
-        none = torch.zeros(n, n, dtype=torch.bool, device=device)
         of_texts = []
         for text in texts:
-            masks = masks_of(text, self._patterns).values()
-            room = (0, n - text.n, 0, n - text.n)
-            of_texts.append(torch.stack([none if mask is None else pad(mask, room) for mask in masks]))
+            masks = [mask for mask in masks_of(text, self._applicable).values() if mask is not None]
+            of_texts.append(pad(torch.stack(masks), (0, n - text.n, 0, n - text.n)))
         return torch.stack(of_texts)
-
-    def _count(self, name: str, values: Tensor) -> None:
-        if name == "queries":
-            self._counts["queries"] += values
-        else:
-            super()._count(name, values)
 
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
-        sums = dict(zip(self._sums_of, self._counts[name].unbind(-1), strict=True))
-        positions = self._counts["positions"][:, :, None, None]
-        values = {mean: sums[mean] / positions[:, 0] for mean in ("entropy", "distance", "confidence")}
-        for share in ("sink", NOWHERE):
-            if share in sums:
-                values[share] = sums[share] / positions[:, 1]  # rows in half precision do not sum to 1
-        for share, possible in self._possible.items():
-            values[share] = sums[share] / sums["total"] if possible else torch.full_like(sums["total"], torch.nan)
-        return values | {name: sums[name] / sums["total"] for name in SHUFFLED.values()}
+        samples = quotients(self._statistics, self._counts[name].movedim(-1, 0))
+        nothing = torch.full_like(samples["entropy"], torch.nan)
+        return {spec.statistic: nothing for spec in self._patterns} | samples
 
-    def _baselines(self) -> dict[str, Tensor | None]:
-        """Values of uniform attention, [1 + replicates, n_layers]; None of a pattern that the model cannot have."""
-        samples = self._samples("uniform")
-        of_all, of_content = ({k: v[:, self._of_layer, head] for k, v in samples.items()} for head in (0, 1))
-        shares = {name: of_content[name] if possible else None for name, possible in self._possible.items()}
-        return shares | {"sink": of_all["sink"] + of_all.get(NOWHERE, 0.0), "entropy": of_all["entropy"]}
+    def _baselines(self) -> dict[str, Tensor]:
+        """Values of uniform attention, [1 + replicates, n_layers]; of shares those of uniform attention to content."""
+        samples = {name: values[:, self._of_layer] for name, values in self._samples("uniform").items()}
+        baselines = {}
+        for statistic in self._statistics:
+            of_all, of_content = samples[statistic.name].unbind(-1)
+            baselines[statistic.name] = of_content if statistic.over == ATTENTION else of_all
+        baselines["sink"] = baselines["sink"] + baselines.get(NOWHERE, 0.0)
+        return baselines
 
     def results(self) -> dict[str, Tensor]:
         """Each statistic, [n_layers, n_heads]; NaN where not measurable."""
@@ -267,28 +213,27 @@ class StatisticsTally(TextTally):
         head with more than :data:`SINK_ONLY` of its attention on sinks is not the best one for a share of the rest.
         """
         samples, uniform = self._samples(), self._baselines()
-        entropy = uniform.pop("entropy")
-        assert entropy is not None
         samples["sink"] = samples["sink"] + samples.get(NOWHERE, 0.0)  # a learned sink is one, too
-        samples["broad"] = samples["entropy"] / entropy[..., None]
-        uniform["broad"] = torch.ones_like(entropy)
-        queries = dict(zip(self._possible, self._counts["queries"][self._of_layer].long().T, strict=True))
+        samples["broad"] = samples["entropy"] / uniform["entropy"][..., None]
+        uniform["broad"] = torch.ones_like(uniform["entropy"])
+        names = [spec.statistic for spec in self._applicable]
+        queries = dict(zip(names, self._counts["queries"][0, self._of_layer].long().T, strict=True))
         on_content, estimates = samples["sink"][0] <= SINK_ONLY, {}
-        for name, baseline in uniform.items():
-            baselines = {} if baseline is None else {"uniform attention": baseline[:, None, :, None]}
+        for name in (*names, "sink", "broad"):
+            baselines = {"uniform attention": uniform[name][:, None, :, None]}
             if name in SHUFFLED:
                 baselines = {"keys shuffled": samples[SHUFFLED[name]][:, None]}
-            if baselines:
-                n = queries[name][:, None] if name in queries else self.n_non_sink
-                eligible = on_content if name in queries else None
-                estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts, eligible=eligible)
+            n = queries[name][:, None] if name in queries else self.n_non_sink
+            eligible = on_content if name in queries else None
+            estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts, eligible=eligible)
         return estimates
 
     def baselines(self) -> dict[str, float | None]:
-        """Shares, sink and entropy (nats) of uniform attention; means over layers where windows differ."""
+        """Each statistic of uniform attention, None where not measurable; means over layers where windows differ."""
         layers = slice(None) if self.windowed else slice(1)
-        baselines = self._baselines()
-        return {name: None if x is None else float(x[0, layers].mean()) for name, x in baselines.items()}
+        known = {name: float(values[0, layers].mean()) for name, values in self._baselines().items()}
+        impossible = dict.fromkeys(spec.statistic for spec in self._patterns)
+        return impossible | {name: value for name, value in known.items() if name not in SHUFFLED.values()}
 
     @property
     def windowed(self) -> bool:
@@ -326,10 +271,9 @@ class MeaningTally(TextTally):
     the input embeddings (BERT's word embeddings, GPT-2's wte; no positions) less :func:`mean_embedding`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
-        # attention times cosine, and attention; the same of uniform attention to the pairs
-        super().__init__(checkpoint, replicates, 2, uniform=1)
         self._masks = torch.empty(0)
 
     def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -354,6 +298,7 @@ class MeaningTally(TextTally):
         self._keep("sums", self._sums(pattern))
 
     def _sums(self, pattern: Tensor) -> Tensor:
+        """Attention times cosine, and attention, of the pairs, [batch, n_heads, 2]."""
         return pattern.flatten(2) @ as_of(self._masks, pattern)
 
     def results(self) -> HeadScores:

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
-from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
 from attnviz.measures.sums import as_of
@@ -37,14 +36,13 @@ class WritingTally(TextTally):
     ``why_no_copying`` is the reason why the second is not measured, or ''.
     """
 
-    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
         self._checkpoint = checkpoint
         self.why_no_copying = why_not_linear(checkpoint)
         if not self.why_no_copying:
             self._unembedding: Tensor = parameter_of(checkpoint.language_head, "weight").detach()
             self._mean = self._unembedding.mean(0, dtype=torch.float64)
-        # quiet; cases; raised or lowered, raised less lowered; the last two of shuffled attention
-        super().__init__(checkpoint, replicates, 1 if self.why_no_copying else 6)
         self._grams: dict[int, Tensor] = {}  # by layer, W_O W_O^T, [n_heads, d_head, d_head]
         self._keys, self._pattern, self._tokens = list[Tensor](), torch.empty(0), torch.empty(0)
 
@@ -64,7 +62,10 @@ class WritingTally(TextTally):
         self._pattern = pattern
 
     def add_written(self, layer: int, weighted: Tensor) -> None:
-        """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head]."""
+        """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head].
+
+        Counts are quiet; cases; raised or lowered, raised less lowered; and the last two of shuffled attention.
+        """
         sums = (self._quiet(layer, weighted) & self._batch.non_sink[:, None]).sum(-1, keepdim=True)
         if not self.why_no_copying:
             keys = as_of(self._keys[self._of_layer[layer]], self._pattern)
@@ -121,7 +122,7 @@ class WritingTally(TextTally):
     def estimates(self) -> dict[str, HeadScores]:
         """Scores of :data:`attnviz.measures.patterns.WRITTEN` beside their baselines; all are shares."""
         sums = self._counts["sums"]
-        quiet = sums[..., 0] / self._counts["positions"][:, 1, None, None]
+        quiet = sums[..., 0] / self._positions[:, 1, None, None]
         shares = {INACTIVE: (quiet, "equal heads", torch.zeros_like(quiet))}
         if not self.why_no_copying:
             # shares of raised and lowered: half of moved, and half of raised less lowered
@@ -136,4 +137,4 @@ class WritingTally(TextTally):
 
     def cases(self) -> Tensor:
         """Share of the content tokens that are cases of copying, [n_layers, n_heads]."""
-        return self._counts["sums"][0, ..., 1] / self._counts["positions"][0, 1]
+        return self._counts["sums"][0, ..., 1] / self._positions[0, 1]

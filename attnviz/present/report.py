@@ -141,13 +141,13 @@ FIGURES: "Registry[Drawing[Any, Any]]" = Registry("figure", "attnviz.present.vie
 
 @checked
 def register(extension: object, name: object = "") -> None:
-    """Add a head pattern, a model family or a figure, in this program alone.
+    """Add a head pattern, a statistic, a model family or a figure, in this program alone.
 
     >>> import attnviz
     >>> attnviz.register("two-back", lambda text: text.distances == -2)
 
     Args:
-        extension: a PatternSpec, an Architecture (or its class) or a Drawing; or the name of a pattern.
+        extension: a PatternSpec, a Statistic, an Architecture (or its class) or a Drawing; or the name of a pattern.
         name: of a figure, ``heads.my-view``; after the name of a pattern its mask, a function from
             :class:`attnviz.measures.patterns.MaskInput` to a boolean tensor, True for the keys of the pattern.
 
@@ -168,7 +168,7 @@ def register(extension: object, name: object = "") -> None:
             named = name or getattr(extension, "name", "")
             check_kind("the name", named, str)
             return registry.register(str(named), extension)
-    raise UsageError(f"expected a PatternSpec, an Architecture or a Drawing, found {as_found(extension)}.")
+    raise UsageError(f"expected a PatternSpec, a Statistic, an Architecture or a Drawing, found {as_found(extension)}.")
 
 
 @checked

@@ -360,13 +360,15 @@ class Result:
 
     def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "Table[Any]") -> Entry:
         from attnviz.measures.patterns import PATTERNS
+        from attnviz.measures.statistics import STATISTICS
 
         spec = spec_of(self.command)
         tables = [table, *self._by_kv_head(choices)]
         content = spec.content(self, choices) | {each.name: each.entries() for each in tables if each.name}
         plugins = plugins_used(
             architecture=[model.get("architecture") for model in _models_of(content)],
-            pattern=[pattern.name for pattern in PATTERNS] if spec.patterns else [],
+            pattern=[*PATTERNS] if spec.patterns else [],
+            statistic=[*STATISTICS] if spec.patterns else [],
             figure=[f"{view.command}.{view.name}" for view in views_of(self.command) if any(map(view.drew, figures))],
         )
         more = {"reading_notes": self.reading_notes, "plugins": plugins}

@@ -53,7 +53,7 @@ def role_words(role: str, direction: str | None = None, unit: str = "token", ver
         ends = relation_words(relation, direction).split("→")
         between = f"{verb} from {ends[0]} to {ends[-1]}".strip()
         return between if len(ends) == 2 else f"finds {visible(relation)}"
-    spec = next((pattern for pattern in PATTERNS if pattern.name == role), None)
+    spec = PATTERNS.get(role)
     where = visible(role) if spec is None else spec.target
     return filled(_DOES.get(role, f"looks at {where}"), unit=unit, window=1, far=4)
 

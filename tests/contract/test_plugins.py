@@ -16,8 +16,8 @@ from attnviz.cli.program import app
 from attnviz.commands.heads.findings import _LABELS, heads_named
 from attnviz.figures.families import FAMILIES as COLOURED
 from attnviz.figures.families import family_of_label
-from attnviz.measures.patterns import FAMILIES, NAMES, OWN_WORDS, PATTERNS, SHARES, PatternSpec
-from attnviz.measures.statistics import SCALARS
+from attnviz.measures.patterns import FAMILIES, OWN_WORDS, PATTERNS, PatternSpec, shares
+from attnviz.measures.statistics import scalars
 from attnviz.models.families import ARCHITECTURES
 from attnviz.models.families.base import Architecture, like
 from attnviz.models.families.llama import Llama, Qwen2
@@ -271,7 +271,7 @@ def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_fold
 
     before = attnviz.analyze(TEXT, bert_folder, syntax=False)
     attnviz.register(BACK)
-    assert "two_back" in SHARES
+    assert "two_back" in shares()
     after = attnviz.analyze(TEXT, bert_folder, syntax=False)
     attnviz.register("two-back", BACK.mask)  # a name and a mask are a pattern
     assert max(scores(after)) > 0
@@ -284,7 +284,7 @@ def test_a_registered_pattern_may_be_replaced_and_earlier_results_stay(bert_fold
     assert json.loads((tmp_path / "heads.json").read_bytes())["heads"][0]["two_back"] is None
     assert before.report(200)
     attnviz.unregister("two-back")
-    assert "two_back" not in SHARES
+    assert "two_back" not in shares()
     with pytest.raises(attnviz.UsageError, match="two-back"):
         attnviz.unregister("two-back")
 
@@ -357,6 +357,6 @@ def test_what_cannot_be_registered_is_refused_by_name(extension, name, word):
 def test_the_words_that_no_pattern_may_begin_with_are_those_of_attnviz():
     fields = [field.name for field in result_of("heads").table(ViewOptions()).fields]
     more = ["syntactic", "sink", "broad", "offset", "total", "rows", "apart"]
-    own = [*SCALARS, *fields, *_LABELS, *NAMES.values(), *more]
+    own = [*scalars(), *fields, *_LABELS, *PATTERNS, *more]
     assert {re.split("[-_: ]", name)[0] for name in own} - {*OWN_WORDS, ""} == set()
     assert {*FAMILIES} <= {family.name for family in COLOURED}

@@ -16,7 +16,7 @@ from attnviz.commands.heads.first_look import heads_to_look_at
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style
 from attnviz.language.syntax import Arc
-from attnviz.measures.statistics import OPTIONAL, SCALARS
+from attnviz.measures.statistics import OPTIONAL, scalars
 from attnviz.present.statistics import described
 from attnviz.present.view import ViewOptions
 from tests.support.drawn import drawing_of
@@ -130,7 +130,7 @@ def map_of(analysis: Analysis, statistic: str) -> Any:
     return drawn
 
 
-@pytest.mark.parametrize("name", [*SCALARS, *OPTIONAL])
+@pytest.mark.parametrize("name", [*scalars(), *OPTIONAL])
 def test_every_statistic_is_a_map_with_the_value_of_each_head_and_a_column_with_its_unit(name: str):
     analysis = hand_made()
     found = [map_of(analysis, name).values[head.id.layer, head.id.head] for head in analysis.heads]

@@ -97,7 +97,7 @@ def test_states_of_two_tallies_add_up_to_that_of_one():
 def test_a_batch_that_broke_off_is_forgotten():
     patterns = random_patterns(2, 2, (5,))
     tally = tally_of(2, 2)
-    tally.begin(batch_of(3))
+    tally.begin(batch_of(3), torch.ones(1, 1))
     tally.add(0, random_patterns(1, 2, (3,))[0])
     counted(patterns, (5,), tally)
     assert tally.n_queries == 5
@@ -106,6 +106,6 @@ def test_a_batch_that_broke_off_is_forgotten():
 
 def test_layers_come_in_order():
     tally = tally_of(3, 2)
-    tally.begin(batch_of(5))
+    tally.begin(batch_of(5), torch.ones(1, 1))
     with pytest.raises(ValueError, match="layer 0"):
         tally.add(1, random_patterns(1, 2, (5,))[0])

@@ -11,10 +11,11 @@ import torch
 import attnviz
 from attnviz.commands.rollout import rolled_out
 from attnviz.measures.differences import mean_differences
-from attnviz.measures.statistics import NOWHERE, with_nowhere
+from attnviz.measures.statistics import NOWHERE
 from attnviz.reference.attention import attention_pattern, nowhere, uniform_pattern
 from tests.support.llamas import sentencepiece_tokenizer, sharp_llama
 from tests.support.tolerances import SUMS_32
+from tests.support.verified import context_of, measure, verified
 
 TEXT = "the cat that i saw ran away."
 
@@ -30,8 +31,10 @@ def test_a_sink_of_ln_n_beside_n_alike_scores_takes_half(n):
     pattern = attention_pattern(torch.zeros(3, n, n, dtype=torch.float64), torch.ones(n, n, dtype=torch.bool), sinks)
     torch.testing.assert_close(nowhere(pattern)[:, 0], torch.tensor([0.5, 0.0, 0.75], dtype=torch.float64))
     torch.testing.assert_close(pattern[0, 0], torch.full((n,), 0.5 / n, dtype=torch.float64))
-    entropy = with_nowhere({"entropy": -(pattern * pattern.log()).sum(-1)}, nowhere(pattern))["entropy"][0, 0]
-    assert float(entropy) == pytest.approx(math.log(2) + math.log(n) / 2)
+    context = replace(context_of([False] * n), learned_sinks=True)
+    assert measure(verified(pattern, torch.float64), context)["entropy"][0] == pytest.approx(
+        math.log(2) + math.log(n) / 2
+    )
     unseen = attention_pattern(torch.zeros(1, 1, n), torch.zeros(1, n, dtype=torch.bool), torch.tensor([-5.0]))
     assert unseen.abs().max() == 0
     even = uniform_pattern(torch.arange(n) < torch.tensor([[n], [1]]), learned_sinks=True)

@@ -12,12 +12,14 @@ from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict, judge, label_of
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.measures.estimates import estimated
-from attnviz.measures.patterns import NAMES
+from attnviz.measures.patterns import PATTERNS
 from attnviz.measures.relations import RelationCount
-from attnviz.measures.statistics import SCALARS, TextContext
+from attnviz.measures.statistics import TextContext, scalars
 from attnviz.models.head_ids import HeadId
 from tests.support.hand_made import uniform_pattern
 from tests.support.verified import context_of, measure, random_patterns, verified
+
+NAMES = {spec.statistic: spec.name for spec in PATTERNS.values()}
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0, sink 1/6
 CONTEXT = context_of([True] + [False] * 10 + [True])
@@ -26,7 +28,7 @@ CONTEXT = context_of([True] + [False] * 10 + [True])
 def judged(
     context: TextContext = CONTEXT, relations: list[RelationCount] | None = None, **found: float
 ) -> dict[str, Verdict]:
-    statistics = {**dict.fromkeys(SCALARS), **found}
+    statistics = {**dict.fromkeys(scalars()), **found}
     return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], HeadId(0, 0))}
 
 
@@ -148,7 +150,7 @@ def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
         "other words": [[0.0, 0.0], [0.1, 0.55]],
     }
     both = counted([[0.9, 0.9], [0.6, 0.6]], baselines, 12)
-    first, second = (judge(dict.fromkeys(SCALARS), CONTEXT, [both], HeadId(0, head))[-1] for head in (0, 1))
+    first, second = (judge(dict.fromkeys(scalars()), CONTEXT, [both], HeadId(0, head))[-1] for head in (0, 1))
     assert (first.direction, first.holds) == ("head_to_dependent", True)
     assert (first.score, first.baseline) == pytest.approx((0.6, 0.3))
     assert (second.baseline, second.largest_baseline, second.holds) == (pytest.approx(0.55), "other words", False)
@@ -220,7 +222,7 @@ def test_a_short_text_has_no_label_and_one_of_less_than_ten_an_uncertain_one():
 )
 def test_the_strongest_verdict_is_that_of_the_label_or_of_the_largest_error_reduction(found, label, strongest):
     verdicts = tuple(judged(**found).values())
-    head = HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, verdicts, label_of(verdicts, 10))
+    head = HeadFindings(HeadId(0, 0), {**dict.fromkeys(scalars()), **found}, verdicts, label_of(verdicts, 10))
     assert (head.label, head.strongest and head.strongest.name) == (label, strongest)
 
 

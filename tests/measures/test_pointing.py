@@ -32,7 +32,7 @@ def test_scores_and_guesses_are_those_of_a_plain_loop(checkpoint: Checkpoint, co
     for batch, places in zip(singles, content, strict=True):
         for at in places:
             counts[batch.items[0].ids[at]] += 1
-    tally = count(PointingTally(checkpoint, lambda: counts, common, 3), checkpoint, texts, batch_size=4)
+    tally = count(PointingTally(checkpoint, lambda: counts, common), checkpoint, texts, batch_size=4)
     frequent = counts.sort(descending=True).values[common]
     hits, near = torch.zeros(2, 2, checkpoint.n_layers, checkpoint.n_heads)
     n, chance, n_texts, offsets = 0, 0.0, 0, Counter[int]()

@@ -38,12 +38,14 @@ from attnviz.measures.estimates import (
     t_tail,
 )
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import NAMES, SHARES
+from attnviz.measures.patterns import PATTERNS, shares
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import RepeatScores
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId
 from tests.support.tolerances import SUMS_32, SUMS_64
+
+NAMES = {spec.statistic: spec.name for spec in PATTERNS.values()}
 
 NOTHING = math.nan
 FIRST = HeadId(0, 0)
@@ -193,9 +195,9 @@ def statistics(error: float = 0.0, texts: int = 1000, causal: bool = False, **ch
     """A tally of one head: shares 0.2 beside 0.1, offsets 0.01 beside 0.05, no sink, half of the uniform entropy."""
     given = changes.pop("baselines", {})
     offsets = [name for name in OFFSETS if not (causal and "+" in name)]
-    scores = dict.fromkeys(SHARES, 0.2) | dict.fromkeys(offsets, 0.01)
+    scores = dict.fromkeys(shares(), 0.2) | dict.fromkeys(offsets, 0.01)
     scores |= {"long_range": 0.1, "sink": 0.0, "broad": 0.5, **changes}
-    baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "broad": 1.0, **given}
+    baselines = dict.fromkeys(shares(), 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "broad": 1.0, **given}
     found = {name: estimate(score, baselines[name], error, texts=texts) for name, score in scores.items()}
     return SimpleNamespace(estimates=lambda: found)
 

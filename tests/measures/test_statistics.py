@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHARES, SHUFFLED, TYPES, allowed_units
-from attnviz.measures.statistics import SCALARS, TextContext
+from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHUFFLED, TYPES, allowed_units, shares
+from attnviz.measures.statistics import TextContext, scalars
 from tests.support import independent
 from tests.support.tolerances import HALF, SUMS_32, SUMS_64
 from tests.support.verified import context_of, measure, random_patterns, verified
@@ -69,7 +69,7 @@ def test_what_a_text_has_nothing_of_is_null():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
     missing = {name for name, value in found.items() if value is None}
-    assert missing == {"sink", *ON_CONTENT, *SHARES, *SHUFFLED.values(), *NO_REPEATS}
+    assert missing == {"sink", *ON_CONTENT, *shares(), *SHUFFLED.values(), *NO_REPEATS}
     assert found["confidence"] == pytest.approx(0.625)
     assert {*context.baselines_of(found).values(), context.uniform["sink"]} == {None}
     no_sinks = context_of([TEXT] * 3)
@@ -80,7 +80,7 @@ def test_what_a_text_has_nothing_of_is_null():
     mixed = torch.tensor([[1, 0, 0, 0], [0.25, 0.25, 0.5, 0], [0, 0.5, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]])
     found = measure(verified(torch.stack([of_sink, mixed])), context_of([SINK, TEXT, TEXT, SINK]))
     assert found["sink"][0] == 1.0
-    assert {found[name][0] for name in (*ON_CONTENT, *SHARES)} == {None}
+    assert {found[name][0] for name in (*ON_CONTENT, *shares())} == {None}
     assert found["current"][1] == pytest.approx(1 / 3)
 
 
@@ -105,7 +105,7 @@ def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(sink
     content = torch.where(content.any(1, keepdim=True), content, torch.eye(n, dtype=torch.bool)).double()
     found = one_head(content / content.sum(1, keepdim=True), context)
     baselines = context.baselines_of(found)
-    assert {name: found[name] for name in SHARES} == approx(**{name: baselines[name] for name in SHARES})
+    assert {name: found[name] for name in shares()} == approx(**{name: baselines[name] for name in shares()})
     found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
     uniform = {name: context.uniform[name] for name in ("entropy", "sink")}
     assert {name: found[name] for name in uniform} == approx(**uniform)
@@ -118,7 +118,7 @@ def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precisio
         context_of([SINK] + [TEXT] * 7 + [SINK], tokens="xabcabcay"),
     )
     expected, found = (measure(verified(pattern, each), context) for each in (torch.float64, dtype))
-    for name in SCALARS:
+    for name in scalars():
         assert found[name] == pytest.approx(expected[name], abs=precision), name
         assert all(type(value) is float for value in found[name])
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+import attnviz
 from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import encode
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
-from attnviz.measures.patterns import PATTERNS, SHARES, SHUFFLED, PatternSpec
+from attnviz.measures.patterns import SHUFFLED, PatternSpec, shares
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
@@ -31,7 +32,7 @@ TREES = [
 
 
 def statistics(checkpoint, texts, batch_size=1, replicates=3, **more):
-    tally = StatisticsTally(checkpoint, replicates)
+    tally = StatisticsTally(checkpoint)
     return count(tally, checkpoint, texts, batch_size, replicates, **more)
 
 
@@ -47,20 +48,20 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint):
         keep = [i for i, is_sink in enumerate(sink) if not is_sink]
         for layer, head, numbers in independent.heads(*model, text.text):
             mass = patterns[layer, head][np.ix_(keep, keep)].sum()
-            for name in ("entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()):
+            for name in ("entropy", "distance", "confidence", "sink", *shares(), *SHUFFLED.values()):
                 weight = n if name in ("entropy", "distance", "confidence") else content if name == "sink" else mass
                 sums[name, layer, head] += weight * (numbers.get(name) or 0.0)
                 weights[name, layer, head] += weight
-        for name in SHARES:
+        for name in shares():
             sums["baseline", name] += content * (numbers["baseline"][name] or 0.0)
         sums["baseline", "entropy"] += n * numbers["entropy_uniform"]
         weights["content"] += content
         weights["n"] += n
     impossible = ["next"] if checkpoint.architecture.causal else []
-    for name in {"entropy", "distance", "confidence", "sink", *SHARES, *SHUFFLED.values()}.difference(impossible):
+    for name in {"entropy", "distance", "confidence", "sink", *shares(), *SHUFFLED.values()}.difference(impossible):
         expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
         np.testing.assert_allclose(found[name], expected, atol=SUMS_32, err_msg=name)
-    for name in set(SHARES).difference(impossible, SHUFFLED):
+    for name in set(shares()).difference(impossible, SHUFFLED):
         assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
     for name in impossible:
         assert found[name].isnan().all()
@@ -106,14 +107,15 @@ def test_offsets_their_baselines_and_the_n_of_patterns_are_those_of_plain_loops(
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, monkeypatch, batch_size):
+@pytest.mark.usefixtures("fresh_plugins")
+def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, batch_size):
     """Attention to tokens with an ``a``, against a loop over single texts."""
 
     def with_a(text):
         return torch.tensor([["a" in label for label in text.labels]] * text.n)
 
     spec = PatternSpec("with_a", "with-a", with_a, "tokens with an a", "other", reads_text=True)
-    monkeypatch.setattr("attnviz.measures.tallies.PATTERNS", (*PATTERNS, spec))
+    attnviz.register(spec)
     tally = statistics(checkpoint, TREES, batch_size)
     on_a, on_content, uniform, n_content = np.zeros((3, 4)), np.zeros((3, 4)), 0.0, 0
     for text in TREES:
@@ -196,7 +198,7 @@ def test_relations_and_all_six_baselines_are_those_of_plain_loops_in_every_boots
     texts = [replace(text, number=number) for number, text in enumerate(TREES, start=1)]
     samples = text_weights(0, [text.number for text in texts], 3)
     assert len({tuple(row) for row in samples.tolist()}) == 4
-    relations = count(RelationTally(checkpoint, 3), checkpoint, texts, batch_size).results()
+    relations = count(RelationTally(checkpoint), checkpoint, texts, batch_size).results()
     of_texts, expected = [plain_counts(checkpoint, text) for text in texts], [Counter() for _ in samples]
     for sums, row in zip(expected, samples.tolist(), strict=True):
         for weight, counts in zip(row, of_texts, strict=True):
@@ -286,7 +288,7 @@ def test_names_and_their_guesses_are_those_of_plain_loops_in_every_bootstrap_sam
     texts = [replace(text, number=number) for number, text in enumerate(GAP_TEXTS, start=1)]
     samples = text_weights(0, [text.number for text in texts], 3).numpy()
     assert samples.sum(1).min() > 0
-    found = count(NameTally(checkpoint, 3), checkpoint, texts, batch_size).results()
+    found = count(NameTally(checkpoint), checkpoint, texts, batch_size).results()
     each = [plain_names(checkpoint, text) for text in texts]
     guesses = samples @ np.array([of for _, of in each]) / samples.sum(1, keepdims=True)
     ways = ("pronoun_to_name",) if checkpoint.architecture.causal else ("pronoun_to_name", "name_to_pronoun")
@@ -310,7 +312,7 @@ def test_names_and_their_guesses_are_those_of_plain_loops_in_every_bootstrap_sam
 
 def test_subjects_are_a_guess_only_where_all_examples_were_parsed(checkpoint):
     unparsed = [GAP_TEXTS[0], replace(GAP_TEXTS[1], subjects=None)]
-    found = count(NameTally(checkpoint, 3), checkpoint, unparsed, 2).results()
+    found = count(NameTally(checkpoint), checkpoint, unparsed, 2).results()
     assert tuple(found.accuracy.baselines) == (*GUESSES[:2], "other words")
     assert NameTally(checkpoint).results() is None
 
@@ -326,14 +328,14 @@ def test_subjects_are_a_guess_only_where_all_examples_were_parsed(checkpoint):
 def test_two_tallies_one_of_them_saved_and_loaded_add_up_to_one_of_all_texts(checkpoint, make, texts, tmp_path):
     numbered = [replace(text, number=number) for number, text in enumerate(texts, start=1)]
     whole, first, second = (
-        count(make(checkpoint, 3), checkpoint, some) for some in (numbered, numbered[:1], numbered[1:])
+        count(make(checkpoint), checkpoint, some) for some in (numbered, numbered[:1], numbered[1:])
     )
     torch.save(first.state(), tmp_path / "state")
-    resumed = make(checkpoint, 3)
+    resumed = make(checkpoint)
     resumed.merge(torch.load(tmp_path / "state", weights_only=True))
     resumed.merge(second.state())
     torch.testing.assert_close(resumed.state(), whole.state())
-    going_on = make(checkpoint, 3)
+    going_on = make(checkpoint)
     going_on.merge(torch.load(tmp_path / "state", weights_only=True))
     torch.testing.assert_close(count(going_on, checkpoint, numbered[1:]).state(), whole.state())
 
@@ -360,7 +362,7 @@ MEANT = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he 
 def meanings(checkpoint, places, batch_size=1):
     """A tally of these of the texts, every replicate weighted by their places."""
     texts = [Text(MEANT[place], number=10 + place) for place in places]
-    return count(MeaningTally(checkpoint, 3), checkpoint, texts, batch_size)
+    return count(MeaningTally(checkpoint), checkpoint, texts, batch_size)
 
 
 def plain_meanings(checkpoint, texts):
@@ -411,7 +413,7 @@ def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint):
 
 
 def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint):
-    found = count(MeaningTally(checkpoint, 2), checkpoint, [Text("cat cat cat")], replicates=2).results()
+    found = count(MeaningTally(checkpoint), checkpoint, [Text("cat cat cat")], replicates=2).results()
     assert found.scores.isnan().all()
     assert found.baseline.isnan().all()
     assert not found.n.any()

@@ -45,7 +45,7 @@ def uniform() -> Any:
 
 
 def test_uniform_heads_of_a_corpus_score_their_baselines(uniform):
-    tally: Any = count(StatisticsTally(uniform, 3), uniform, TEXTS, 2)
+    tally: Any = count(StatisticsTally(uniform), uniform, TEXTS, 2)
     found = tally.estimates()
     for name in ("sink", "broad"):
         torch.testing.assert_close(found[name].scores, found[name].baseline, atol=SUMS_32, rtol=0)
@@ -65,7 +65,7 @@ def previous_share(checkpoint: Any, window: int) -> float:
 
 
 def test_cosines_within_a_window_have_its_baseline(uniform):
-    baseline = count(MeaningTally(uniform, 3), uniform, TEXTS, 2).results().baseline
+    baseline = count(MeaningTally(uniform), uniform, TEXTS, 2).results().baseline
     assert abs(float(baseline[0, 0, 0] - baseline[0, 1, 0])) > 1e-4
     table = uniform.model.get_input_embeddings().weight.detach().double() - mean_embedding(uniform)
     for layer, window in enumerate((WINDOW, 1000)):
@@ -122,7 +122,7 @@ def test_uniform_heads_score_their_baselines_in_chunks():
         for layer in model.model.layers:
             layer.self_attn.q_proj.weight.zero_()
     checkpoint = from_loaded(model, tokenizer)
-    tally: Any = count(StatisticsTally(checkpoint, 3), checkpoint, TEXTS, 2)
+    tally: Any = count(StatisticsTally(checkpoint), checkpoint, TEXTS, 2)
     found = tally.estimates()
     for name in ("sink", "broad"):
         torch.testing.assert_close(found[name].scores, found[name].baseline, atol=SUMS_32, rtol=0)

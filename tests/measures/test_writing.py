@@ -91,7 +91,7 @@ def expected(texts: Any, logits: Any, causal: bool, windows: list[int]) -> dict[
 
 def counted(checkpoint: Checkpoint, batch_size: int) -> WritingTally:
     """With texts verified (the first batch) and not."""
-    tally, attention = WritingTally(checkpoint, 2), SampledAttention(checkpoint)
+    tally, attention = WritingTally(checkpoint), SampledAttention(checkpoint)
     for batch in batches(checkpoint, [Text(text, number=i) for i, text in enumerate(TEXTS)], batch_size):
         with counting([tally], batch, torch.ones(3, len(batch.items), dtype=torch.float64)) as add:
             attention.run(batch, add, tally.add_written)
@@ -218,4 +218,4 @@ def test_without_a_way_to_the_logits_inactive_is_still_judged(tmp_path: Path):
     ],
 )
 def test_some_kinds_of_models_have_no_way_to_the_logits(checkpoint: Any):
-    assert WritingTally(checkpoint(), 1).why_no_copying
+    assert WritingTally(checkpoint()).why_no_copying

@@ -27,6 +27,7 @@ from attnviz.judge.rules import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN,
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, LEAST_TYPES
 from attnviz.language.universal import RELATIONS, SUBTYPES
 from attnviz.measures.patterns import PATTERNS
+from attnviz.measures.statistics import STATISTICS
 from attnviz.models import sources
 from attnviz.models.sources import find_checkpoint
 from attnviz.options import COMMANDS as TABLE
@@ -389,9 +390,20 @@ def row(name: str, title: str, first: str) -> str:
     ],
 )
 def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program(label: str, numbers: list[float]) -> None:
-    assert [spec.name for spec in PATTERNS if spec.source not in row("numbers", "Patterns", spec.name)] == []
+    assert [spec.name for spec in PATTERNS.values() if spec.source not in row("numbers", "Patterns", spec.name)] == []
     stated = re.findall(r"[\d.]*\d", row("numbers", "Labels", label).split("|")[2])
     assert [number for number in numbers if str(number) not in stated] == []
+
+
+def test_the_guide_has_a_row_of_every_statistic_with_its_source() -> None:
+    rows = [
+        re.split(r"(?<!\\)\|", line)
+        for line in section("numbers", "Statistics of a head").splitlines()
+        if line[:1] == "|"
+    ]
+    sources = {cells[1].split()[0].strip("`…"): cells[3].strip() for cells in rows}
+    sourced = {statistic.name: statistic.source for statistic in STATISTICS.natives.values() if statistic.source}
+    assert sourced == {name: sources[name] for name in sourced}
 
 
 def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None:

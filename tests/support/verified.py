@@ -69,7 +69,7 @@ def counted_relations(
     """The relations of one text, from all blocks of rows of its layers."""
     shape = {"n_layers": 1 + max(rows.layer for rows in layers), "n_heads": layers[0].pattern.shape[1]}
     checkpoint: Any = SimpleNamespace(**shape, architecture=SimpleNamespace(causal=causal))
-    tally = RelationTally(checkpoint, replicates=0)
+    tally = RelationTally(checkpoint)
     tally.begin_words(RelatedWords.of([([word.positions for word in parse.words], parse.arcs, sinks)]))
     for rows in layers:
         tally.update(rows)

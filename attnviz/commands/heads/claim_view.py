@@ -60,7 +60,7 @@ def scores_of(profile: StoredProfile, heads: Sequence[HeadId], role: Role) -> di
     part: Any = profile.document.get(part_of(role.role, profile.parts)) or {}
     if role.relation is not None:
         part = next((each for each in part.get("relations", ()) if each["relation"] == role.relation), {})
-    statistics = {spec.name: spec.statistic for spec in PATTERNS}
+    statistics = {spec.name: spec.statistic for spec in PATTERNS.values()}
     values: Any = part.get("accuracy", part).get(role.direction or statistics.get(role.role, role.role)) or ()
     of_heads = [value for of_layer in values for value in of_layer]
     scores = {head: value for head, value in zip(heads, of_heads, strict=False) if value is not None}

@@ -12,7 +12,7 @@ from attnviz.judge.roles import Role
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import BOTH, DIAGONAL, LEAST_N, NO_LABEL, UNNAMED, Label, Verdict
 from attnviz.language.universal import RELATIONS
-from attnviz.measures.patterns import NAMES, RARE_WORD, RETRIEVAL, SINK, WRITTEN
+from attnviz.measures.patterns import PATTERNS, RARE_WORD, RETRIEVAL, SINK, WRITTEN
 from attnviz.models.head_ids import FORMS, HeadId
 from attnviz.present.published import role_name
 from attnviz.profiles.parts import SYNTACTIC
@@ -27,7 +27,7 @@ class HeadFindings:
     """Numbers and verdicts of one head."""
 
     id: HeadId
-    statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.SCALARS); None where not measurable
+    statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.scalars); None where not measurable
     verdicts: tuple[Verdict, ...]
     labelled: Label  # from this text alone
     roles: tuple[Role, ...] | None = None  # over a corpus, by a stored profile, as that orders them; None without one
@@ -205,7 +205,7 @@ def _no_head_message(name: str, heads: Sequence[HeadFindings]) -> str:
     if all(head.roles is None for head in heads):
         of_corpus = "no roles over a corpus, because no stored profile of this model was read"
     listed = f"labels {counts[0]}; {of_corpus}."
-    known = {"syntactic", *RELATIONS, *(form for label in (*NAMES.values(), *_LABELS) for form in _names_of(label))}
+    known = {"syntactic", *RELATIONS, *(form for label in (*PATTERNS, *_LABELS) for form in _names_of(label))}
     if name.removeprefix(SYNTACTIC).partition(":")[0] in known:
         return f"no head here is {visible(name)!r}: {listed}"
     return (

@@ -313,7 +313,7 @@ class Reader:
             cross = TextContext(of_target.units, False, None, context.units)  # patterns are of positions in one text
             of_stack = {"E": context, "D": of_target, "X": cross}
             contexts = {layer: of_stack[stack.letter] for stack in checkpoint.stacks for layer in stack.layers}
-        relations = RelationTally(checkpoint, replicates=0)
+        relations = RelationTally(checkpoint)
         if parse is not None:
             relations.begin_words(words_of(parse, prompt.sinks))
         layout = None

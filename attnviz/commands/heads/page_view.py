@@ -27,7 +27,7 @@ from attnviz.figures.style import PLAIN
 from attnviz.inputs.prompt import Positions, Prompt, merge_subwords, sinks_in_words
 from attnviz.inputs.sound import Frames
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import SCALARS, TextContext
+from attnviz.measures.statistics import TextContext, scalars
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sources import BUILT_IN
 from attnviz.options import COMMANDS
@@ -267,7 +267,7 @@ def uniform_value(part: Part, statistic: str) -> float | None:
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
-    for name in [*SCALARS, *analysis.optional]:
+    for name in [*scalars(), *analysis.optional]:
         uniform = (uniform_value(part, name) for part in analysis.parts)
         values = (head.statistics.get(name) for head in analysis.heads)
         yield statistic_entry(name, *statistic_meaning(analysis.parts[0], name), uniform, values)

@@ -33,8 +33,9 @@ from attnviz.commands.heads.relations import HeadRelation, relations_of, word_po
 from attnviz.commands.heads.spans import lookback_fields, span_table, span_tables, spans_entry
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.measures.contacts import CONTACTS
-from attnviz.measures.patterns import PATTERNS, REPEATS, SHARES, SINK
-from attnviz.measures.statistics import DIAGONALITY, NOWHERE, SCALARS, TextContext
+from attnviz.measures.patterns import REPEATS, SINK, shares
+from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, TWO_TEXTS
+from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, scalars, statistics
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.present.documents import target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, NamedTable, entry, pick, plain, values_of
@@ -152,7 +153,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
 
     def baselines(head: HeadFindings) -> dict[str, float | None]:
         known = context(head).baselines_of(head.statistics)
-        return {name: known[name] for name in SHARES}
+        return {name: known.get(name) for name in shares()}
 
     def role(head: HeadFindings) -> dict[str, Any] | None:
         if head.role is None:
@@ -166,7 +167,7 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
         kv_head_field(analysis.checkpoint),
         _statistic("entropy"),
         Field(value=lambda head: context(head).uniform["entropy"], name="entropy_uniform"),
-        *(_statistic(name) for name in SCALARS if name != "entropy"),
+        *(_statistic(name) for name in scalars() if name != "entropy"),
         *(replace(_statistic(name), if_known=True) for name in (NOWHERE, *CONTACTS)),
         *(
             Field(value=lambda head, name=name: context(head).uniform.get(name), name=f"{name}_baseline", if_known=True)  # type: ignore[misc]
@@ -260,19 +261,18 @@ def _tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType
 
 def _head_table(part: Part, ranked: Sequence[HeadFindings], top: int | None, order: str) -> RenderableType:
     context, unit = part.context, part.units.name
-    listed = ["sink", "entropy", "confidence", "confidence_non_sink"]
-    if context.source is not None:
-        listed.insert(0, DIAGONALITY)
-    else:
-        listed += [NOWHERE] if context.learned_sinks else []
-        listed += ["distance", "distance_non_sink", *(spec.statistic for spec in PATTERNS if spec.column)]
+    lacking = {
+        ONE_TEXT if context.source is not None else TWO_TEXTS,
+        *([] if context.learned_sinks else [LEARNED_SINKS]),
+    }
+    listed = [name for name, each in statistics().items() if each.column and each.value and each.needs not in lacking]
     columns: list[Field[HeadFindings]] = [
         HEAD[0],
         Field("Label", lambda head: Text(head.shown, "dim" if head.mark else "")),  # grey if it is an indication only
         *pick(LABEL, "label_score", "label_baseline", "label_n"),
         *(_statistic(name, unit) for name in listed),
     ]
-    last = ["uniform", "", "", "", "", *(context.uniform.get(name, "") for name in listed)]
+    last = ["uniform", "", "", "", "", *(context.uniform.get(name) for name in listed)]
     return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
 
 

@@ -32,7 +32,7 @@ from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling,
 from attnviz.inputs.prompt import Positions, sinks_in_words
 from attnviz.inputs.spans import REST
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import NOWHERE, statistic_named
+from attnviz.measures.statistics import NOWHERE, statistic_named, statistics
 from attnviz.models.head_ids import HeadId
 from attnviz.present.figure_context import hatched_in_words, norm_in_words
 from attnviz.present.published import role_name
@@ -327,7 +327,8 @@ def _maps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     for statistic in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
         parts = [part for part in analysis.parts if np.isfinite(_values(part, statistic)).any()] or analysis.parts[-1:]
         name, meaning, unit = statistic_meaning(parts[0], statistic)
-        of_parts = [_map(part, statistic, f"{name} ({unit or '0–1'})") for part in parts]
+        bar = f"{name} ({unit or '0–1'})" if unit or statistics()[statistic].bounded else name
+        of_parts = [_map(part, statistic, bar) for part in parts]
         sizes = ", ".join(
             f"{of_part.name} {part.shape[0]} × {part.shape[1]}".strip()
             for part, (of_part, *_) in zip(parts, of_parts, strict=True)
@@ -350,8 +351,8 @@ def _map(part: Part, statistic: str, bar: str) -> tuple[HeadMap, str, str]:
     values, uniform = _values(part, statistic), uniform_value(part, statistic)
     measured = values[np.isfinite(values)]
     title, whose = (f"{part.stack.letter}: {part.name}", f" ({part.name})") if part.name else ("", "")
-    unbounded = statistic.removesuffix("_non_sink") in ("entropy", "distance")
-    top = (max(uniform or 0.0, float(measured.max(initial=0.0))) if unbounded else 0.0) or 1.0
+    bounded = statistics()[statistic].bounded
+    top = (0.0 if bounded else max(uniform or 0.0, float(measured.max(initial=0.0)))) or 1.0
     several = len({part.context_of(layer).window for layer in part.layers}) > 1
     mean, lacking = " (mean of layers)" if several else "", len(part.heads) - len(measured)
     ends = [f"colours from 0 to {format_number(top)}{whose}"] if len(measured) else []

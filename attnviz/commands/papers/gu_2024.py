@@ -9,9 +9,7 @@ from attnviz.inputs.encoding import encodings
 from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
-from attnviz.measures.bootstrap import REPLICATES
 from attnviz.measures.tallies import TextTally
-from attnviz.models.checkpoint import Checkpoint
 
 LENGTH = 64  # tokens of a text (the paper)
 EPSILON = 0.3  # mean attention to the first token above which a head rests on it in a text (the paper)
@@ -20,16 +18,13 @@ EPSILON = 0.3  # mean attention to the first token above which a head rests on i
 class FirstTokenTally(TextTally):
     """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__(checkpoint, REPLICATES)
-
     def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""
         self._keep("sums", pattern[..., 0].mean(-1) > EPSILON)
 
     def rates(self) -> Tensor:
         """Share of texts, layers and heads by bootstrap sample, [1 + replicates]."""
-        n_texts = self._counts["positions"][:, 0] / LENGTH  # all are of one length
+        n_texts = self._positions[:, 0] / LENGTH  # all are of one length
         return self._counts["sums"].mean((1, 2)) / n_texts
 
 

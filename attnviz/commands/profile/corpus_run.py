@@ -18,7 +18,8 @@ from attnviz.measures.names import NameTally
 from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.repeats import RepeatTally
-from attnviz.measures.tallies import MeaningTally, StatisticsTally, Tally, batch_weights, counting
+from attnviz.measures.sums import SumTally
+from attnviz.measures.tallies import MeaningTally, StatisticsTally, batch_weights, counting
 from attnviz.measures.writing import WritingTally
 from attnviz.run.corpus import Additive, CorpusLoop
 
@@ -89,7 +90,7 @@ class CorpusRun:
 
     def count(self, number: int, batch: Batch) -> None:
         """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
-        tallies: list[Tally] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
+        tallies: list[SumTally] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
         on_weighted_values: Callable[[int, Tensor], None] | None = self.writing.add_written
         kind = self.loop.corpora[number].kind
         if kind == "gap":

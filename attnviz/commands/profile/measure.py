@@ -20,9 +20,10 @@ from attnviz.judge import roles as judged
 from attnviz.judge.roles import Role
 from attnviz.measures.chats import ChatScores
 from attnviz.measures.names import NameCount
-from attnviz.measures.patterns import REGISTRY, ROLES_ON_REPEATS
+from attnviz.measures.patterns import PATTERNS, ROLES_ON_REPEATS
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.repeats import Needles, RepeatScores
+from attnviz.measures.statistics import STATISTICS
 from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
@@ -198,7 +199,7 @@ def profile_heads(
                 "dtype": str(model.dtype),
                 "parser": parse and parse.name,
                 "frequencies": listed and listed.name,
-                "plug-ins": list(REGISTRY.plugins),
+                "plug-ins": [*PATTERNS.plugins, *STATISTICS.plugins],
             },
             progress=with_suffix(part, progress),
             warn=warn_once,

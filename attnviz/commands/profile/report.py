@@ -19,7 +19,7 @@ from attnviz.measures.chats import LAST, LOOKBACK, SHARE, ChatScores
 from attnviz.measures.estimates import HeadScores
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.names import NAME_DIRECTIONS, NameCount
-from attnviz.measures.patterns import REGISTRY, RETRIEVAL
+from attnviz.measures.patterns import PATTERNS, RETRIEVAL
 from attnviz.measures.relations import RelationCount
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, select_heads
@@ -188,7 +188,7 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     if profile.statistics is not None and n_texts < MIN_TEXTS_SHARES:
         read = counted(n_texts, "text")
         yield notes(f"{read}: shares of attention give no role with fewer than {MIN_TEXTS_SHARES} (see profile.csv).")
-    elif profile.statistics is None and REGISTRY.plugins:
+    elif profile.statistics is None and PATTERNS.plugins:
         yield notes("Patterns of plug-ins are measured on texts alone: give a corpus.")
     clearest: dict[str, Role] = {}  # of each family
     for role in sorted((role for role in profile.roles if role.holds), key=role_key):

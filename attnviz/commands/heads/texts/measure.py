@@ -24,9 +24,8 @@ from attnviz.judge.verdicts import NO_LABEL, UNNAMED
 from attnviz.measures.alignments import ALIGNMENT, ROWS, aligned_pairs, alignment_rates
 from attnviz.measures.decisions import Decision
 from attnviz.measures.intervals import TextSamples
-from attnviz.measures.patterns import NAMES
 from attnviz.measures.spans import SpanShares
-from attnviz.measures.statistics import SCALARS
+from attnviz.measures.statistics import scalars
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, number_of
 from attnviz.models.opening import Model, open_checkpoint
@@ -69,7 +68,7 @@ class HeadOnText:
     id: HeadId
     label: str
     score: float | None  # of the label's pattern; None without one
-    statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.SCALARS)
+    statistics: dict[str, float | None]  # by name (attnviz.measures.statistics.scalars)
     uniform: dict[str, float | None]  # of some of them, under uniform attention
 
     @classmethod
@@ -78,8 +77,8 @@ class HeadOnText:
     ) -> "HeadOnText":
         """From the findings of one text, and its rates of alignment, if any."""
         context = analysis.context_of(head.id.layer)
-        uniform = {name: context.uniform[name] for name in ("entropy", "sink", *NAMES)}
-        statistics = {name: head.statistics.get(name) for name in (*SCALARS, *analysis.optional)}
+        uniform = {name: context.uniform[name] for name in ("entropy", "sink", *context.counts)}
+        statistics = {name: head.statistics.get(name) for name in (*scalars(), *analysis.optional)}
         statistics |= aligned.get(head.id, dict.fromkeys(ALIGNMENT if aligned else ()))
         return cls(head.id, head.label, head.labelled.judged[0], statistics, uniform)
 
@@ -121,7 +120,7 @@ class HeadSpread:
     id: HeadId
     labels: dict[str, int]  # number of texts by label, the most frequent first
     score: Spread  # of the most frequent label's pattern, over the texts with this label
-    statistics: dict[str, Spread]  # by name (attnviz.measures.statistics.SCALARS)
+    statistics: dict[str, Spread]  # by name (attnviz.measures.statistics.scalars)
     uniform: dict[str, float]  # mean over texts under uniform attention; only of those for which it is defined
 
     @classmethod

@@ -1,0 +1,216 @@
+"""A statistic, declared once, and the chunks of rows of attention that it reads.
+
+The rows are those of one text, or of several padded texts, one text after the other: all are [n_heads, n_rows, n_keys].
+Heads may be those of several layers, which see the same keys.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import threshold
+
+from attnviz.measures.patterns import CHOSEN, CHOSEN_OF_ROW, CHOSEN_OF_UNIFORM
+from attnviz.reference.attention import nowhere, weighted_logs
+
+# Over which queries a statistic is averaged; a mask's name stands for the queries of content with a key under it.
+QUERIES = "queries"  # all that are measured, without padding
+CONTENT = "content"  # those that are no sinks
+ON_CONTENT = "on content"  # those of them with any attention on content
+ATTENTION = "attention"  # those that are no sinks, weighted by their attention on content: a share of it
+
+_ROUNDING = 1e-6
+
+
+class RowPlan:
+    """What the queries of a chunk of rows may attend to; made once, for the patterns of all layers.
+
+    Attention under a mask is summed over a list of pairs, indices into the flattened chunk [n_rows, n_keys]: those
+    under the mask, or where it has more than half of the pairs of content, those outside of it.
+
+    Args:
+        device: of the patterns; other tensors may be elsewhere.
+        queries: boolean [n_rows], those that are measured.
+        non_sink: boolean [n_rows], those of them that are content.
+        first: where the first of them stands in its text.
+        n_texts: number of texts, with as many rows each.
+        allowed: boolean [n_rows, n_keys], the keys that each may attend to.
+        content: boolean [n_keys], or [n_rows, n_keys], keys of content.
+        names: of the masks, which are those of statistics.
+        masks: boolean [n_masks, n_rows, n_keys].
+        along: of cross-attention, where keys [n_keys] and queries [n_rows] stand in content, 0 to 1.
+        learned_sinks: whether rows may sum to less than 1.
+        keep: whether there is memory to keep what patterns are multiplied by.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        queries: Tensor,
+        non_sink: Tensor,
+        first: int = 0,
+        n_texts: int = 1,
+        allowed: Tensor,
+        content: Tensor,
+        names: Sequence[str] = (),
+        masks: Tensor | None = None,
+        along: tuple[Tensor, Tensor] | None = None,
+        learned_sinks: bool = False,
+        keep: bool = True,
+    ) -> None:
+        self.first, self.n_texts = first, n_texts
+        self.queries, self.non_sink = queries.to(device), non_sink.to(device)
+        self.n_visible, self.names = allowed.sum(-1).to(device), tuple(names)
+        self._content = content.to(device)
+        self.along = None if along is None else (along[0].to(device), along[1].to(device))
+        self.chosen: dict[str, tuple[Tensor, Tensor]] = {}  # by name of CHOSEN the pairs, and how many each query has
+        self.learned_sinks = learned_sinks
+        self._columns, self._keep = dict[torch.dtype, Tensor](), keep
+        if masks is None or not names:
+            return
+        pairs = allowed & non_sink[:, None] & content
+        under = masks & pairs
+        outside = 2 * under.sum((1, 2)) > pairs.sum()
+        row, key, mask = (under ^ (pairs & outside[:, None, None])).permute(1, 2, 0).nonzero().to(device).T
+        self.has_key = under.any(-1).to(device)  # boolean [n_masks, n_rows], whether a query has a key under the mask
+        self.outside = outside.to(device)  # boolean [n_masks], whether the pairs outside are listed
+        self.pairs = row * allowed.shape[1] + key  # those of all masks
+        self.onto = mask * len(allowed) + row  # the mask and the row of each
+        for name in self.names:
+            if name in CHOSEN:
+                self.chosen[name] = under[self.names.index(name)].to(device), pairs.sum(-1).to(device)
+
+    def columns(self, pattern: Tensor) -> Tensor:
+        """What rows are multiplied by, [n_rows, n_columns, n_keys] in the dtype of the pattern.
+
+        They are 1 for content, 1 for all other keys, the distance, and the distance of content; in cross-attention
+        where keys of content stand; of chosen patterns the mask, and the share of content that it has. Products with
+        few columns are fastest this way round.
+        """
+        if pattern.dtype in self._columns:
+            return self._columns[pattern.dtype]
+        if torch.float64 in self._columns:
+            self._columns = {pattern.dtype: self._columns[torch.float64].to(pattern.dtype)}
+            return self._columns[pattern.dtype]
+        n_rows = len(self.queries) // self.n_texts
+        positions = torch.arange(self.first, self.first + n_rows, device=pattern.device).repeat(self.n_texts)
+        keys = torch.arange(pattern.shape[-1], device=pattern.device)
+        far, content = (keys - positions[:, None]).abs().to(pattern), self._content.to(pattern)
+        columns = [content.expand_as(far), (1 - content).expand_as(far), far, far * content]
+        if self.along is not None:
+            columns.append((self.along[0].to(pattern) * content).expand_as(far))
+        for of_mask, n in self.chosen.values():
+            share = of_mask.sum(-1).to(pattern) / n.clamp(min=1)
+            columns += [of_mask.to(pattern), share[:, None].expand_as(far)]
+        stacked = torch.stack(columns, 1)
+        if self._keep:
+            self._columns = {pattern.dtype: stacked}
+        return stacked
+
+
+class AttentionRows:
+    """Rows of attention, [n_heads, n_rows, n_keys] in float32 or wider, and sums over their keys, [n_heads, n_rows]."""
+
+    def __init__(self, pattern: Tensor, plan: RowPlan) -> None:
+        self.pattern, self.plan = pattern, plan
+        self._columns = plan.columns(pattern)
+
+    def _sums(self, weights: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        """Sums of weights [n_heads, n_rows, n_keys] times each of these columns, [n_heads, n_rows] each."""
+        return torch.bmm(self._columns[:, first:last], weights.permute(1, 2, 0)).permute(1, 2, 0).unbind()
+
+    @cached_property
+    def linear(self) -> tuple[Tensor, ...]:
+        """Attention on content, on sinks, the mean distance, that of content, and the mean place in the source."""
+        return self._sums(self.pattern, 0, 4 if self.plan.along is None else 5)
+
+    @property
+    def to_content(self) -> Tensor:
+        return self.linear[0]
+
+    @cached_property
+    def logs(self) -> tuple[Tensor, ...]:
+        """Sums of A ln A over content, and over sinks."""
+        return self._sums(weighted_logs(self.pattern), 0, 2)
+
+    @cached_property
+    def nowhere(self) -> Tensor:
+        """What goes to learned sinks."""
+        return nowhere(self.pattern)
+
+    @cached_property
+    def on_content(self) -> Tensor:
+        """The weights on content, [n_heads, n_rows, n_keys], and 0 on sinks."""
+        return self.pattern * self._columns[:, 0]
+
+    @cached_property
+    def under(self) -> dict[str, Tensor]:
+        """Attention under each mask; the rows of sinks are not to be read."""
+        plan, (n_heads, n_rows, _) = self.plan, self.pattern.shape
+        sums = self.pattern.new_zeros(n_heads, n_rows * len(plan.names))
+        sums.index_add_(1, plan.onto, self.pattern.flatten(1).index_select(1, plan.pairs))
+        sums = sums.view(n_heads, -1, n_rows)
+        sums = torch.where(plan.outside[:, None], self.to_content[:, None] - sums, sums)
+        return dict(zip(plan.names, sums.unbind(1), strict=True))
+
+    @cached_property
+    def chosen(self) -> dict[str, tuple[Tensor, ...]]:
+        """By pattern of CHOSEN the attention on the keys under its mask that heads choose, and its expectation.
+
+        A head chooses a key that gets at least :data:`CHOSEN_OF_UNIFORM` times what uniform attention would give it,
+        and at least :data:`CHOSEN_OF_ROW`. Uniform attention chooses none, in texts of any length. The expectation is
+        that where the weights of a row stay and its keys of content are shuffled.
+        """
+        of_one = CHOSEN_OF_ROW / CHOSEN_OF_UNIFORM
+        scale = (self.plan.n_visible.to(self.pattern) * of_one).clamp(of_one, 1)  # so that one threshold serves all
+        weights = threshold(self.on_content * scale[:, None], CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)
+        return {
+            name: tuple(values / scale for values in self._sums(weights, 4 + 2 * number, 6 + 2 * number))
+            for number, name in enumerate(self.plan.chosen)
+        }
+
+    def counted(self, over: str) -> Tensor:
+        """Whether a row counts, boolean, broadcastable to [n_heads, n_rows]; ``over`` is QUERIES, CONTENT, …."""
+        plan = self.plan
+        if over == QUERIES:
+            return plan.queries
+        if over == ON_CONTENT:
+            return plan.non_sink & (self.to_content > 0)
+        return plan.has_key[plan.names.index(over)] if over in plan.names else plan.non_sink
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number of every head: the mean over queries of one value a row.
+
+    In the words stand ``{unit}`` for token or word, ``{sinks}`` for the sinks of the text, and ``{window}`` and
+    ``{far}`` for the distances that are local and long-range.
+    """
+
+    name: str  # its key in JSON, CSV and ``--map``
+    title: str  # its name in maps and on the page
+    meaning: str
+    # from rows to [n_heads, n_rows]; rows that do not count may be anything. None of what is not measured row by row
+    value: Callable[[AttentionRows], Tensor] | None = None
+    over: str = QUERIES  # over which queries it is averaged
+    unit: str = ""  # nats, or ``{unit}s``; empty for none
+    bounded: bool = True  # whether it is from 0 to 1
+    column: str = ""  # header of its column in tables; the table of heads on the terminal has those that have one
+    needs: str = ""  # one of NEEDS, without which it is not measurable; empty for nothing
+    source: str = ""  # paper that defined or named it
+
+    def of(self, rows: AttentionRows) -> Tensor:
+        """Its value of every row, [n_heads, n_rows]."""
+        assert self.value is not None
+        return self.value(rows)
+
+
+# What a text or its model must have.
+ONE_TEXT = "one text"  # queries and keys are positions of the same text
+TWO_TEXTS = "two texts"  # they are not (cross-attention), and both have two positions of content at least
+SINKS = "sinks"
+LEARNED_SINKS = "learned sinks"
+NEEDS = ("", ONE_TEXT, TWO_TEXTS, SINKS, LEARNED_SINKS)
