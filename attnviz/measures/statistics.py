@@ -358,10 +358,11 @@ class LayerSums:
     def _measure(self, plan: RowPlan) -> None:
         layers, patterns = zip(*self._pending.pop(plan), strict=True)
         rows = AttentionRows(patterns[0] if len(patterns) == 1 else torch.cat(patterns), plan)
-        parts = torch.split(row_sums(self.statistics, rows), [len(pattern) for pattern in patterns], 1)
-        for layer, part in zip(layers, parts, strict=True):
-            self.by_layer[layer] = self.by_layer[layer] + part if layer in self.by_layer else part
-        self.on_rows(rows)
+        with torch.autocast(patterns[0].device.type, enabled=False):
+            parts = torch.split(row_sums(self.statistics, rows), [len(pattern) for pattern in patterns], 1)
+            for layer, part in zip(layers, parts, strict=True):
+                self.by_layer[layer] = self.by_layer[layer] + part if layer in self.by_layer else part
+            self.on_rows(rows)
 
     def on_rows(self, rows: AttentionRows) -> None:
         """What else is kept of rows, of some layers."""

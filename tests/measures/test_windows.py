@@ -102,8 +102,8 @@ def test_a_rollout_of_uniform_heads_is_that_of_uniform_attention(uniform):
     torch.testing.assert_close(found.means[1].double(), found.last.uniform, atol=SUMS_32, rtol=0)
     torch.testing.assert_close(found.weights[1].double(), found.last.uniform_rollout, atol=SUMS_32, rtol=0)
     first = rollout(TEXT, uniform, layer=0)
-    torch.testing.assert_close(first.means[0].double(), first.uniform, atol=SUMS_32, rtol=0)
-    assert float(first.uniform[-1, 0]) == 0
+    torch.testing.assert_close(first.means[0].double(), first.last.uniform, atol=SUMS_32, rtol=0)
+    assert float(first.last.uniform[-1, 0]) == 0
 
 
 @pytest.mark.parametrize("statistic", ["entropy", "sink"])
