@@ -35,7 +35,7 @@ from attnviz.figures.matrix import label_pixels, label_size
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
 from attnviz.figures.sentences import COLOURS, FREE, STACKED_BELOW, TEXT, TITLE, WORD, draw_sentences, sentences_height
 from attnviz.figures.style import DPI, Style, figure_style
-from attnviz.options import COMMANDS
+from attnviz.options import typed
 from attnviz.page.page import ERROR, short_float
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
@@ -224,7 +224,7 @@ def page_data(card: Card, choices: ViewOptions) -> dict[str, Any]:
         "command_line": {
             "program": ["card"],
             "texts": [str(card.corpus or card.text)],
-            "options": [*data["command_line"]["options"], *COMMANDS["card"].typed(card.options)],
+            "options": [*data["command_line"]["options"], *typed(card.options)],
         },
         "tables": [
             {

@@ -46,7 +46,7 @@ from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
-from attnviz.options import COMMANDS, checked
+from attnviz.options import checked, flag_of, typed
 from attnviz.present.claim import sentence
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
@@ -175,11 +175,10 @@ def check(
             "seed": seed,
             **of_texts,
         }
-        typed = COMMANDS["check"].typed({name: value for name, value in again.items() if value is not None})
         name = str(model) if isinstance(model, str | Path) else ""
         if model is None and adapter is None:
             name = "minilm"
-        write_claims(paths[0], name, init, profile, typed)
+        write_claims(paths[0], name, init, profile, typed(again))
         claims = read_claims(paths[0])[0]
         profiles[claims[0].corpus] = profile
     of_heads = []
@@ -259,10 +258,9 @@ def _check_options(paths: Sequence[Path], published: str | None, init: Sequence[
 
 
 def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
-    flags = {option.name: option.flags[0] for option in COMMANDS["check"].options}
     for name, value in given.items():
         if value not in (None, False) and name not in used:
-            raise UsageError(f"{flags[name]} ({name}=...) changes nothing of what is checked here: leave it out.")
+            raise UsageError(f"{flag_of(name)} ({name}=...) changes nothing of what is checked here: leave it out.")
 
 
 def _held(

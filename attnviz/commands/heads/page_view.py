@@ -29,7 +29,7 @@ from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import SCALARS, TextContext
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sources import BUILT_IN
-from attnviz.options import COMMANDS
+from attnviz.options import typed
 from attnviz.page.page import (
     ERROR,
     PackedPattern,
@@ -112,7 +112,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "command_line": {
             "program": ["heads"] if analysis.verification.level else [],
             "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
-            "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
+            "options": [*command_options(analysis), *typed({"relation": choices.relation})],
             "scale": PLAIN.scaled_for(analysis.longest).scale,
         },
         "start": {
@@ -231,7 +231,7 @@ def command_options(analysis: Analysis) -> list[str]:
         "max_new_tokens": target and target.max_new_tokens,
         "truncate": analysis.tokens.truncated > 0,
     }
-    return [*model.model_options, *COMMANDS["heads"].typed(others)]
+    return [*model.model_options, *typed(others)]
 
 
 def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
