@@ -89,15 +89,16 @@ class _Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         described: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
         more: dict[str, list[str]] = {group: [] for group in GROUPS}
-        first = {"help", *FIRST, *vars(self.callback)["first"]}
-        parameters: list[Any] = self.get_params(ctx)
+        first = {*FIRST, *vars(self.callback)["first"]}
+        parameters: list[Any] = self.params
         for parameter in sorted(parameters, key=lambda parameter: parameter.param_type_name):
-            group = parameter.rich_help_panel or OUTPUT
+            group = parameter.rich_help_panel
             if not (parameter.name in first or parameter.param_type_name == "argument" or ctx.meta[HELP_ALL]):
                 more[group].append(parameter.opts[0])
             elif record := parameter.get_help_record(ctx):
                 name, text = _TYPE.sub("", record[0]), _RANGE.sub("", record[1]).removesuffix("  []")
                 described[group].append((name, figures_in_words(text, ctx.command.name)))
+        described[OUTPUT].append((f"-h, --help, {HELP_ALL}", "Print this help, or that of every option, and exit."))
         for group in filter(described.get, GROUPS):
             with formatter.section(group):
                 formatter.write_dl(described[group])

@@ -26,6 +26,8 @@ OF_THE_COMMAND_LINE = {
     "models": {"families", "verify"},
 }  # what no Python function has under this name
 NAMED_THERE = {"model", "revision", "corpus", "head"}  # of which a command has two, or none, and a function takes one
+OF_PYTHON = "progress warn tell visit labels unfinished first second texts".split()  # callbacks, and what is in memory
+OF_PYTHON_ALONE = {"ablate": {"metric"}, "cards": {"select"}}
 OF_MODELS_BY_NAME = {"device", "dtype"}  # None in Python, where a model in memory has its own
 
 MEASURING = [
@@ -55,6 +57,14 @@ def test_options_of_measuring_are_arguments_with_the_same_default(command: str, 
         if option.required:
             alike.append(inspect.Parameter.empty)
         assert parameter.default in [*alike, *[None] * (option.name in OF_MODELS_BY_NAME)]
+
+
+@pytest.mark.parametrize("command", PARAMETERS)
+def test_arguments_of_python_are_options_of_the_command(command: str):
+    options = {option.name for option in PARAMETERS[command]}
+    for function in FUNCTIONS[command][command == "compare" :]:  # it takes a part of what analyze does
+        known = {*options, *OF_PYTHON, *OF_PYTHON_ALONE.get(function, ())}
+        assert set(parameters_of(getattr(attnviz, function))) - known == set()
 
 
 @pytest.mark.parametrize("command", PARAMETERS)
