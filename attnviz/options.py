@@ -30,6 +30,7 @@ PICTURES = "Pictures"
 OUTPUT = "Output"
 GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)  # the groups of options in the help of a command
 VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+REQUIRED: Any = inspect.Parameter.empty  # the default of what has none
 FLOAT32 = "float32"  # the default of --dtype
 
 
@@ -398,6 +399,15 @@ Out = Annotated[
 AsJson = Annotated[bool, writing("Print the JSON document and nothing else.", "--json")]
 Quiet = Annotated[bool, writing("Print no tables, no progress and no messages.", "--quiet", "-q")]
 Verbose = Annotated[bool, writing("Print every table, and what the numbers mean.", "--verbose", "-v")]
+
+
+@dataclass(frozen=True)
+class TextGroup:
+    """Options of the commands that read one text."""
+
+    text: Text = REQUIRED
+    pair: Pair = None
+    truncate: Truncate = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, Pair, Text, Truncate, measuring, token_option
+from attnviz.options import COMMON, TextGroup, measuring, token_option
 
 Layer = Annotated[
     int | None,
@@ -13,12 +13,9 @@ Head = Annotated[str | None, measuring("The head whose numbers are shown: 3, or 
 Token = Annotated[str | None, token_option("The token whose numbers are shown", "the last of the text")]
 
 
-@command(*COMMON, first="layer head token")
+@command(TextGroup, *COMMON, first="layer head token")
 def explain(
     run: Run,
-    text: Text,
-    pair: Pair = None,
-    truncate: Truncate = False,
     layer: Layer = None,
     head: Head = None,
     token: Token = None,

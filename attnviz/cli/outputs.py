@@ -8,13 +8,11 @@ from attnviz.options import (
     Foil,
     MaxNewTokens,
     Memory,
-    Pair,
     Scale,
     Select,
     TargetGroup,
-    Text,
+    TextGroup,
     Top,
-    Truncate,
     free_text,
     token_option,
 )
@@ -47,13 +45,10 @@ AnswerSpan = Annotated[
 ]
 
 
-@command(*COMMON, TargetGroup, first="token answer foil")
+@command(TextGroup, *COMMON, TargetGroup, first="token answer foil")
 def outputs(
     run: Run,
-    text: Text,
-    pair: Pair = None,
     max_new_tokens: MaxNewTokens = None,
-    truncate: Truncate = False,
     token: Token = None,
     answer: Answer = None,
     foil: Foil = None,

@@ -3,19 +3,16 @@
 from typing import Annotated
 
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, Layer, Memory, Pair, Residual, Text, Top, Truncate, Words, token_option
+from attnviz.options import COMMON, Layer, Memory, Residual, TextGroup, Top, Words, token_option
 
 Token = Annotated[
     str | None, token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last")
 ]
 
 
-@command(*COMMON, first="token layer")
+@command(TextGroup, *COMMON, first="token layer")
 def rollout(
     run: Run,
-    text: Text,
-    pair: Pair = None,
-    truncate: Truncate = False,
     token: Token = None,
     layer: Layer = None,
     residual: Residual = 0.5,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 # errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _WRITTEN = "out", "junit"
 _LANGUAGES = "source_language", "target_language"
 
@@ -332,17 +333,11 @@ def command(*groups: type, first: str = "") -> Callable[[Callable[Concatenate[Ru
 
         run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
         vars(run_command)["first"] = first.split()
-        declared = [
-            *(("context", inspect.Parameter.empty, typer.Context),),
-            *((each.name, each.default, each.annotation) for each in own),
-            *((each.name, each.default, each.type) for group in groups for each in fields(group)),
-        ]
-        run_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads it
-            [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-                for name, default, kind in declared
-            ]
-        )
+        parameters = [inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context)]
+        parameters += [each.replace(kind=KEYWORD_ONLY) for each in own]
+        for each in chain.from_iterable(map(fields, groups)):
+            parameters.append(inspect.Parameter(each.name, KEYWORD_ONLY, default=each.default, annotation=each.type))
+        run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
         return run_command
 
     return decorate

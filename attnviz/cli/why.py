@@ -3,19 +3,16 @@
 from typing import Annotated
 
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, Answer, Depth, Foil, Memory, Pair, Text, Top, Truncate, measuring, token_option
+from attnviz.options import COMMON, Answer, Depth, Foil, Memory, TextGroup, Top, measuring, token_option
 
 Head = Annotated[str | None, measuring("The head, such as L2H8. It must be named.")]
 Query = Annotated[str | None, token_option("The token that attends", "the last of the text")]
 Key = Annotated[str | None, token_option("The token that it attends to", "the keys with most attention")]
 
 
-@command(*COMMON, first="head query key answer foil depth")
+@command(TextGroup, *COMMON, first="head query key answer foil depth")
 def why(
     run: Run,
-    text: Text,
-    pair: Pair = None,
-    truncate: Truncate = False,
     head: Head = None,
     query: Query = None,
     key: Key = None,
