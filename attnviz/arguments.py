@@ -8,10 +8,13 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
-from attnviz.errors import UsageError
+from attnviz.errors import TextError, UsageError
 
 _LONGEST = 200  # most characters of a wrong value in a message
 _MOST_LISTED = 10  # most names in a message
+
+# surrogates that stand for no byte: no command line has them, but a string of Python may
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -47,6 +50,17 @@ def as_found(value: object) -> str:
     except Exception:  # noqa: BLE001 - whatever the object's own function raises
         return f"a value of type {type(value).__name__} that cannot be written"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def utf8(name: str, typed: str | bytes, advice: str = "expected text encoded as UTF-8.") -> str:
+    """A text as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
+    if isinstance(typed, str):
+        typed = typed.encode("utf-8", "surrogatepass" if _NO_BYTE.search(typed) else "surrogateescape")
+    try:
+        return typed.decode()
+    except UnicodeDecodeError as error:
+        found = f"found byte 0x{typed[error.start]:02x} at byte {error.start}"
+        raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
 def values_of(given: Any) -> Any:

@@ -1,7 +1,7 @@
 """The exceptions that attnviz raises on purpose.
 
 Every message says what was expected, what was found and what to do. Only these are caught at the
-edge (``attnviz.cli.runner.command``); anything else is a bug and keeps its traceback. Exit code 0 is done,
+edge (``attnviz.cli.runner.Run.ending``); anything else is a bug and keeps its traceback. Exit code 0 is done,
 1 any other of these, 2 UsageError, 3 VerificationError, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 

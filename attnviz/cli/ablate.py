@@ -1,17 +1,79 @@
 """The command ``attnviz ablate``."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from attnviz.arguments import is_there
-from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, read_text, refuse_folder
+from attnviz.arguments import is_there, utf8
+from attnviz.cli.runner import Run, command
+from attnviz.cli.terminal import read_text, refuse_folder
 from attnviz.errors import UsageError
+from attnviz.options import (
+    COMMON,
+    Answer,
+    ColumnGroup,
+    Foil,
+    Label,
+    LabelColumn,
+    MaxNewTokens,
+    MeasuredHeads,
+    Method,
+    OrderBy,
+    Repeats,
+    SampleGroup,
+    Table,
+    TargetGroup,
+    Top,
+    Truncate,
+    argument,
+    measuring,
+)
+
+Texts = Annotated[
+    list[str] | None,
+    argument(
+        help="Corpora (existing files, as for attnviz profile; a table may have labels) or texts. Write - to read one "
+        "text from standard input.",
+        metavar="CORPUS|TEXT",
+    ),
+]
+Together = Annotated[bool, measuring("Also remove the selected heads as one set; then no layers and no curve.")]
+Role = Annotated[
+    list[str] | None,
+    measuring(
+        "Also measure the tokens of a relation (obj: objects, and verbs with an object), each beside the nearest other "
+        "word. May be given more than once. Needs trees, or a parser."
+    ),
+]
+Curve = Annotated[
+    bool,
+    measuring("Also remove heads together: each layer, and a growing share of all heads.", "--curve/--no-curve"),
+]
+Gradient = Annotated[
+    bool, measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
+]
 
 
-@command
-def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -> Job:
+@command(*COMMON, TargetGroup, ColumnGroup, SampleGroup, first="method together role")
+def ablate(
+    run: Run,
+    texts: Texts = None,
+    label_column: LabelColumn = None,
+    max_new_tokens: MaxNewTokens = None,
+    truncate: Truncate = False,
+    method: Method = "mean",
+    select: MeasuredHeads = None,
+    together: Together = False,
+    role: Role = None,
+    repeats: Repeats = False,
+    label: Label = None,
+    answer: Answer = None,
+    foil: Foil = None,
+    curve: Curve = True,
+    gradient: Gradient = True,
+    order_by: OrderBy = None,
+    top: Top = None,
+    table: Table = None,
+) -> None:
     """Remove heads, one at a time or a set, and measure how much the model changes.
 
     GPT-2, and BERT with its masked-LM head, are measured by loss and KL divergence; BERT without that head by how far
@@ -38,18 +100,18 @@ def ablate(run: Run, texts: Sequence[str], target: str | None, **options: Any) -
     def is_source(name: str) -> bool:
         return is_there(name, Path.is_file) or is_there(name, is_table_folder)
 
+    texts = run.options["texts"]
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
-    sources = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
+    sources = [read_text(text) if text == "-" else utf8("TEXT", text) for text in texts]
     for text in texts:
         if not is_source(text):
             refuse_folder(text)
     if not any(map(is_source, sources)):
         run.refuse(("limit",), "is about the texts of a corpus; expected one with it, found none")
-    model = run.find_model()
-    return run.job(
-        run.measuring("ablate", sources, model, target=target, **options),
-        texts=[*(text for text in sources if not is_source(text)), target],
+    run.work(
+        run.bound("ablate", texts=sources),
+        texts=[*(text for text in sources if not is_source(text)), run.options["target"]],
         corpora=[Path(source) for source in sources if is_source(source)],
         rate=True,
     )

@@ -2,15 +2,57 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
+from attnviz.options import (
+    COMMON,
+    Circuits,
+    Limit,
+    Repeats,
+    Syntax,
+    TargetGroup,
+    Top,
+    Truncate,
+    argument,
+    measuring,
+    reading,
+)
+
+Head = Annotated[str | None, argument(help="The head, such as L2H8. None with --all.")]
+Source = Annotated[
+    str | None,
+    argument(
+        help="A text; or a corpus (as for attnviz profile) to profile all heads on, which takes as long as attnviz "
+        "profile does. Write - to read a text from standard input. Default: the stored profile and an example of it.",
+        metavar="TEXT|CORPUS",
+    ),
+]
+AllHeads = Annotated[bool, reading("Every head that passes a role other than broad, and an index.", "--all")]
+Ablate = Annotated[bool, measuring("Also remove the head, on the corpus or the text, and with --repeats on these.")]
+Patch = Annotated[
+    Path | None,
+    measuring("Also show the effect of the head in a run of attnviz patch: its patch.json.", metavar="FILE"),
+]
 
 
-@command
-def card(run: Run, head: str | None, source: str | None, all_heads: bool, **options: Any) -> Job:
+@command(*COMMON, TargetGroup, first="all_heads repeats ablate patch")
+def card(
+    run: Run,
+    head: Head = None,
+    source: Source = None,
+    all_heads: AllHeads = False,
+    truncate: Truncate = False,
+    repeats: Repeats = False,
+    limit: Limit = None,
+    circuits: Circuits = True,
+    ablate: Ablate = False,
+    patch: Patch = None,
+    syntax: Syntax = True,
+    top: Top = None,
+) -> None:
     """Show one head on one page: what attnviz knows of it, each fact with its evidence.
 
     Roles over a corpus come from the stored profile of the model, or from a CORPUS that is profiled now. What has not
@@ -40,6 +82,6 @@ def card(run: Run, head: str | None, source: str | None, all_heads: bool, **opti
         raise UsageError("expected a head such as L2H8, or --all.")
     corpora = [] if source in (None, "-") or source_kind(source or "") == "text" else [Path(source or "")]
     text = None if source is None or corpora else read_text(source)
-    options |= {"source": corpora[0] if corpora else text, "model": run.find_model()}
-    measure = run.measuring("cards", **options) if head is None else run.measuring("card", head, **options)
-    return run.job(measure, texts=[head or "all", text, options["target"]], corpora=corpora, rate=True)
+    given = {"source": corpora[0] if corpora else text}
+    measure = run.bound("cards", **given) if head is None else run.bound("card", **given, head=head)
+    run.work(measure, texts=[head or "all", text, run.options["target"]], corpora=corpora, rate=True)

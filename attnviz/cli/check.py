@@ -2,15 +2,68 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.runner import Run, command
+from attnviz.options import (
+    ColumnGroup,
+    Frequencies,
+    LabelColumn,
+    LoadingGroup,
+    Model,
+    OutputGroup,
+    Revision,
+    SampleGroup,
+    Table,
+    Truncate,
+    argument,
+    measuring,
+    writing,
+)
 from attnviz.wording import counted
 
+Files = Annotated[
+    list[Path] | None,
+    argument(
+        help="A TOML file of claims, or a list of heads for DuoAttention (its folder); with --published corpora, as "
+        "for attnviz profile. Default: claims.toml.",
+        metavar="FILE",
+    ),
+]
+Init = Annotated[
+    list[Path] | None,
+    measuring(
+        "First write FILE: as claims, what the ten clearest heads do over this corpus now. May be given more than "
+        "once.",
+        metavar="CORPUS",
+    ),
+]
+Published = Annotated[
+    str | None,
+    measuring(
+        "Check the heads, or measure the table, of a paper instead, over corpora: clark-2019, gu-2024 and others (see "
+        "the guide).",
+        metavar="PAPER",
+    ),
+]
+Junit = Annotated[Path | None, writing("Also write the verdicts as JUnit XML, which CI services read.", metavar="FILE")]
 
-@command
-def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence[Path], **options: Any) -> Job:
+
+@command(LoadingGroup, ColumnGroup, SampleGroup, OutputGroup, first="init published junit")
+def check(
+    run: Run,
+    files: Files = None,
+    label_column: LabelColumn = None,
+    model: Model = None,
+    revision: Revision = None,
+    truncate: Truncate = False,
+    init: Init = None,
+    published: Published = None,
+    frequencies: Frequencies = None,
+    junit: Junit = None,
+    table: Table = None,
+) -> None:
     """Check claims on heads, from a file or a paper: measured, with intervals, and whether they hold.
 
     A claim is about a role over a corpus, a label or a score on a text, the distance to another model, or what happens
@@ -27,28 +80,27 @@ def check(run: Run, files: Sequence[Path], published: str | None, init: Sequence
         attnviz check --init novel.txt -m tiny-gpt2
             Write claims.toml: what the clearest heads do now, for a CI to check.
     """
-    from attnviz.commands.check import junit, junit_file
+    from attnviz.commands.check import junit_file, junit_text
     from attnviz.commands.claims import CLAIMS_FILE, read_claims
 
-    model = run.options["model"]
+    paths: Sequence[Path] = run.options["files"]
     if published is None:
-        files = files or (Path(CLAIMS_FILE),)
+        paths = paths or (Path(CLAIMS_FILE),)
     of_file = None
     reads = list[Path]()
-    if published is None and len(files) == 1 and not init:
-        claims, of_file, _ = read_claims(files[0])
+    if published is None and len(paths) == 1 and not init:
+        claims, of_file, _ = read_claims(paths[0])
         reads = [corpus for claim in claims for corpus in claim.corpus]
-    verdicts = None if run.options["junit"] is None else junit_file(run.options["junit"])
+    verdicts = None if junit is None else junit_file(junit)
     if verdicts is not None:
-        verdicts.refuse([*files, *run.inputs, *reads])
-    options |= {name: run.options[name] for name in ("revision", "adapter", "tokenizer")}
-    measure = run.measuring("check", files, model, **options, published=published, init=init)
+        verdicts.refuse([*paths, *run.inputs, *reads])
+    measure = run.bound("check", files=paths, model=model)
 
     def finish(checked: attnviz.Check, _: object) -> Iterator[str]:
         if init:
-            yield f"wrote {counted(len(checked.claims), 'claim')} to {files[0]}"
+            yield f"wrote {counted(len(checked.claims), 'claim')} to {paths[0]}"
         if verdicts is not None:
-            verdicts.write(junit(checked))
+            verdicts.write(junit_text(checked))
 
     named = model or of_file or "minilm"
-    return run.job(measure, texts=[published], corpora=files, models=[named], reads=reads, rate=True, finish=finish)
+    run.work(measure, texts=[published], corpora=paths, models=[named], reads=reads, rate=True, finish=finish)

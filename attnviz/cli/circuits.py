@@ -1,12 +1,15 @@
 """The command ``attnviz circuits``."""
 
-from typing import Any
+from attnviz.cli.runner import Run, command
+from attnviz.options import COMMON, Select, Top
 
-from attnviz.cli.runner import Job, Run, command
 
-
-@command
-def circuits(run: Run, **options: Any) -> Job:
+@command(*COMMON)
+def circuits(
+    run: Run,
+    select: Select = None,
+    top: Top = None,
+) -> None:
     """Show which heads read what earlier heads write, and which copy tokens, from the weights alone.
 
     No text is read. It writes composition-query.png, composition-key.png, composition-value.png, captions,
@@ -18,4 +21,4 @@ def circuits(run: Run, **options: Any) -> Job:
         attnviz circuits --model tiny-gpt2 --select L1H0
             The pairs of one head.
     """
-    return run.job(run.measuring("circuits", run.find_model(), **options))
+    run.work(run.bound("circuits"))

@@ -4,27 +4,91 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command, unfinished_file
+from attnviz.cli.runner import Run, command, unfinished_file
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
+from attnviz.options import (
+    ColumnGroup,
+    DeviceMap,
+    FigureGroup,
+    LabelColumn,
+    LoadingGroup,
+    Memory,
+    OutputGroup,
+    Pair,
+    Parser,
+    SampleGroup,
+    Select,
+    Syntax,
+    Table,
+    TargetGroup,
+    Top,
+    Truncate,
+    Words,
+    argument,
+    reading,
+)
 from attnviz.progress import Progress
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
     from attnviz.models.sources import Source
 
-
 _FORMS = (
     "attnviz compare TEXT --model M1 --model M2, attnviz compare TEXT1 TEXT2 --model M, or attnviz compare --corpus "
     "FILE --model M1 --model M2"
 )
+# options that are about one text, and about a corpus
+_OF_ONE = "pair target words truncate memory".split()
+_OF_MANY = "text_column pair_column label_column limit batch_size seed".split()
+
+Texts = Annotated[
+    list[str] | None,
+    argument(
+        help="One text for two models, or two texts for one model. Write - to read standard input. None with --corpus.",
+        metavar="TEXT",
+    ),
+]
+Corpus = Annotated[
+    Path | None, reading("Compare two models over many texts: a file of texts, as for attnviz profile.", metavar="FILE")
+]
+Model = Annotated[
+    list[str] | None,
+    reading(
+        "A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id. Default: "
+        "minilm, or what the adapter was trained on. Give it twice for two models.",
+        "--model",
+        "-m",
+    ),
+]
+Revision = Annotated[
+    list[str] | None,
+    reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
+]
 
 
-@command
-def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any) -> Job:
+@command(LoadingGroup, TargetGroup, ColumnGroup, SampleGroup, FigureGroup, OutputGroup, first="corpus adapter")
+def compare(
+    run: Run,
+    texts: Texts = None,
+    corpus: Corpus = None,
+    label_column: LabelColumn = None,
+    model: Model = None,
+    revision: Revision = None,
+    device_map: DeviceMap = None,
+    pair: Pair = None,
+    truncate: Truncate = False,
+    words: Words = False,
+    syntax: Syntax = True,
+    parser: Parser = None,
+    memory: Memory = None,
+    select: Select = None,
+    top: Top = None,
+    table: Table = None,
+) -> None:
     """Compare every head of two models on one text or a corpus, or of one model on two texts.
 
     Both sides are verified. It writes compare.png, one picture per head (differences/L00H00.png), captions,
@@ -44,26 +108,31 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
         attnviz compare --corpus novel.txt -m minilm -m ./my-bert
             Two models on all lines of a file.
     """
-    adapter = [] if run.options["adapter"] is None else [run.options["adapter"]]
-    names = [*run.options["model"], *adapter] or ["minilm"]
-    both = bool(adapter) and len(texts) < 2
-    n_models = (len(run.options["model"]) or 1) + both
-    if len(run.options["model"]) > 1 and adapter:
+    given, named, adapter = (run.options[name] for name in ("texts", "model", "adapter"))
+    names = [*named, *([] if adapter is None else [adapter])] or ["minilm"]
+    both = adapter is not None and len(given) < 2
+    n_models = (len(named) or 1) + both
+    if len(named) > 1 and adapter is not None:
         raise UsageError("expected --adapter with one --model, which is compared without and with it; found two.")
     if corpus is not None:
-        return _over_corpus(run, corpus, texts, names, n_models, options)
-    run.refuse(run.spec.of_many, "is about a corpus; expected it with --corpus FILE, found it without")
-    if sorted((len(texts), n_models)) != [1, 2]:
-        found = f"{counted(len(texts), 'text')} and {counted(n_models, 'model')}"
-        quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
+        _over_corpus(run, corpus, names, n_models)
+    else:
+        _over_texts(run, names, n_models, both)
+
+
+def _over_texts(run: Run, names: Sequence[str], n_models: int, both: bool) -> None:
+    given = run.options["texts"]
+    run.refuse(_OF_MANY, "is about a corpus; expected it with --corpus FILE, found it without")
+    if sorted((len(given), n_models)) != [1, 2]:
+        found = f"{counted(len(given), 'text')} and {counted(n_models, 'model')}"
+        quotes = " A text of several words stands in quotes." if len(given) > 2 else ""
         raise UsageError(
             f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
         )
-    if texts.count("-") > 1:
+    if given.count("-") > 1:
         raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
-    sentences = [read_text(text, "compare --corpus {}") for text in texts]
+    sentences = [read_text(text, "compare --corpus {}") for text in given]
     sources = _sources(run, both)
-    reading = {name: options[name] for name in options if name not in run.spec.of_many}
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
         from attnviz.models.compared import check_shapes
@@ -71,42 +140,39 @@ def compare(run: Run, texts: Sequence[str], corpus: Path | None, **options: Any)
         check_shapes(sources[0], sources[-1])
         sides: list[attnviz.Analysis] = []
         for side, (sentence, source) in zip("AB", product(sentences, sources), strict=True):
-            arguments: dict[str, Any] = {**reading, "model": source}
+            opened: dict[str, Any] = {"model": source}
             if sides and len(sources) == 1:  # it is loaded, and runs as it is
-                arguments |= dict.fromkeys(("device", "device_map", "dtype", "attention"))
-                arguments["model"] = sides[0].checkpoint
+                opened = dict.fromkeys(("device", "device_map", "dtype", "attention"))
+                opened["model"] = sides[0].checkpoint
 
             def tell(what: str, done: int, total: int, side: str = side) -> None:
                 progress(f"{what} {side}", done, total)
 
-            sides.append(attnviz.analyze(sentence, **arguments, progress=tell, warn=warn))
+            analyze: Any = run.bound("analyze", text=sentence, **opened)
+            sides.append(analyze(progress=tell, warn=warn))
         return attnviz.compare(*sides)
 
-    return run.job(measure, texts=[*sentences, options["pair"], options["target"]], models=names)
+    run.work(measure, texts=[*sentences, run.options["pair"], run.options["target"]], models=names)
 
 
-def _over_corpus(
-    run: Run, corpus: Path, texts: Sequence[str], names: Sequence[str], n_models: int, options: dict[str, Any]
-) -> Job:
+def _over_corpus(run: Run, corpus: Path, names: Sequence[str], n_models: int) -> None:
     from attnviz.models.compared import shape_of
 
     usage = "attnviz compare --corpus FILE --model M1 --model M2"
-    if texts:
+    if run.options["texts"]:
         raise UsageError(f"expected texts or --corpus, found both; write {usage}.")
     if n_models != 2:
         raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {usage}.")
-    run.refuse(run.spec.of_one, "is about one text; expected --corpus without it, found both")
-    options = {name: value for name, value in options.items() if name not in run.spec.of_one}
+    run.refuse(_OF_ONE, "is about one text; expected --corpus without it, found both")
     a, b = _sources(run, run.options["adapter"] is not None)
     unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
 
-    measure = run.measuring("compare_corpus", a, b, corpus, **options, unfinished=unfinished)
+    measure = run.bound("compare_corpus", first=a, second=b, corpus=corpus, unfinished=unfinished)
     form = "compare.corpus"
     if shape_of(a) != shape_of(b):
         form = "compare.roles"
         run.refuse(["select"], "names heads that both models have, but these differ in shape; expected no --select")
-    compared = replace(run, command=form)
-    return compared.job(measure, corpora=[corpus], models=names, rate=True, unfinished=unfinished)
+    run.work(measure, corpora=[corpus], models=names, form=form, rate=True, unfinished=unfinished)
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":

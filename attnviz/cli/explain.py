@@ -1,12 +1,25 @@
 """The command ``attnviz explain``."""
 
-from typing import Any
+from typing import Annotated
 
-from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.runner import Run, command
+from attnviz.options import COMMON, TextGroup, measuring, token_option
+
+Layer = Annotated[
+    int | None,
+    measuring("The layer to explain, counted from 0. Default: that of --head, or 0.", "--layer", "-l"),
+]
+Head = Annotated[str | None, measuring("The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0.")]
+Token = Annotated[str | None, token_option("The token whose numbers are shown", "the last of the text")]
 
 
-@command
-def explain(run: Run, text: str, **options: Any) -> Job:
+@command(TextGroup, *COMMON, first="layer head token")
+def explain(
+    run: Run,
+    layer: Layer = None,
+    head: Head = None,
+    token: Token = None,
+) -> None:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 
     Every step is recomputed from the one before, and compared with the running model where the model exposes it.
@@ -20,4 +33,4 @@ def explain(run: Run, text: str, **options: Any) -> Job:
         attnviz explain "The cat ran away" --head L2H3 --token cat
             Another head, followed for one token.
     """
-    return run.of_text(text, **options)
+    run.of_text("explain")

@@ -2,23 +2,164 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attnviz
-from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import print_row, read_text, split_names
 from attnviz.errors import UsageError
+from attnviz.options import (
+    COMMON,
+    PICTURES,
+    By,
+    ColumnGroup,
+    Generate,
+    LabelColumn,
+    MaxNewTokens,
+    Memory,
+    Pair,
+    Parser,
+    Scale,
+    Select,
+    Spans,
+    Syntax,
+    Table,
+    TargetGroup,
+    Top,
+    Truncate,
+    Words,
+    argument,
+    decoded,
+    drawing,
+    measuring,
+    reading,
+    token_option,
+    writing,
+)
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
     from attnviz.commands.heads.texts.measure import OneText
 
+# options that are about one text, and about a file of texts
+_OF_ONE = "audio pair target token generate relation queries spans contacts by".split()
+_OF_MANY = "text_column pair_column label_column alignments".split()
 
-@command
-def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **options: Any) -> Job:
+Text = Annotated[
+    str | None,
+    argument(
+        help="The sentence. Write - to read standard input. With --each-line: a file of texts (.txt, .csv, .tsv, "
+        ".jsonl, .json, .conllu, a datasets folder) or chats, or - for lines. None with --chat or --audio."
+    ),
+]
+Chat = Annotated[
+    Path | None,
+    reading(
+        "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, which the tokenizer's own "
+        "chat template renders.",
+        metavar="FILE",
+    ),
+]
+Audio = Annotated[
+    Path | None,
+    reading(
+        "Instead of TEXT a sound, for Whisper: a WAV file of 16,000 samples a second of 16 bits, or its log-mel "
+        "features (.npy). --target is what was said.",
+        metavar="FILE",
+    ),
+]
+EachLine = Annotated[bool, reading("Analyse every text of a file by itself, and how much the heads vary between them.")]
+Alignments = Annotated[
+    Path | None,
+    reading(
+        "Of an encoder-decoder, with --each-line: gold word alignments, a line for each text (0-0 1-2, possible ones "
+        "2?3). A text is then SOURCE ||| TARGET.",
+        metavar="FILE",
+    ),
+]
+Queries = Annotated[
+    str | None,
+    reading(
+        "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token as for "
+        "--token. For long texts.",
+        callback=decoded,
+    ),
+]
+Contacts = Annotated[
+    Path | None,
+    measuring(
+        "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances in ångström, below 8), or a "
+        "text with two residues a line, counted from 1. Scores each head by its precision, with and without the "
+        "average product correction (APC).",
+        metavar="FILE",
+    ),
+]
+DropSpecial = Annotated[
+    bool,
+    drawing("Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1."),
+]
+Token = Annotated[
+    str | None,
+    token_option(
+        "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
+        "all",
+        group=PICTURES,
+    ),
+]
+Relation = Annotated[
+    str | None,
+    drawing(
+        "Outline in heatmaps the pairs of a relation such as obj, or of each head's own (own), and draw them as arcs "
+        "(adds the figure relations). Needs a parse.",
+        metavar="NAME|own",
+    ),
+]
+Maps = Annotated[
+    list[str] | None,
+    drawing(
+        "Draw a map of this statistic, such as entropy, distance, sink or local (adds the figure map). May be given "
+        "more than once. Default: entropy.",
+        "--map",
+    ),
+]
+SaveAttention = Annotated[bool, writing("Also write attention.safetensors, one tensor a layer.")]
+SaveNpz = Annotated[bool, writing("Also write attention.npz, the same for NumPy.")]
+
+
+@command(*COMMON, TargetGroup, ColumnGroup, first="each_line")
+def heads(
+    run: Run,
+    text: Text = None,
+    chat: Chat = None,
+    audio: Audio = None,
+    each_line: EachLine = False,
+    label_column: LabelColumn = None,
+    alignments: Alignments = None,
+    pair: Pair = None,
+    max_new_tokens: MaxNewTokens = None,
+    generate: Generate = None,
+    queries: Queries = None,
+    truncate: Truncate = False,
+    words: Words = False,
+    spans: Spans = None,
+    contacts: Contacts = None,
+    syntax: Syntax = True,
+    parser: Parser = None,
+    memory: Memory = None,
+    select: Select = None,
+    scale: Scale = "auto",
+    drop_special: DropSpecial = False,
+    token: Token = None,
+    relation: Relation = None,
+    maps: Maps = None,
+    save_attention: SaveAttention = False,
+    save_npz: SaveNpz = False,
+    top: Top = None,
+    by: By = None,
+    table: Table = None,
+) -> None:
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
@@ -34,43 +175,44 @@ def heads(run: Run, text: str | None, each_line: bool, chat: Path | None, **opti
         attnviz heads novel.txt --each-line
             Every line of a file, or row of a .csv, and what varies between them.
     """
-    given = text, chat, options["audio"]
-    if given.count(None) != 2:
-        found = "both" if any(given) else "neither"
+    if (text, chat, audio).count(None) != 2:
+        found = "both" if text or chat or audio else "neither"
         raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
     if each_line:
-        from attnviz.inputs.reading import open_corpus
+        _each_line(run, text or str(chat))
+    else:
+        _one_text(run)
 
-        reading = {name: value for name, value in options.items() if name not in run.spec.of_one}
-        if chat is not None and open_corpus(chat).kind != "chats":
-            raise UsageError(f"expected a list of messages on each line of {chat}, found texts; leave out --chat.")
-        return _each_line(run, text or str(chat), reading)
-    run.refuse(run.spec.of_many, "is of a file of texts; expected it with --each-line, found it without")
-    options = {name: value for name, value in options.items() if name not in run.spec.of_many}
-    if not options["syntax"] and "relations" in (run.figure_names(_implied_figures(run)) or []):
+
+def _one_text(run: Run) -> None:
+    given = run.options
+    run.refuse(_OF_MANY, "is of a file of texts; expected it with --each-line, found it without")
+    names = run.figure_names(_implied_figures(run))
+    if not given["syntax"] and "relations" in (names or []):
         raise UsageError(
             "the figure relations shows the parse of the text: leave it (or --relation) or --no-syntax out."
         )
-    sentence = None if text is None else read_text(text)
+    sentence = None if given["text"] is None else read_text(given["text"])
     messages: list[str] = []
-    if chat is not None:
+    if given["chat"] is not None:
         from attnviz.inputs.chats import message_texts
         from attnviz.inputs.reading import chat_of
 
-        messages = [text for message in chat_of(chat).messages for text in message_texts(message)]
-    source = run.find_model()
-
-    measure = run.measuring("analyze", sentence, source, chat=chat, **options)
-    generated = None if options["generate"] is None else f"--generate {options['generate']}"
-    audio = options["audio"] and options["audio"].stem
-    texts = (sentence, *messages, audio, options["pair"], options["target"], generated)
+        messages = [text for message in chat_of(given["chat"]).messages for text in message_texts(message)]
+    generated = None if given["generate"] is None else f"--generate {given['generate']}"
+    audio = given["audio"] and given["audio"].stem
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints
 
         return hints(result, run.choices(), document)
 
-    return run.job(measure, texts=texts, implied_figures=_implied_figures(run), finish=finish)
+    run.work(
+        run.bound("analyze", text=sentence),
+        texts=(sentence, *messages, audio, given["pair"], given["target"], generated),
+        figures=names,
+        finish=finish,
+    )
 
 
 def _implied_figures(run: Run) -> list[str]:
@@ -83,19 +225,23 @@ def _implied_figures(run: Run) -> list[str]:
     return [name for name, holds in implied.items() if holds]
 
 
-def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
+def _each_line(run: Run, file: str) -> None:
     from attnviz.commands.heads.texts.report import text_row
     from attnviz.inputs.lines import Place
     from attnviz.inputs.prompt import Text
+    from attnviz.inputs.reading import open_corpus
     from attnviz.present.report import checked_views
 
-    run.refuse(run.spec.of_one, "is about one text; expected --each-line without it, found both")
+    chat = run.options["chat"]
+    if chat is not None and open_corpus(chat).kind != "chats":
+        raise UsageError(f"expected a list of messages on each line of {chat}, found texts; leave out --chat.")
+
+    run.refuse(_OF_ONE, "is about one text; expected --each-line without it, found both")
     lines: Path | list[Text] = Path(file)
     if file == "-":
         numbered = enumerate(io.StringIO(read_text("-"), newline=None), start=1)  # line ends of any system
         place = Path("standard input")
         lines = [Text(line.strip(), place=Place(place, number)) for number, line in numbered if line.strip()]
-    source = run.find_model()
     names = run.figure_names(_implied_figures(run)) or []
     choices = run.choices()
     written = set[str]()
@@ -110,10 +256,10 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
         without.update([] if names == ["all"] else missing)
         drawn = [name for name in names if name == "all" or name not in missing]
         try:
-            assert job.output is not None
+            assert run.output is not None
             by_default, within = run.options["figures"] is None, f"{one.folder}/"
             analysis.write(
-                job.output, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=within
+                run.output, choices, figures=drawn, formats=run.format_names, by_default=by_default, within=within
             )
         except UsageError as error:
             raise UsageError(f"{one.place}: {error}") from error
@@ -121,16 +267,16 @@ def _each_line(run: Run, file: str, reading: Mapping[str, Any]) -> Job:
     def finish(*_: object) -> Iterator[str]:
         for name, count in without.items():
             yield f"{counted(count, 'text')} had nothing to draw for the figure {name}"
-        assert job.output is not None
+        assert run.output is not None
         if written:
-            yield f"each text has a folder of its own in {job.output.path}, {len(written)} in all"
+            yield f"each text has a folder of its own in {run.output.path}, {len(written)} in all"
 
-    summary = replace(run, command="heads.texts", options={**run.options, "figures": None})
-    job = summary.job(
-        run.measuring("analyze_each", lines, source, **reading, visit=write),
+    run.work(
+        run.bound("analyze_each", texts=lines, visit=write),
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],
         corpora=[lines] if isinstance(lines, Path) else [],
+        form="heads.texts",
+        figures=[],
         rate=True,
         finish=finish,
     )
-    return job

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, print_results, progress, say_where_to_look
+from attnviz.arguments import utf8
+from attnviz.cli.runner import Run, command
+from attnviz.cli.terminal import print_results, progress, say_where_to_look
 from attnviz.errors import UsageError
+from attnviz.options import PrintingGroup, argument, reading
 from attnviz.progress import Progress
 
 if TYPE_CHECKING:
@@ -17,9 +19,25 @@ if TYPE_CHECKING:
 # what a form of the command gives: the document, the CSV file, and what makes the tables
 _Form = tuple[dict[str, Any], str, Callable[[], "RenderableType"]]
 
+Names = Annotated[
+    list[str] | None,
+    argument(
+        help="A built-in model, a folder, a hub id, or a model of a paper (bert-large, gpt2-xl, gpt3-175b). Default: "
+        "all that are known here.",
+        metavar="NAME",
+    ),
+]
+Families = Annotated[bool, reading("List instead the architectures that are reproduced, and which commands work.")]
+Verify = Annotated[bool, reading("Load the named models instead, and verify every head on a fixed set of short texts.")]
 
-@command
-def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
+
+@command(PrintingGroup, first="families verify as_json quiet")
+def models(
+    run: Run,
+    names: Names = None,
+    families: Families = False,
+    verify: Verify = False,
+) -> None:
     """List the layers, heads, sizes and parameters of models, and say which of them attnviz can measure.
 
     The numbers come from config files and papers; no weights are loaded. Without a name it lists the built-in models,
@@ -35,7 +53,8 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         attnviz models ./my-bert --verify
             Whether a checkpoint can be trusted here: exit code 1 if not.
     """
-    wanted, out = list(dict.fromkeys(decoded("NAME", name) for name in names)), run.options["out"]
+    out, as_json, quiet = (run.options[name] for name in ("out", "as_json", "quiet"))
+    wanted = list(dict.fromkeys(utf8("NAME", name) for name in names or ()))
     measure: Callable[[Sequence[str], Progress], _Form] = _listed
     stem = "models"
     if families:
@@ -52,26 +71,22 @@ def models(run: Run, names: Sequence[str], families: bool, verify: bool) -> Job:
         measure, stem = _verified, "models-verify"
     from attnviz.present.output_folder import OutputFolder
 
-    output = None if out is None else OutputFolder(Path(out), "models")
+    output = run.output = None if out is None else OutputFolder(Path(out), "models")
+    with progress(quiet) as tell:
+        document, table, report = measure(wanted, tell)
+    if output is not None:
+        from attnviz.present.documents import json_text
 
-    def work() -> None:
-        with progress(run.quiet) as tell:
-            document, table, report = measure(wanted, tell)
-        if output is not None:
-            from attnviz.present.documents import json_text
-
-            document["files"] = [f"{stem}.csv", f"{stem}.json"]
-            with output:
-                output.write(f"{stem}.csv", table)
-                output.write(f"{stem}.json", json_text(document))
-                output.put_in_place()
-        print_results(document, report, run.options["as_json"], run.quiet, None if output is None else output.path)
-        if output is not None:
-            say_where_to_look(output, run.quiet)
-        if verify and any(model["reason"] for model in document["models"]):
-            raise typer.Exit(1)
-
-    return Job(work, output)
+        document["files"] = [f"{stem}.csv", f"{stem}.json"]
+        with output:
+            output.write(f"{stem}.csv", table)
+            output.write(f"{stem}.json", json_text(document))
+            output.put_in_place()
+    print_results(document, report, as_json, quiet, None if output is None else output.path)
+    if output is not None:
+        say_where_to_look(output, quiet)
+    if verify and any(model["reason"] for model in document["models"]):
+        raise typer.Exit(1)
 
 
 def _listed(names: Sequence[str], tell: Progress) -> _Form:

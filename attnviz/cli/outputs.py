@@ -1,12 +1,63 @@
 """The command ``attnviz outputs``."""
 
-from typing import Any
+from typing import Annotated
 
-from attnviz.cli.runner import Job, Run, command
+from attnviz.cli.runner import Run, command
+from attnviz.options import (
+    COMMON,
+    Foil,
+    MaxNewTokens,
+    Memory,
+    Scale,
+    Select,
+    TargetGroup,
+    TextGroup,
+    Top,
+    free_text,
+    token_option,
+)
+
+Token = Annotated[
+    str | None,
+    token_option(
+        "Divide the logits at this position: of a language model, or of the class of a token",
+        "the last token; of BERT its mask, else the last word",
+        "--token",
+        "--at",
+    ),
+]
+Answer = Annotated[
+    str | None,
+    free_text(
+        "The token, or the class of a text or a token, whose logit is divided into what each head adds. Default: the "
+        "model's first choice.",
+        "--answer",
+        "--label",
+        metavar="TOKEN|CLASS",
+    ),
+]
+AnswerSpan = Annotated[
+    str | None,
+    free_text(
+        "Question answering (TEXT is the question, --pair the context): divide the logits of start and end of this "
+        "stretch of the context: its text, TEXT#2 or #10-#12. Default: the model's own answer."
+    ),
+]
 
 
-@command
-def outputs(run: Run, text: str, **options: Any) -> Job:
+@command(TextGroup, *COMMON, TargetGroup, first="token answer foil")
+def outputs(
+    run: Run,
+    max_new_tokens: MaxNewTokens = None,
+    token: Token = None,
+    answer: Answer = None,
+    foil: Foil = None,
+    answer_span: AnswerSpan = None,
+    memory: Memory = None,
+    select: Select = None,
+    scale: Scale = "auto",
+    top: Top = None,
+) -> None:
     """Show what each head adds to the residual stream: its output, norm-weighted attention and promoted tokens.
 
     Every head is verified. The outputs of the heads and the bias must sum to the attention output of the model.
@@ -28,4 +79,4 @@ def outputs(run: Run, text: str, **options: Any) -> Job:
         attnviz outputs "one two" -m tiny-gpt2 --answer " two"
             Which heads speak for “two” as the next token.
     """
-    return run.of_text(text, **options)
+    run.of_text("head_outputs")

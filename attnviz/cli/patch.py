@@ -1,14 +1,98 @@
 """The command ``attnviz patch``: what each head carries from one prompt into another."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from attnviz.cli.runner import Job, Run, command
-from attnviz.cli.terminal import decoded, read_text
+from attnviz.arguments import utf8
+from attnviz.cli.runner import Run, command
+from attnviz.cli.terminal import read_text
+from attnviz.options import (
+    COMMON,
+    Answer,
+    Direction,
+    Foil,
+    Label,
+    MeasuredHeads,
+    Metric,
+    Networks,
+    PatchBy,
+    SampleGroup,
+    Site,
+    Spans,
+    Table,
+    Top,
+    argument,
+    decoded,
+    free_text,
+    measuring,
+    reading,
+)
+
+Clean = Annotated[
+    str,
+    argument(
+        help="The prompt whose prediction is right; or a table (.csv, .tsv, .jsonl, .json) with the columns clean, "
+        "corrupt, answer and foil, or label. Write - to read standard input.",
+        metavar="CLEAN|TABLE",
+    ),
+]
+Corrupt = Annotated[str | None, reading("The other prompt, of as many tokens.", callback=decoded)]
+At = Annotated[
+    list[str] | None,
+    free_text(
+        "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or a token (cat, cat#2, #3). "
+        "May be given more than once. Default: all.",
+        metavar="TOKEN",
+    ),
+]
+Receiver = Annotated[
+    str | None,
+    measuring(
+        "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head), or logits; "
+        "all heads between are frozen.",
+        "--to",
+        metavar="END",
+    ),
+]
+Sender = Annotated[
+    list[str] | None,
+    measuring(
+        "With --to: heads that paths begin at, as for --select. Default: all of earlier layers.",
+        "--from",
+        metavar="HEADS",
+    ),
+]
+SelfRepair = Annotated[
+    bool,
+    measuring(
+        "Also measure how much of each head's direct effect later heads and networks make good, with its corrupt "
+        "output in the clean run. Needs --answer and --foil."
+    ),
+]
 
 
-@command
-def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
+@command(*COMMON, SampleGroup, first="corrupt answer foil site at receiver")
+def patch(
+    run: Run,
+    clean: Clean,
+    corrupt: Corrupt = None,
+    answer: Answer = None,
+    foil: Foil = None,
+    label: Label = None,
+    direction: Direction = "denoise",
+    site: Site = "z",
+    by: PatchBy = None,
+    at: At = None,
+    spans: Spans = None,
+    metric: Metric = None,
+    select: MeasuredHeads = None,
+    receiver: Receiver = None,
+    sender: Sender = None,
+    networks: Networks = None,
+    self_repair: SelfRepair = False,
+    top: Top = None,
+    table: Table = None,
+) -> None:
     """Take each head's output from the run of another prompt, and measure how much of the difference it carries.
 
     Both prompts have as many tokens, and differ in what decides the answer. By default a head's output on the clean
@@ -35,13 +119,12 @@ def patch(run: Run, clean: str, corrupt: str | None, **options: Any) -> Job:
     """
     from attnviz.inputs.reading import source_kind
 
-    clean = read_text(clean) if clean == "-" else decoded("CLEAN", clean)
+    clean = read_text(clean) if clean == "-" else utf8("CLEAN", clean)
     is_text = source_kind(clean) == "text"
     if is_text:
         run.refuse(("limit",), "is about a table of pairs; expected one with it, found one pair")
-    model = run.find_model()
-    return run.job(
-        run.measuring("patch", clean, model, corrupt=corrupt, **options),
+    run.work(
+        run.bound("patch", clean=clean),
         texts=[clean, corrupt] if is_text else (),
         corpora=() if is_text else [Path(clean)],
         rate=True,

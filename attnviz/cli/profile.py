@@ -2,26 +2,90 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import date
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attnviz.cli.runner import Job, Run, command, unfinished_file
+from attnviz.cli.runner import Run, command, unfinished_file
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.errors import OutputError, UsageError
-from attnviz.options import COMMANDS
+from attnviz.options import (
+    COMMON,
+    PICTURES,
+    By,
+    ColumnGroup,
+    Examples,
+    Export,
+    Frequencies,
+    Parser,
+    Repeats,
+    SampleGroup,
+    Syntax,
+    Table,
+    Top,
+    argument,
+    measuring,
+    writing,
+)
 from attnviz.run.processes import remove_kept, this_process
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# what ``--show`` reads, and what makes it draw
+# what ``--show`` reads
 _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
-_DRAWS = {"out", *(option.name for option in COMMANDS["profile"].pictures)}
+
+Corpora = Annotated[
+    list[Path] | None,
+    argument(
+        help="Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a datasets folder), treebanks "
+        "(.conllu), GAP files for coreference (.tsv), or chats (.jsonl).",
+        metavar="CORPUS",
+    ),
+]
+Control = Annotated[
+    bool,
+    measuring(
+        "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only if its "
+        "score is above that of the copy.",
+        "--control/--no-control",
+    ),
+]
+Show = Annotated[
+    list[str] | None,
+    measuring(
+        "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, or with roles the roles of all "
+        "heads, and measure nothing. With --table roles are a table for a paper; with --figures, --format or --width "
+        "pictures are drawn. Instead of a corpus, a profile.json may be named. May be given more than once.",
+        metavar="HEADS|ROLE|roles",
+    ),
+]
+Store = Annotated[
+    bool | None,
+    writing(
+        "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts than "
+        "before.",
+        "--store/--no-store",
+    ),
+]
 
 
-@command
-def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: Any) -> Job:
+@command(*COMMON, ColumnGroup, SampleGroup, first="repeats show")
+def profile(
+    run: Run,
+    corpora: Corpora = None,
+    repeats: Repeats = False,
+    frequencies: Frequencies = None,
+    syntax: Syntax = True,
+    parser: Parser = None,
+    control: Control = True,
+    examples: Examples = 8,
+    show: Show = None,
+    export: Export = None,
+    store: Store = None,
+    top: Top = None,
+    by: By = None,
+    table: Table = None,
+) -> None:
     """Measure what every head of a model does on many texts, compared with baselines.
 
     It writes figures, captions, profile.json and profile.csv, and prints tables. After an interruption the same command
@@ -38,38 +102,39 @@ def profile(run: Run, corpora: Sequence[Path], show: Sequence[str], **options: A
             Its roles as a table for a paper, with figures for a column.
     """
     if show:
-        return _show(run, split_names(show), corpora)
-    if not corpora and not options["repeats"]:
+        _show(run, split_names(show), run.options["corpora"])
+        return
+    paths: Sequence[Path] = run.options["corpora"]
+    if not paths and not repeats:
         raise UsageError(
             "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
         )
-    no_trees = not options["syntax"] and all(path.suffix.lower() != ".conllu" for path in corpora)
+    no_trees = not syntax and all(path.suffix.lower() != ".conllu" for path in paths)
     if no_trees and "relations" in (run.figure_names() or []):
         raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
-    if not corpora:
+    if not paths:
         run.refuse(
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )
-    source = run.find_model()
-    unfinished = unfinished_file(run.results_folder(run.model_names, (), corpora))
-
-    measure = run.measuring("profile_heads", source, corpora, **options, unfinished=unfinished)
+    unfinished = unfinished_file(run.results_folder(run.model_names, (), paths))
+    measure = run.bound("profile_heads", texts=paths, unfinished=unfinished)
 
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file
 
         remove_kept(part_file(unfinished, PARTS[1]), this_process())
-        yield from _keep(document, run.options["store"])
+        yield from _keep(document, store)
 
-    return run.job(measure, corpora=corpora, rate=True, finish=finish, unfinished=unfinished)
+    run.work(measure, corpora=paths, rate=True, finish=finish, unfinished=unfinished)
 
 
-def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> Job:
+def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     from attnviz.commands.profile import show
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import find_profile, read_profile
 
-    unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW | _DRAWS]
+    draws = {"out", *run.of_groups(PICTURES)}
+    unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW | draws]
     if unused:
         raise UsageError(f"--show measures nothing: leave out {', '.join(unused)}.")
     if len(named) > 1 or any(path.suffix.lower() != ".json" and not path.is_dir() for path in named):
@@ -96,11 +161,12 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> Job:
         chosen = show.chosen_examples(profile, wanted)
         printed = show.examples_document(profile, chosen)
         shown = spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
-    if _DRAWS.isdisjoint(run.changed) or run.figure_names() == []:
-        return Job(partial(print_results, printed, lambda: shown, run.options["as_json"], run.quiet))
+    if draws.isdisjoint(run.changed) or run.figure_names() == []:
+        print_results(printed, lambda: shown, run.options["as_json"], run.quiet)
+        return
     pictures = show.StoredPictures(profile, shown)
     model = str(profile.model.get("name"))
-    return run.job(lambda *_: pictures, texts=wanted, corpora=named, models=[model], reads=[profile.path], more="")
+    run.work(lambda: pictures, texts=wanted, corpora=named, models=[model], reads=[profile.path], more="")
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:

@@ -6,6 +6,7 @@ inside the command, so that ``attnviz --help`` answers at once.
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,19 +15,25 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnviz.options import COMMANDS, GROUPS, OUTPUT
-from attnviz.present.report import views_in_words
+from attnviz.cli.runner import Run
+from attnviz.errors import UsageError
+from attnviz.options import FIRST, GROUPS, OUTPUT
+from attnviz.present.report import figures_in_words
 from attnviz.printable import one_line
 from attnviz.version import __version__
+
+HELP_ALL = "--help-all"
 
 app = typer.Typer(
     name="attnviz",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help", HELP_ALL]},
 )
 
+# in the order of ``attnviz --help``
+COMMANDS = "heads compare profile explain outputs ablate patch rollout why circuits check card models".split()
 
 _EXIT_CODES = (
     "Exit codes: 0 done; 1 an error that you can fix; 2 wrong usage; 3 the recomputed numbers differ from the model's; "
@@ -46,7 +53,8 @@ class _Program(TyperGroup):
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        with _printable_errors():
+        ctx.obj = Run()
+        with _printable_errors(), ctx.obj.ending():
             return super().invoke(ctx)
 
 
@@ -62,32 +70,60 @@ def _printable_errors() -> Iterator[None]:
 
 
 class _Command(TyperCommand):
-    """A command whose help has examples first, and groups; its usage errors hint at a text without quotes."""
+    """A command whose help has examples first, and groups; its usage errors hint at a text without quotes.
+
+    ``--help`` describes the options that people use, and names the others; ``--help-all`` describes all.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        for parameter in self.params:
+            parameter.metavar = parameter.metavar or parameter.opts[0].strip("-").upper()
+            if parameter.default is False:
+                parameter.secondary_opts = []  # no --no-… for what is off
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
         _write_examples_first(self, formatter)
         _write(_EXIT_CODES, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
-        parameters: list[Any] = self.get_params(ctx)
+        described: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        more: dict[str, list[str]] = {group: [] for group in GROUPS}
+        first = {*FIRST, *vars(self.callback)["first"]}
+        parameters: list[Any] = self.params
         for parameter in sorted(parameters, key=lambda parameter: parameter.param_type_name):
-            if record := parameter.get_help_record(ctx):
+            group = parameter.rich_help_panel
+            if not (parameter.name in first or parameter.param_type_name == "argument" or ctx.meta[HELP_ALL]):
+                more[group].append(parameter.opts[0])
+            elif record := parameter.get_help_record(ctx):
                 name, text = _TYPE.sub("", record[0]), _RANGE.sub("", record[1]).removesuffix("  []")
-                group = OUTPUT if parameter.name == "help" else parameter.rich_help_panel
-                rows[group].append((name, views_in_words(text, ctx.command.name)))
-        for group in filter(rows.get, GROUPS):
+                described[group].append((name, figures_in_words(text, ctx.command.name)))
+        described[OUTPUT].append((f"-h, --help, {HELP_ALL}", "Print this help, or that of every option, and exit."))
+        for group in filter(described.get, GROUPS):
             with formatter.section(group):
-                formatter.write_dl(rows[group])
+                formatter.write_dl(described[group])
+        if any(more.values()):
+            with formatter.section(f"More options ({HELP_ALL} describes them)"):
+                formatter.write_dl([(group, ", ".join(names)) for group, names in more.items() if names])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[HELP_ALL] = HELP_ALL in args
         try:
+            self._refuse_twice(ctx, args)
             return super().parse_args(ctx, args)
         except Exception as error:  # click's UsageError, or typer's copy of it
             if "unexpected extra argument" in (message := getattr(error, "message", "")):
                 hint = f'A text of several words stands in quotes: {ctx.command_path} "The cat ran away".'
                 vars(error)["message"] = f"{message} {hint}"
             raise
+
+    def _refuse_twice(self, ctx: Any, args: list[str]) -> None:
+        """Raise UsageError where an option that takes one value has two, perhaps under several names."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        given: Any = Counter(order)
+        for parameter, count in given.items():
+            if count > 1 and parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag):
+                raise UsageError(f"expected {' or '.join(parameter.opts)} once, found it {count} times.")
 
 
 def _write_examples_first(command: Any, formatter: Any) -> None:

@@ -2,27 +2,19 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate
+from typing import TYPE_CHECKING, Any, Concatenate
 
 import typer
 
 import attnviz
-from attnviz.arguments import as_found, is_there
-from attnviz.cli.terminal import (
-    decoded,
-    print_results,
-    progress,
-    read_text,
-    results_alone,
-    say,
-    say_where_to_look,
-    split_names,
-)
+from attnviz.arguments import is_there
+from attnviz.cli.terminal import print_results, progress, read_text, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
     AttnvizError,
@@ -34,7 +26,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import COMMANDS, PLUGIN, Command, DrawingOptionNames, Option
+from attnviz.options import OUTPUT, PICTURES, DrawingOptionNames, keywords_of
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.progress import Progress
@@ -47,41 +39,78 @@ if TYPE_CHECKING:
     from attnviz.present.result import Result
     from attnviz.present.view import ViewOptions
 
-# makes a result, with callbacks for progress and messages; None where another process writes it
-Measure = Callable[[Progress, Callable[[str], None]], "Result | None"]
-
 # errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _WRITTEN = "out", "junit"
-_OF_MODEL = "model", "revision", "adapter", "tokenizer"
 _LANGUAGES = "source_language", "target_language"
 
 
-@dataclass(frozen=True)
-class Job:
-    """The work of a parsed command line."""
+@dataclass
+class Run:
+    """One call of a command: what was typed, and what an error leaves."""
 
-    work: Callable[[], None]
+    command: str = ""
+    options: dict[str, Any] = field(default_factory=dict)  # by the names of the command's arguments; lists as tuples
+    parameters: dict[str, Any] = field(default_factory=dict)  # the same as typer's parameters
     output: "OutputFolder | None" = None  # that it writes to
     recovery_hint: Callable[[BaseException], str] = lambda _: ""  # a sentence on what an error leaves
-    silent: bool = False  # whether another process prints messages
+    silent: bool | None = None  # whether another process prints messages; None before that is known
 
+    def begin(self, parameters: Sequence[Any], typed: dict[str, Any]) -> None:
+        """Take the values of a command's parameters, and run the plug-ins among them."""
+        from attnviz.present.output_folder import folder_named
 
-@dataclass(frozen=True)
-class Run:
-    """One call of a command."""
+        for parameter in parameters:
+            value = typed[parameter.name]
+            is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
+            self.options[parameter.name] = tuple(value or ()) if is_list else value
+            self.parameters[parameter.name] = parameter
+        if self.options["out"] is not None:
+            try:
+                self.options["out"] = str(folder_named(self.options["out"]))  # shells leave ~ alone after =
+            except UsageError as error:
+                raise UsageError(f"-o: {error}") from error
+        for file in self.options.get("plugin", ()):
+            run_file(file)
+        if "device" in self.options:
+            _check_working_folder()
 
-    command: str  # its name, or that of a form of it (``heads.texts``), which is also a folder of attnviz.commands
-    options: Mapping[str, Any]  # by name, those of :data:`attnviz.options.COMMANDS`
-
-    @property
-    def spec(self) -> Command:
-        return COMMANDS[self.command.partition(".")[0]]
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Tell of an error or interruption inside the block, and end with its exit code."""
+        try:
+            with out_of_memory_named():
+                yield
+        except (AttnvizError, KeyboardInterrupt, Interrupted) as error:
+            silent = _another_speaks() if self.silent is None else self.silent
+            kept = self.recovery_hint(error)
+            if isinstance(error, AttnvizError):
+                message, code = f"{error} {kept}".rstrip(), error.exit_code
+                silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
+            else:
+                in_place = self.output is not None and self.output.in_place
+                how_far = "; all files were written." if in_place else "; nothing was written."
+                message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
+            if not silent:
+                say(message)
+            raise typer.Exit(code) from error
 
     @property
     def changed(self) -> dict[str, str]:  # options that differ from their defaults, as typed
-        values = ((option, self.options[option.name]) for option in self.spec.options)
-        return {option.name: option.spelled(value) for option, value in values if value != option.default}
+        return {
+            name: (parameter.secondary_opts if self.options[name] is False else parameter.opts)[0]
+            for name, parameter in self.parameters.items()
+            if self.options[name] not in (parameter.default, ())
+        }
+
+    def of_groups(self, *groups: str) -> dict[str, Any]:
+        """The options of these groups of :data:`attnviz.options.GROUPS`."""
+        return {
+            name: self.options[name]
+            for name, each in self.parameters.items()
+            if each.rich_help_panel.startswith(groups)
+        }
 
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raise UsageError where one of these options was typed."""
@@ -91,11 +120,11 @@ class Run:
 
     @property
     def quiet(self) -> bool:
-        return bool(self.options.get("quiet"))
+        return bool(self.options["quiet"])
 
     @property
     def inputs(self) -> list[Path]:  # files and folders that are there and that the options but those of output name
-        given = [self.options[option.name] for option in self.spec.options if option.name not in _WRITTEN]
+        given = [value for name, value in self.options.items() if name not in _WRITTEN]
         names = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in given)
         return [Path(name) for name in names if isinstance(name, str | Path) and is_there(name)]
 
@@ -105,30 +134,29 @@ class Run:
 
     def find_model(self, *named: str | None) -> "Source":
         """Find a model by name, revision and adapter; default those of the options. It must have the selected heads."""
-        from attnviz.models.head_ids import ids_and_names, select_heads
+        from attnviz.models.head_ids import check_ids, ids_and_names, select_heads
         from attnviz.models.reproduced import kinds_in
         from attnviz.models.sources import find_checkpoint, with_tokenizer
 
-        model, revision, adapter = named or [self.options[name] for name in _OF_MODEL[:3]]
+        selected = self.options.get("select", ())
+        if self.command != "heads" or self.options["each_line"]:  # of one text labels and roles, too
+            check_ids(selected, "heads --each-line" if self.command == "heads" else self.command)
+        model, revision, adapter = named or [self.options[name] for name in ("model", "revision", "adapter")]
         with progress(self.quiet or _another_speaks()) as tell:
             found = with_tokenizer(find_checkpoint(model, revision, tell, adapter), self.options["tokenizer"])
-        ids, _ = ids_and_names(self.options.get("select", ()))
+        ids, _ = ids_and_names(selected)
         if ids:
             select_heads(ids, kinds_in(found.folder))
         return replace(found, languages={name: self.options[name] for name in _LANGUAGES if self.options.get(name)})
 
     def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
-        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, of ``heads`` without the command.
-
-        A form of a command (``compare.corpus``) goes where the command does.
-        """
+        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``; of heads without COMMAND."""
         from attnviz.models.sources import BUILT_IN
         from attnviz.present.output_folder import text_folder
 
         if self.options["out"] is not None:
             return Path(self.options["out"])
-        command = self.command.partition(".")[0]
-        names = [] if command == "heads" else [command]
+        names = [] if self.command == "heads" else [self.command]
         folders = list[Path]()
         for model in models:
             folder = Path(model).expanduser()
@@ -137,115 +165,109 @@ class Run:
             else:
                 folders.append(folder.resolve())
                 names.append(folders[-1].name or "model")
-        without = "weights" if command == "circuits" else "repeats"
+        without = "weights" if self.command == "circuits" else "repeats"
         return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
-    def of_text(self, text: str, **options: Any) -> Job:
-        """The job of a command whose function reads one text, with the options of measurement."""
-        text, source = read_text(text), self.find_model()
-        return self.job(
-            self.measuring(*self.spec.functions, text, source, **options),
-            texts=(text, options["pair"], options.get("target")),
-        )
+    def bound(self, name: str, **given: Any) -> Callable[..., "Result | None"]:
+        """A function of :mod:`attnviz` with the options that it takes by their names; ``given`` go first.
 
-    def measuring(self, name: str, *given: Any, **options: Any) -> Measure:
-        """What calls a function of :mod:`attnviz`, which is imported then."""
+        Its model is found by the options, unless one is given.
+        """
+        function: Callable[..., Result | None] = getattr(attnviz, name)
+        taken = set(keywords_of(function))
+        if "model" in taken and "model" not in given:
+            given["model"] = self.find_model()
+        if not isinstance(given.get("model"), str | None):
+            taken -= {"revision", "adapter", "tokenizer"}  # which are in a found model
+        return partial(function, **{name: self.options[name] for name in taken & self.options.keys()} | given)
 
-        def measure(progress: Progress, warn: Callable[[str], None]) -> "Result | None":
-            function = getattr(attnviz, name)
-            callbacks: dict[str, Any] = {"progress": progress, "warn": warn}
-            taken = callbacks.keys() & inspect.signature(function).parameters
-            result: Result | None = function(*given, **options, **{name: callbacks[name] for name in taken})
-            return result
+    def of_text(self, function: str) -> None:
+        """The work of a command whose function reads one text."""
+        text = read_text(self.options["text"])
+        self.work(self.bound(function, text=text), texts=(text, self.options["pair"], self.options.get("target")))
 
-        return measure
-
-    def job(
+    def work(
         self,
-        measure: Measure,
+        measure: Callable[..., "Result | None"],  # takes callbacks ``progress`` and ``warn``, or not
         *,
         texts: Sequence[str | None] = (),  # that the results are of; they name the folder, as corpora do
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),  # that name the folder too; default the one of ``--model``
         reads: Sequence[Path] = (),  # files that the run reads and no option names
-        implied_figures: Sequence[str] = (),  # by other options, such as ``lines`` for ``--token``
+        form: str = "",  # of the command, such as ``compare.corpus``, which has figures and tables of its own
+        figures: Sequence[str] | None = None,  # default those of ``--figures``
         rate: bool = False,  # show how fast the work goes and how long it will take
         # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
         # where a run over corpora keeps what it measured until all is written; of several processes the first writes
         unfinished: Path | None = None,
         more: str = "; more tables: --verbose",  # where the first screen does not print all
-    ) -> Job:
-        """The job that measures, writes and prints; UsageError at once for wrong options of figures and output."""
+    ) -> None:
+        """Measure, write and print; UsageError at once for wrong options of figures and output."""
+        from attnviz.measures.statistics import statistic_named
         from attnviz.present.output_folder import OutputFolder
 
-        choices = self.choices()
-        figures = self.figure_names(implied_figures)
-        quiet = self.quiet
+        form, quiet = form or self.command, self.quiet
+        choices = self.choices(form)
+        figures = self.figure_names(form=form) if figures is None else figures
         path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
-        output = OutputFolder(path, self.command, [*self.inputs, *reads])
+        output = self.output = OutputFolder(path, form, [*self.inputs, *reads])
         process = Process() if unfinished is None else this_process()
+        self.silent = not process.first
+        if unfinished is not None:
+            self.recovery_hint = unfinished_note(own_file(unfinished, process))
+        if not process.first:
+            _called(measure, lambda *_: None, lambda _: None)
+            return
+        with output, progress(quiet, rate) as tell:
+            tell("loading", 0, 0)
+            for name in choices.maps:
+                statistic_named(name)  # it raises before anything is measured
+            result = _called(measure, tell, partial(say, quiet=quiet))
+            if result is None:
+                return
+            by_default = self.options.get("figures") is None
+            document = result.write(
+                output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
+            )
+            output.put_in_place()
+        if unfinished is not None:
+            remove_kept(unfinished, process)
+        messages = list(finish(result, document))
+        if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
+            messages.append(fonts.fonts_to_install())
+        print_results(document, lambda: result.tables(choices), self.options["as_json"], quiet, path)
+        for message in filter(None, messages):
+            say(message, quiet)
+        is_short = not (choices.verbose or self.options["as_json"])
+        say_where_to_look(output, quiet, more if is_short else "")
+        if code := getattr(result, "exit_code", 0):
+            raise typer.Exit(code)
 
-        def work() -> None:
-            with output, progress(quiet, rate) as tell:
-                tell("loading", 0, 0)
-                for name in choices.maps:
-                    from attnviz.measures.statistics import statistic_named
-
-                    statistic_named(name)  # it raises before anything is measured
-                result = measure(tell, partial(say, quiet=quiet))
-                if result is None:
-                    return
-                by_default = self.options.get("figures") is None
-                document = result.write(
-                    output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
-                )
-                output.put_in_place()
-            if unfinished is not None:
-                remove_kept(unfinished, process)
-            messages = list(finish(result, document))
-            if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
-                messages.append(fonts.fonts_to_install())
-            print_results(document, lambda: result.tables(choices), self.options["as_json"], quiet, path)
-            for message in messages:
-                if message:
-                    say(message, quiet)
-            is_short = not (choices.verbose or self.options["as_json"])
-            say_where_to_look(output, quiet, more if is_short else "")
-            if code := getattr(result, "exit_code", 0):
-                raise typer.Exit(code)
-
-        def only_measure() -> None:
-            measure(lambda *_: None, lambda _: None)
-
-        if unfinished is None:
-            return Job(work, output)
-        hint = unfinished_note(own_file(unfinished, process))
-        return Job(work if process.first else only_measure, output, hint, silent=not process.first)
-
-    def choices(self) -> "ViewOptions":
+    def choices(self, form: str = "") -> "ViewOptions":
         """The options of figures and tables."""
         from attnviz.present.view import ViewOptions
 
-        names = set(DrawingOptionNames.__annotations__).difference(self.spec.measuring)
-        drawn: Any = {name: value for name, value in self.options.items() if name in names}
+        known = DrawingOptionNames.__annotations__
+        drawn: Any = {name: value for name, value in self.of_groups(PICTURES, OUTPUT).items() if name in known}
         if "maps" in drawn:
             drawn["maps"] = split_names(drawn["maps"])
-        return spec_of(self.command).completed(ViewOptions.from_keywords(None, drawn))
+        return spec_of(form or self.command).completed(ViewOptions.from_keywords(None, drawn))
 
     @property
     def format_names(self) -> list[str]:
         return split_names(self.options.get("formats", ())) or ["png"]
 
-    def figure_names(self, implied_figures: Sequence[str] = ()) -> list[str] | None:
-        """Checked names of ``--figures``; None for the command's defaults."""
+    def figure_names(self, implied: Sequence[str] = (), form: str = "") -> list[str] | None:
+        """Checked names of ``--figures``, and those ``implied`` by other options; None for the command's defaults."""
         if "figures" not in self.options:
             return []
-        views = views_of(self.command)
+        form = form or self.command
+        views = views_of(form)
         typed = self.options["figures"]
         names: list[str] | None = None
-        if typed is None and implied_figures:
-            names = [*(view.name for view in views if view.default), *implied_figures]
+        if typed is None and implied:
+            names = [*(view.name for view in views if view.default), *implied]
         elif typed is not None:
             names = split_names([typed])
             if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
@@ -254,8 +276,8 @@ class Run:
                     f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
                 )
             if names != ["all"]:
-                names = list(dict.fromkeys([*(name for name in names if name != "none"), *implied_figures]))
-        checked_views(self.command, names, self.format_names)
+                names = list(dict.fromkeys([*(name for name in names if name != "none"), *implied]))
+        checked_views(form, names, self.format_names)
         return names
 
 
@@ -265,7 +287,7 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
-    """Make ``Job.recovery_hint``: empty unless this run wrote ``file``, or where heads did not verify."""
+    """Make ``Run.recovery_hint``: empty unless this run wrote ``file``, or where heads did not verify."""
 
     def identity() -> tuple[int, int] | None:
         try:
@@ -285,93 +307,40 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
     return note
 
 
-def command(function: Callable[Concatenate[Run, ...], Job]) -> Callable[..., None]:
-    """Make a typer command of a function, with the options of its name in :data:`attnviz.options.COMMANDS`.
+def _called(measure: Callable[..., "Result | None"], tell: Progress, warn: Callable[[str], None]) -> "Result | None":
+    """The result of a function, which is given those of the callbacks that it takes."""
+    callbacks = {"progress": tell, "warn": warn}
+    taken = callbacks.keys() & inspect.signature(measure).parameters
+    return measure(**{name: callbacks[name] for name in taken})
 
-    The function is called with a :class:`Run` and, by name, the options of text and measurement except those that name
-    the model. It validates only; :attr:`Job.work` works. Errors become exit codes.
+
+def command(*groups: type, first: str = "") -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
+    """Make a Typer command of a function of a :class:`Run` and options; those of the groups are the command's, too.
+
+    An option that the body does not name goes to the Python function, by its name: see :meth:`Run.bound`. ``first`` are
+    the options of this command that people use, which ``--help`` describes.
     """
-    known = COMMANDS[function.__name__]
 
-    def run_command(**typed: Any) -> None:
-        job: Job | None = None
-        try:
-            with out_of_memory_named(), results_alone():
-                values = {option.name: _checked(option, typed[option.name]) for option in known.options}
-                for file in values.get(PLUGIN, ()):
-                    run_file(file)
-                select = values.get("select", ())
-                if select and (function.__name__ != "heads" or values["each_line"]):  # before anything is measured
-                    from attnviz.models.head_ids import check_ids
+    def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
+        _, *own = inspect.signature(function).parameters.values()
 
-                    check_ids(select, "heads --each-line" if function.__name__ == "heads" else function.__name__)
-                if "device" in values:
-                    _check_working_folder()
-                arguments = {name: values[name] for name in known.measuring if name not in (*_OF_MODEL, *_LANGUAGES)}
-                run = Run(function.__name__, values)
-                job = function(run, **arguments)
-                job.work()
-        except (AttnvizError, KeyboardInterrupt, Interrupted) as error:
-            silent = _another_speaks() if job is None else job.silent
-            kept = "" if job is None else job.recovery_hint(error)
-            if isinstance(error, AttnvizError):
-                message, code = f"{error} {kept}".rstrip(), error.exit_code
-                silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
-            else:
-                in_place = job is not None and job.output is not None and job.output.in_place
-                how_far = "; all files were written." if in_place else "; nothing was written."
-                message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
-            if not silent:
-                say(message)
-            raise typer.Exit(code) from error
+        def run_command(context: typer.Context, **typed: Any) -> None:
+            run: Run = context.obj
+            run.command = function.__name__
+            with results_alone():
+                run.begin(context.command.params, typed)
+                function(run, **{each.name: run.options[each.name] for each in own})
 
-    run_command.__name__ = function.__name__
-    run_command.__doc__ = function.__doc__
-    parameters = [_parameter(option) for option in known.options]
-    run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
-    return run_command
+        run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
+        vars(run_command)["first"] = first.split()
+        parameters = [inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context)]
+        parameters += [each.replace(kind=KEYWORD_ONLY) for each in own]
+        for each in chain.from_iterable(map(fields, groups)):
+            parameters.append(inspect.Parameter(each.name, KEYWORD_ONLY, default=each.default, annotation=each.type))
+        run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+        return run_command
 
-
-def _parameter(option: Option) -> inspect.Parameter:
-    shown: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
-    shown |= {"min": option.least, "max": option.most, "rich_help_panel": option.group}
-    declared = typer.Argument(**shown) if option.positional else typer.Option(*option.flags, **shown)
-    default = None if option.default == () else option.default
-    kind: Any = option.kind
-    if option.given_once:  # all that is typed is taken, so that no value takes the place of another
-        kind = list[kind]
-        default = None if default is None else [default]
-    if default is None:
-        kind = kind | None
-    return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
-    )
-
-
-def _checked(option: Option, value: Any) -> Any:
-    """Check and convert a typed value: lists to tuples, texts to UTF-8, ``--out`` to a folder's path."""
-    if option.given_once:
-        values = value or [option.default]
-        if len(values) > 1:  # perhaps under several names of the option
-            found = " and ".join(map(as_found, values))
-            raise UsageError(f"expected {' or '.join(option.flags)} once, found {found}.")
-        value = values[0]
-    if option.default == () or isinstance(value, list):
-        value = tuple(value or ())
-    if option.any_language and isinstance(value, tuple):
-        value = tuple(decoded(option.spelled(value), text) for text in value)
-    elif option.any_language and value is not None:
-        value = decoded(option.spelled(value), value)
-    if option.name == "out" and value is not None:
-        from attnviz.present.output_folder import folder_named
-
-        if not value.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
-        if "\0" in value:
-            raise UsageError(f"-o has a null character, {value!r}; expected the name of a folder.")
-        value = str(folder_named(value))  # shells leave ~ alone after =
-    option.check_value(value)
-    return value
+    return decorate
 
 
 def _another_speaks() -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from attnviz.arguments import is_there
+from attnviz.arguments import is_there, utf8
 from attnviz.errors import OutputError, TextError, UsageError
 from attnviz.printable import one_line, printable
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _NARROWEST = 60  # columns
 _SECONDS = 30.0  # between lines of progress, where no terminal shows a bar
-
-# surrogates that stand for no byte: no command line has them, but a string of Python may
-_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 @contextmanager
@@ -83,7 +80,7 @@ def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
     ``each_of_file`` is the command that reads each text of a file, for the message where TEXT is one.
     """
     if text != "-":
-        text = decoded("TEXT", text)
+        text = utf8("TEXT", text)
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
         refuse_folder(text)
@@ -97,7 +94,7 @@ def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
     if sys.stdin is None:
         raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
     advice = "convert it, for example: iconv -f latin1 -t utf-8"
-    content = _decode("standard input", sys.stdin.buffer.read(), advice).removeprefix("\ufeff")
+    content = utf8("standard input", sys.stdin.buffer.read(), advice).removeprefix("\ufeff")
     if not content.strip():
         raise TextError("standard input is empty or blank; expected a sentence.")
     return content.removesuffix("\n").removesuffix("\r")
@@ -110,20 +107,6 @@ def refuse_folder(text: str) -> None:
             f"TEXT is {text!r}, the name of a folder; expected a sentence, or a file in it. For that word, write - and "
             "the text on standard input."
         )
-
-
-def decoded(name: str, text: str) -> str:
-    """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
-    data = text.encode("utf-8", "surrogateescape" if not _NO_BYTE.search(text) else "surrogatepass")
-    return _decode(name, data, "expected text encoded as UTF-8.")
-
-
-def _decode(name: str, data: bytes, advice: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        found = f"found byte 0x{data[error.start]:02x} at byte {error.start}"
-        raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
 _printed_to: list[TextIO | None] = []  # standard output, while it is for results alone

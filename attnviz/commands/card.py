@@ -41,7 +41,7 @@ from attnviz.measures.predictions import CLASSES, prediction_kind
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, is_of_source, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.options import COMMANDS, ModelOptions, checked
+from attnviz.options import ModelOptions, checked, typed
 from attnviz.page.page import ERROR, short_float
 from attnviz.present.documents import Entry
 from attnviz.present.fields import Table
@@ -400,7 +400,7 @@ def page_data(card: Card, choices: ViewOptions) -> Entry:
         "command_line": {
             "program": ["card"],
             "texts": [str(card.corpus or card.text)],
-            "options": [*data["command_line"]["options"], *COMMANDS["card"].typed(card.options)],
+            "options": [*data["command_line"]["options"], *typed(card.options)],
         },
         "tables": [
             {

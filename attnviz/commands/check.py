@@ -57,7 +57,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import check_shapes
 from attnviz.models.head_ids import head_named
 from attnviz.models.opening import Model, named_source, open_checkpoint
-from attnviz.options import COMMANDS, checked
+from attnviz.options import checked, flag_of, typed
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import ENDS, ID, Field, NamedTable, plain
@@ -277,10 +277,9 @@ def _used(claims: Sequence[Claim], table: PaperTable | None) -> set[str]:
 
 
 def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
-    flags = {option.name: option.flags[0] for option in COMMANDS["check"].options}
     for name in (*_OF_CORPUS, *_OF_ABLATION):
         if given[name] not in (None, False) and name not in used:
-            raise UsageError(f"{flags[name]} ({name}=...) changes nothing of what is checked here: leave it out.")
+            raise UsageError(f"{flag_of(name)} ({name}=...) changes nothing of what is checked here: leave it out.")
 
 
 def _model_named(given: Mapping[str, Any]) -> str:
@@ -296,7 +295,7 @@ def _command_line(given: Mapping[str, Any]) -> list[str]:
     again = {name: given[name] for name in names if given[name] is not None}
     if not isinstance(given["tokenizer"], str | Path):
         again.pop("tokenizer", None)
-    return COMMANDS["check"].typed(again)
+    return typed(again)
 
 
 class _Measurements:
@@ -577,7 +576,7 @@ def junit_file(path: Path) -> OutputFile:
     return OutputFile(path, "--junit", f'name="{_SUITE}"'.encode())
 
 
-def junit(check: Check) -> bytes:
+def junit_text(check: Check) -> bytes:
     """The verdicts as JUnit XML: a claim that fails is a failure, one that cannot be decided an error."""
     counts = {"tests": len(check.claims), "failures": check.count(FAILS), "errors": check.count(UNDECIDED)}
     root = ElementTree.Element("testsuites")

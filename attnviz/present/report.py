@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
-from attnviz.options import COMMANDS, checked
+from attnviz.options import checked
 from attnviz.plugins import Registry
 from attnviz.present.fields import Table
 
@@ -130,7 +130,7 @@ def _native_views(command: str) -> tuple[View, ...]:
 
 def _check_name(name: str) -> None:
     command, _, own = name.rpartition(".")
-    views = _native_views(command) if command.partition(".")[0] in COMMANDS else ()
+    views = _native_views(command)
     if not views or not re.fullmatch(r"[\w-]+", own) or own in [view.name for view in views]:
         raise ValueError("expected COMMAND.NAME, such as heads.my-view, with a name that attnviz has no figure of")
 
@@ -185,15 +185,22 @@ def views_of(command: str) -> tuple[View, ...]:
     return (*_native_views(command), *plugged)
 
 
-def views_in_words(text: str, command: str) -> str:
-    """Write names of views into a text: all those of ``{COMMAND}``, and for ``{default}`` this one's default ones."""
-    views = views_of(command)
-    others = [view.name for view in views if not view.default]
-    default = ",".join(view.name for view in views if view.default)
-    if len(others) < len(views) / 2:
+def figures_in_words(text: str, command: str) -> str:
+    """Write the names of a command's figures into a text for ``{figures}``, and the default ones for ``{default}``.
+
+    A command of several forms (``compare``, ``compare.corpus``) has figures of each.
+    """
+    if "{figures}" not in text:
+        return text
+    forms = {
+        form: views_of(form) for form in import_module("attnviz.commands").VIEWS if form.partition(".")[0] == command
+    }
+    named = (", ".join(view.name for view in views) + f" ({form})" * (form != command) for form, views in forms.items())
+    others = [view.name for view in forms[command] if not view.default]
+    default = ",".join(view.name for view in forms[command] if view.default)
+    if len(others) < len(forms[command]) / 2:
         default = f"all but {' and '.join(others)}" if others else "all"
-    text = text.replace("{default}", default)
-    return re.sub(r"\{([\w.]+)\}", lambda named: ", ".join(view.name for view in views_of(named[1])), text)
+    return text.format(figures="; ".join(named), default=default)
 
 
 def spec_of(command: str) -> "CommandSpec[Any]":

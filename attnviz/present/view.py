@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from attnviz.arguments import as_found, check_kind
+from attnviz.arguments import as_found
 from attnviz.errors import UsageError
 from attnviz.figures.style import PLAIN, Style
 from attnviz.models.head_ids import selection_texts
-from attnviz.options import COMMANDS, DrawingOptionNames, ViewOptionNames
+from attnviz.options import DrawingOptionNames, ViewOptionNames
 from attnviz.page.page import BUDGET, page_html
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ File = tuple[str, bytes, str]  # name relative to the folder, content, caption
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """Options of figures and tables, by the names of :data:`attnviz.options.COMMANDS`, and two more."""
+    """Options of figures and tables, by their names in :mod:`attnviz.options`, and two more."""
 
     style: Style = PLAIN  # theme, scale and width of figures
     budget: int = BUDGET  # bytes that the patterns of a page may take
@@ -48,16 +48,10 @@ class ViewOptions:
 
     @classmethod
     def from_keywords(cls, style: Style | None, choices: DrawingOptionNames | ViewOptionNames) -> "ViewOptions":
-        """Check options from Python, those of the style given as ``style`` or one by one."""
-        kinds = ViewOptionNames.__annotations__
-        options_by_name = {
-            option.name: option for command in COMMANDS.values() for option in (*command.pictures, *command.output)
-        }
-        options: dict[str, Any] = {name: value for name, value in choices.items() if name in kinds}
-        for name, value in options.items():
-            check_kind(name, value, kinds[name])
-            options_by_name[name].check_value(value)
-        look: dict[str, Any] = {name: value for name, value in choices.items() if name not in kinds}
+        """The options of a view, those of the style given as ``style`` or one by one; UsageError for both."""
+        known = ViewOptionNames.__annotations__
+        options: dict[str, Any] = {name: value for name, value in choices.items() if name in known}
+        look: dict[str, Any] = {name: value for name, value in choices.items() if name not in known}
         if look and style is not None:
             raise UsageError(
                 f"expected style=Style(...) or {next(iter(look))}=... by itself, found both; a Style takes "

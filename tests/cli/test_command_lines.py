@@ -6,6 +6,7 @@ What all commands share is held by test_cli, for heads.
 import copy
 import json
 import shlex
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import VerificationError
 from attnviz.models import opening, sources
-from attnviz.options import COMMANDS, GROUPS
+from attnviz.options import GROUPS
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
 from attnviz.reference.layer import ACTIVATIONS
 from tests.conftest import SENTENCE
 from tests.support.ablations import masked_token_model, next_token_model
+from tests.support.command_line import FUNCTIONS, PARAMETERS, flag_for
 from tests.support.corpora import sentences, treebank
 from tests.support.models import bert_tokenizer, save_checkpoint, sharp_bert
 
@@ -180,7 +182,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --map entrpy", 2, "entropy?"),
     ("heads TEXT -m minlm", 1, "minilm?"),
     ("models bert-lage", 1, "bert-large?"),
-    ("heads --chat a.json --chat b.json -m bert", 2, "a.json"),
+    ("heads --chat a.json --chat b.json -m bert", 2, "--chat"),
     *((f"{command} ... --select L2,sink", 2, "--select") for command in ("compare", "ablate", "outputs")),
     *((f"{command} folder", 1, "folder") for command in ("heads", "ablate", "rollout")),
     *((f"heads {name}", 1, "--each-line") for name in ("two.txt", "corpus.conllu", "notes")),
@@ -188,7 +190,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("outputs TEXT -m tiny-gpt2 --model minilm", 2, ""),
     # folders
     ("heads ... -o ' '", 2, "-o"),
-    ("heads ... -o 'a\0b'", 2, "null character"),
+    ("heads ... -o 'a\0b'", 2, "-o"),
     ("heads ... --out=~nobody-of-this-name/x", 2, "nobody-of-this-name"),
 ]  # fmt: skip
 
@@ -225,6 +227,8 @@ def test_a_tilde_in_a_folders_name_is_the_home(run: Any, tmp_path: Path, monkeyp
 
 # --- what can be done: what all share
 
+OF_MANY = "text_column pair_column label_column alignments".split()
+NUMBERS = "max_new_tokens generate limit batch_size seed layer depth examples".split()
 NEEDED = {
     **{command: [SENTENCE] for command in ("heads", "why", "explain", "outputs", "rollout")},
     **{"patch": ["pairs.csv"], "ablate": ["trees.conllu"], "profile": ["trees.conllu"], "circuits": []},
@@ -248,24 +252,25 @@ VALUES = {
 @pytest.mark.parametrize("command", NEEDED)
 def test_every_option_of_text_and_measurement_reaches_the_function(run, command, monkeypatch):
     expected, given, words = dict[str, Any](), dict[str, Any](), list[str]()
-    known = COMMANDS[command]
-    left_out = {*OF_THE_COMMAND_LINE, *INSTEAD_OF_A_TEXT, *known.of_many}
-    for option in known.options:
-        if option.positional or option.group not in GROUPS[:2] or option.name in left_out:
+    left_out = {*OF_THE_COMMAND_LINE, *INSTEAD_OF_A_TEXT, *(OF_MANY if command == "heads" else ())}
+    for option in PARAMETERS[command]:
+        if option.param_type_name == "argument" or option.rich_help_panel not in GROUPS[:2] or option.name in left_out:
             continue
         if isinstance(option.default, bool):
-            expected[option.name], word = not option.default, option.spelled(not option.default)
-            words.append(word)
+            expected[option.name] = not option.default
+            words.append(flag_for(option, not option.default))
             continue
-        value = VALUES.get(option.name, 2 if option.kind is int else "x")
-        expected[option.name] = tuple(map(option.kind.__args__[0], value)) if isinstance(value, list) else value
-        words += [option.spelled(value), *(value if isinstance(value, list) else [str(value)])]
+        value = VALUES.get(option.name, 2 if option.name in NUMBERS else "x")
+        expected[option.name] = tuple(value) if isinstance(value, list) else value
+        words += [option.opts[0], *(value if isinstance(value, list) else [str(value)])]
+    function = FUNCTIONS[command][0]
 
+    @wraps(getattr(attnviz, function))
     def stop(*_: Any, **named: Any) -> None:
         given.update(named)
         raise VerificationError("stopped")
 
-    monkeypatch.setattr(attnviz, known.functions[0], stop)
+    monkeypatch.setattr(attnviz, function, stop)
     treebank(Path("trees.conllu"), 5)
     Path("pairs.csv").write_text("clean,corrupt\nthe cat,the dog\n")
     result = run(command, *NEEDED[command], *words, model="bert")

@@ -9,13 +9,14 @@ from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.options import GROUPS, MEASUREMENT, PICTURES
+from tests.support.command_line import PARAMETERS
 
 COMMANDS = tuple("heads compare profile explain outputs ablate patch rollout why circuits check card models".split())
 LACKS = {"check": {PICTURES}, "circuits": {MEASUREMENT}, "models": {MEASUREMENT, PICTURES}}
 
 
-def helped(*words: str, width: int) -> str:
-    done = CliRunner().invoke(app, [*words, "--help"], terminal_width=width)
+def helped(*words: str, width: int, flag: str = "--help") -> str:
+    done = CliRunner().invoke(app, [*words, flag], terminal_width=width)
     assert done.exit_code == 0, done.output
     assert "…" not in done.stdout
     assert "..." not in re.sub(r"[\]}]\.\.\.", "", done.stdout)  # of the usage line
@@ -42,11 +43,30 @@ def parsed_examples(text: str) -> list[str]:
 @pytest.mark.parametrize("width", [60, pytest.param(80, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_is_whole_and_has_groups_metavars_and_examples_that_parse(command: str, width: int):
-    text = helped(command, width=width)
+    text = helped(command, width=width, flag="--help-all")
     assert "<" not in text  # no types where a metavar says what goes in
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert titles == ["Examples", *(group for group in GROUPS if group not in LACKS.get(command, ()))]
     assert set(parsed_examples(text)) == {command}
+
+
+PEOPLE_USE = "--model --device --dtype --select --figures --width --format --table --out --each-line --verbose".split()
+
+
+def test_help_describes_the_options_that_people_use_and_names_the_others():
+    described, _, named = helped("heads", width=80).partition("More options (--help-all describes them):\n")
+    assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", described, re.MULTILINE)) == {*PEOPLE_USE, "--help"}
+    assert re.search(r"^  TEXT ", described, re.MULTILINE)
+    assert not re.findall(r"^  -", named, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_option_and_help_all_describes_it(command: str):
+    options = {each.opts[0] for each in PARAMETERS[command] if each.param_type_name == "option"}
+    short, whole = (helped(command, width=100, flag=flag) for flag in ("--help", "--help-all"))
+    assert [option for option in options if option not in "".join(short.split())] == []  # lines break at hyphens
+    assert options <= set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE))
+    assert "More options" not in whole
 
 
 def test_help_of_the_program_has_every_command():

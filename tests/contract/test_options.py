@@ -1,4 +1,4 @@
-"""The table of options is the one place that they are stated: command line, Python and checks agree with it."""
+"""The options of the command line are the arguments of the Python functions; one declaration checks both."""
 
 import inspect
 from typing import Any
@@ -10,8 +10,9 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
 from attnviz.figures import Style
-from attnviz.options import COMMANDS, REQUIRED, Option
-from attnviz.present.report import views_in_words
+from attnviz.options import GROUPS, option_of
+from attnviz.present.report import figures_in_words
+from tests.support.command_line import FUNCTIONS, PARAMETERS
 from tests.support.signatures import parameters_of
 
 LANGUAGES = {"source_language", "target_language"}  # in Python settings of the tokenizer
@@ -25,51 +26,81 @@ OF_THE_COMMAND_LINE = {
     "models": {"families", "verify"},
 }  # what no Python function has under this name
 NAMED_THERE = {"model", "revision", "corpus", "head"}  # of which a command has two, or none, and a function takes one
+OF_PYTHON = "progress warn tell visit labels unfinished first second texts".split()  # callbacks, and what is in memory
+OF_PYTHON_ALONE = {"ablate": {"metric"}, "cards": {"select"}}
 OF_MODELS_BY_NAME = {"device", "dtype"}  # None in Python, where a model in memory has its own
 
 MEASURING = [
-    (command, option) for command, of in COMMANDS.items() for option in of.options if option.name in of.measuring
+    (command, option)
+    for command, options in PARAMETERS.items()
+    for option in options
+    if option.rich_help_panel in GROUPS[:2] and option.name != "plugin"
 ]
 RANGES = [
-    (f"{function}-{option.name}", getattr(attnviz, function), option)
-    for command in COMMANDS.values()
-    for option in command.options
-    for function in command.functions
-    if option.least is not None and option.name in parameters_of(getattr(attnviz, function))
+    (f"{function}-{option.name}", getattr(attnviz, function), option.name)
+    for command, options in PARAMETERS.items()
+    for option in options
+    for function in FUNCTIONS[command]
+    if option.name in parameters_of(getattr(attnviz, function))
+    and getattr(option_of(option.name)[1], "min", None) is not None
 ]
 
 
 @pytest.mark.parametrize(("command", "option"), MEASURING, ids=lambda each: getattr(each, "name", each))
-def test_options_of_measuring_are_arguments_with_the_same_default(command: str, option: Option):
-    signatures = [parameters_of(getattr(attnviz, name)) for name in COMMANDS[command].functions]
+def test_options_of_measuring_are_arguments_with_the_same_default(command: str, option: Any):
+    signatures = [parameters_of(getattr(attnviz, name)) for name in FUNCTIONS[command]]
     found = [each[option.name] for each in signatures if option.name in each]
     assert bool(found) != (option.name in OF_THE_COMMAND_LINE.get(command, ()))
     for parameter in found if option.name not in NAMED_THERE else ():
-        assert parameter.default in [option.default, *[None] * (option.name in OF_MODELS_BY_NAME)]
+        default = None if option.required else option.default
+        alike = [default, *[()] * (option.nargs == -1 or getattr(option, "multiple", False))]
+        if option.required:
+            alike.append(inspect.Parameter.empty)
+        assert parameter.default in [*alike, *[None] * (option.name in OF_MODELS_BY_NAME)]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_is_made_of_the_table_and_tells_exit_codes_and_defaults(command: str):
-    text = "".join(CliRunner().invoke(app, [command, "--help"], terminal_width=200).stdout.split())
-    for option in COMMANDS[command].options:
-        default = option.default
-        if default is True:
-            default = option.name
-        note = f"[default: {default}]" if default not in (None, False, (), "", REQUIRED) else ""
-        assert "".join(f"{views_in_words(option.help, command)} {note}".split()) in text
+@pytest.mark.parametrize("command", PARAMETERS)
+def test_arguments_of_python_are_options_of_the_command(command: str):
+    options = {option.name for option in PARAMETERS[command]}
+    for function in FUNCTIONS[command][command == "compare" :]:  # it takes a part of what analyze does
+        known = {*options, *OF_PYTHON, *OF_PYTHON_ALONE.get(function, ())}
+        assert set(parameters_of(getattr(attnviz, function))) - known == set()
+
+
+@pytest.mark.parametrize("command", PARAMETERS)
+def test_the_help_has_the_text_of_every_option_its_default_and_exit_codes(command: str):
+    text = "".join(CliRunner().invoke(app, [command, "--help-all"], terminal_width=200).stdout.split())
+    for option in PARAMETERS[command]:
+        default = option.name if option.default is True else option.default
+        note = f"[default: {default}]" if default not in (None, False, "") else ""
+        assert "".join(f"{figures_in_words(option.help, command)} {note}".split()) in text
     assert all(code in text for code in ("0done", "1an", "2wrong", "3the", "130int"))
 
 
 def test_figures_look_from_python_as_by_default_on_the_command_line():
     of_look = inspect.signature(Style).parameters
-    defaults = {option.name: option.default for option in COMMANDS["heads"].options if option.name in of_look}
+    defaults = {option.name: option.default for option in PARAMETERS["heads"] if option.name in of_look}
     assert {name: of_look[name].default for name in defaults} == defaults
     assert set(of_look) == set(defaults)
 
 
-@pytest.mark.parametrize(("function", "option"), [each[1:] for each in RANGES], ids=[each[0] for each in RANGES])
-def test_numbers_out_of_range_are_refused_before_anything_is_read(function: Any, option: Option):
-    required = {name: "x" for name, each in parameters_of(function).items() if each.default is REQUIRED}
-    for value in (option.least - 1, *([] if option.most is None else [option.most + 1])):
-        with pytest.raises(UsageError, match=rf"{option.name} .*{value}"):
-            function(**required, **{option.name: value})
+@pytest.mark.parametrize(("function", "name"), [each[1:] for each in RANGES], ids=[each[0] for each in RANGES])
+def test_numbers_out_of_range_are_refused_before_anything_is_read(function: Any, name: str):
+    required = {each: "x" for each, of in parameters_of(function).items() if of.default is inspect.Parameter.empty}
+    option = option_of(name)[1]
+    for value in (option.min - 1, *([] if option.max is None else [option.max + 1])):
+        with pytest.raises(UsageError, match=rf"{name}.*{value}"):
+            function(**required, **{name: value})
+
+
+CHOICES = [
+    (attnviz.ablate, "method"), (attnviz.ablate, "order_by"), (attnviz.patch, "direction"), (attnviz.patch, "site"),
+    (attnviz.patch, "metric"), (attnviz.patch, "networks"), (attnviz.patch, "by"), (attnviz.profile_heads, "export"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "name"), CHOICES, ids=[name for _, name in CHOICES])
+def test_a_value_that_is_no_choice_is_refused_before_anything_is_read(function: Any, name: str):
+    required = {each: "x" for each, of in parameters_of(function).items() if of.default is inspect.Parameter.empty}
+    with pytest.raises(UsageError, match=name):
+        function(**required, **{name: "kv-head"})

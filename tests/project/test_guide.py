@@ -30,11 +30,11 @@ from attnviz.measures.patterns import PATTERNS
 from attnviz.measures.statistics import STATISTICS
 from attnviz.models import sources
 from attnviz.models.sources import find_checkpoint
-from attnviz.options import COMMANDS as TABLE
 from attnviz.present.report import views_of
 from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES
 from tests.conftest import needs_minilm, needs_parser
 from tests.support.classifiers import sharp_classifier
+from tests.support.command_line import PARAMETERS
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
@@ -362,12 +362,12 @@ def option_rows(kind: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_options_of_the_guide_are_the_options_of_the_program(kind: str) -> None:
     listed = {option for options, _ in option_rows(kind) for option in re.findall(r"--[a-z-]+", options)}
-    shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, [kind, "--help"], terminal_width=200).stdout))
+    shown = {flag for each in PARAMETERS[kind] for flag in (*each.opts, *each.secondary_opts) if flag[:2] == "--"}
     switches = {option.replace("--no-", "--") for option in shown if option.startswith("--no-")}
-    assert listed - switches == shown - {"--help"} - switches
+    assert listed - switches == shown - switches
     rows = [row for row in option_rows(kind) if "efault" in row[1]]
-    for option in TABLE[kind].options:
-        meanings = [meaning for options, meaning in rows if option.flags[0] in options]
+    for option in PARAMETERS[kind]:
+        meanings = [meaning for options, meaning in rows if option.opts[0] in options]
         if isinstance(option.default, str | int) and not isinstance(option.default, bool):
             assert [meaning for meaning in meanings if str(option.default) not in meaning] == []
 

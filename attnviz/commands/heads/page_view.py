@@ -30,7 +30,7 @@ from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import TextContext, scalars
 from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.models.sources import BUILT_IN
-from attnviz.options import COMMANDS
+from attnviz.options import typed
 from attnviz.page.page import (
     ERROR,
     PackedPattern,
@@ -216,7 +216,7 @@ def _command_line(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     return {
         "program": ["heads"],
         "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
-        "options": [*command_options(analysis), *COMMANDS["heads"].typed({"relation": choices.relation})],
+        "options": [*command_options(analysis), *typed({"relation": choices.relation})],
         "scale": PLAIN.scaled_for(analysis.longest).scale,
     }
 
@@ -239,7 +239,7 @@ def command_options(analysis: Analysis) -> list[str]:
         "max_new_tokens": target and target.max_new_tokens,
         "truncate": analysis.tokens.truncated > 0,
     }
-    return [*model.model_options, *COMMANDS["heads"].typed(others)]
+    return [*model.model_options, *typed(others)]
 
 
 def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
