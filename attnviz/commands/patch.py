@@ -50,10 +50,12 @@ from attnviz.measures.prompt_pairs import (
     UNITS,
     PairedInputs,
     PairFile,
+    holds_ids,
     metric_named,
     pair_samples,
     paired_inputs,
     read_pairs,
+    texts_of_ids,
 )
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, number_of, selection_texts
@@ -242,15 +244,15 @@ def patch(
     >>> attnviz.patch("one two one", "tiny-gpt2", corrupt="one two two", answer=" two").heads[0]  # doctest: +SKIP
 
     Arguments are the options of ``attnviz patch --help``. ``clean`` is a prompt, or a table of pairs (a file, or in
-    memory), or a list beside ``corrupt=[...]`` and perhaps ``labels=[...]``. ``site`` is a name of
-    :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the
-    clean prompt as for :func:`attnviz.inputs.prompt.find_queries`; ``spans`` are stretches of both prompts,
-    ``NAME=TEXT`` as for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the
-    corrupt prompt. ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), ``kl``
-    (without), or a function of your own as for :func:`attnviz.ablate`, whose row has the clean prompt as ``text``,
-    ``corrupt``, ``answer`` and ``foil``. ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``,
-    ``.k`` or ``.v``, or ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called
-    for the pairs done.
+    memory), or a list of texts or token ids beside ``corrupt=[...]`` and perhaps ``labels=[...]``. ``site`` is a name
+    of :data:`attnviz.run.sites.SITES`; ``by="position"`` patches each position alone. ``at`` names tokens of the clean
+    prompt as for :func:`attnviz.inputs.prompt.find_queries`; ``spans`` are stretches of both prompts, ``NAME=TEXT`` as
+    for :func:`attnviz.analyze`, a name twice where the prompts differ: of the clean, then of the corrupt prompt.
+    ``metric`` is ``logit_difference`` (default with a foil), ``loss`` (with an answer alone), ``kl`` (without), or a
+    function of your own as for :func:`attnviz.ablate`, whose row has the clean prompt as ``text``, ``corrupt``,
+    ``answer`` and ``foil``. ``receiver`` is the end of paths (:mod:`attnviz.measures.paths`): ``L2H1.q``, ``.k`` or
+    ``.v``, or ``logits``. For ``self_repair`` see :mod:`attnviz.measures.self_repair`. ``progress`` is called for the
+    pairs done.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
@@ -268,11 +270,15 @@ def patch(
     }
     if label is not None and labels is not None:
         raise UsageError("expected label=... for all pairs or labels=[...], one for each, found both.")
+    opened = None
+    if holds_ids(clean):
+        opened, _ = open_checkpoint(model, **opening, encoder_decoders=False)
+        clean, corrupt = texts_of_ids(opened, clean, "clean"), texts_of_ids(opened, corrupt, "corrupt")
     pairs, file = read_pairs(clean, corrupt, answer, foil, label if labels is None else labels, limit)
     measured = metric_named(metric, pairs[0])
     options["metric"] = measured.unit if callable(metric) else measured.name
     _check_together(options, file)
-    checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
+    checkpoint = opened or open_checkpoint(model, **opening, encoder_decoders=False)[0]
     path = None
     if receiver is not None:
         path = receiver_named(receiver, checkpoint)

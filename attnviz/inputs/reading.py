@@ -120,7 +120,9 @@ def _kind_of_file(path: Path) -> str:
 
 def _kind_in_memory(content: Sequence[Any]) -> str:
     kinds = set[str]()
-    for item in content:
+    for number, item in enumerate(content, start=1):
+        if isinstance(item, list | tuple) and not item:
+            raise TextError(f"text {number}: expected a text, or its token ids, found an empty list.")
         is_ids = isinstance(item, list | tuple) and item and all(map(is_whole, item))
         kinds.add("texts" if isinstance(item, Text) else "ids" if is_ids else "table")
     if not kinds:

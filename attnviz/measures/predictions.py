@@ -278,8 +278,9 @@ def metric_of(function: Scoring) -> Metric:
             raise UsageError(f"{expected}, found {as_found(scores)}.")
         if scores.shape != logits.shape[:1]:
             raise UsageError(f"{expected}, found one of the shape {list(scores.shape)}.")
-        if scores.is_complex():
-            raise UsageError(f"{expected}, found complex ones.")
+        if scores.is_complex() or scores.is_meta:
+            found = "complex ones" if scores.is_complex() else "one on the device meta, without values"
+            raise UsageError(f"{expected}, found {found}.")
         if not scores.isfinite().all():
             raise UsageError(f"{expected}, found {scores.tolist()} for the text {as_found(row.get('text'))}.")
         return scores if scores.is_floating_point() else scores.to(logits.dtype)

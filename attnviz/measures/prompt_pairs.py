@@ -6,14 +6,15 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnviz.arguments import as_found, as_list, is_whole
+from attnviz.arguments import as_found, as_list, is_whole, values_of
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.prompt import Prompt, Text, find_queries, merge_subwords
+from attnviz.inputs.prompt import Prompt, Text, find_queries, merge_subwords, read_prompt
 from attnviz.inputs.reading import source_kind, unread_columns
 from attnviz.inputs.spans import named_span, spans_by_name
 from attnviz.inputs.tables import TABLES, PromptPair, Rows, columns_of, is_table_folder, open_pairs
 from attnviz.inputs.text import encode, tokenize
+from attnviz.inputs.tokenized import documents_of
 from attnviz.measures.direct_effects import named_ids
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.predictions import (
@@ -100,6 +101,31 @@ def read_pairs(
         raise CorpusError(f"expected a table ({', '.join(TABLES)}) with the columns clean and corrupt, found {path}.")
     table = open_pairs(rows)
     return list(islice(table.pairs(), limit)), PairFile(path, rows.sha256, tuple(unread_columns([table])))
+
+
+def holds_ids(given: Any) -> bool:
+    """Whether prompts in memory are token ids: a list of them, or of lists of them."""
+    items = values_of(given)
+    first = values_of(items[0]) if isinstance(items, list | tuple) and items else None
+    return is_whole(first) or (isinstance(first, list | tuple) and bool(first) and is_whole(first[0]))
+
+
+def texts_of_ids(checkpoint: Checkpoint, given: Any, name: str) -> str | list[str]:
+    """The text, or texts, that token ids spell; UsageError where the tokenizer divides one into other ids."""
+    if not holds_ids(given):
+        raise UsageError(f"expected {name} as token ids, as the other prompts are, found {as_found(given)}.")
+    rows = [values_of(row) for row in values_of(given)]
+    texts = list[str]()
+    for number, ids in enumerate([rows] if is_whole(rows[0]) else rows, start=1):
+        [document] = documents_of(checkpoint, {"input_ids": ids})
+        spelled = read_prompt(document, checkpoint).source
+        if spelled.pair is not None or tokenize(checkpoint, spelled.text).ids != document.ids:
+            raise UsageError(
+                f"{name} {number}: expected the ids that the tokenizer gives for one text, found those of "
+                f"{quoted(spelled.text)} with others; give the text."
+            )
+        texts.append(spelled.text)
+    return texts[0] if is_whole(rows[0]) else texts
 
 
 def metric_named(metric: str | Scoring | None, pair: PromptPair) -> Metric:

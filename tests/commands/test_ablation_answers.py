@@ -163,6 +163,7 @@ def raising(logits: torch.Tensor, row: Any) -> torch.Tensor:
         ("gpt2", lambda *_: 0.5, {}, "0.5"),
         ("gpt2", lambda logits, _: logits[:, 0] * float("nan"), {}, "nan"),
         ("gpt2", lambda logits, _: logits[:, 0] * 1j, {}, "complex"),
+        ("gpt2", lambda logits, _: logits[:, 0].to("meta"), {}, "meta"),
         ("gpt2", raising, {}, "raising.*KeyError.*subject"),
         ("gpt2", lambda logits, _: (logits.argmax(-1) == 3).float(), {"gradient": True}, "gradient"),
         ("gpt2", lambda logits, _: logits[:, 0], {"role": "obj"}, "--role"),

@@ -162,8 +162,9 @@ def test_commands_give_the_same_numbers_in_memory(csv: Path, command: str):
     ids = [tokenizer(text)["input_ids"] for text in TEXTS]
     for given in (TEXTS, Frame(text=TEXTS, label=LABELS), ids):
         assert numbers(run(given)) == expected
-    with pytest.raises(AttnvizError):
-        run([" "])
+    for wrong in ([" "], [[], ids[0]]):
+        with pytest.raises(AttnvizError):
+            run(wrong)
 
 
 def test_labels_of_a_classifier(csv: Path):
@@ -209,7 +210,16 @@ def test_pairs_in_memory_are_those_of_a_table(tmp_path: Path):
     expected = of(attnviz.patch(path, model, **given))
     assert of(attnviz.patch(table, model, **given)) == expected
     assert of(attnviz.patch(Frame(**table), model, **given)) == expected
-    assert of(attnviz.patch(clean, model, corrupt=corrupt, answer=" cat", foil=" dog", **given)) == expected
+    beside: dict[str, Any] = {"answer": " cat", "foil": " dog", **given}
+    assert of(attnviz.patch(clean, model, corrupt=corrupt, **beside)) == expected
+    ids = [[given["tokenizer"](text)["input_ids"] for text in texts] for texts in (clean, corrupt)]
+    assert of(attnviz.patch(ids[0], model, corrupt=ids[1], **beside)) == expected
+    assert of(attnviz.patch(ids[0][0], model, corrupt=torch.tensor(ids[1][0]), **beside)) == of(
+        attnviz.patch(clean[0], model, corrupt=corrupt[0], **beside)
+    )
+    for others in (corrupt, None, [[999_999], ids[1][1]]):
+        with pytest.raises(AttnvizError):
+            attnviz.patch(ids[0], model, corrupt=others, **beside)
     for wrong in ({"corrupt": corrupt[:1]}, {}, {"corrupt": corrupt, "labels": ["a"]}, {"corrupt": [1.5, " "]}):
         with pytest.raises(AttnvizError) as raised:
             attnviz.patch(clean, model, **given, answer=" cat", foil=" dog", **wrong)
