@@ -9,8 +9,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Guesses without head or offset: always that other word of the sentence.
-GUESSES = ("first word", "last word", "longest word")
+
+def _first_word(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
+    return visible.long().argmax(-1)
+
+
+def _last_word(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
+    return visible.shape[-1] - 1 - visible.long().flip(-1).argmax(-1)
+
+
+def _longest_word(visible: Tensor, pieces: Tensor) -> Tensor:
+    return (visible * pieces[:, None]).argmax(-1)
+
+
+# Guesses without head or offset: always that other word of the sentence. From the words that each word may attend to,
+# boolean [batch, n, n], and the pieces of each, [batch, n], to [batch, n]; anything for a word that sees no other.
+GUESSES = {"first word": _first_word, "last word": _last_word, "longest word": _longest_word}
 
 # Baselines of a head: the best fixed offset, a random word, always the first, last or longest other word, and the same
 # head's guesses from the other words of the sentence.
@@ -49,9 +63,8 @@ class WordGuesses:
         visible = (pieces > 0)[:, :, None] & (pieces > 0)[:, None, :] & ~torch.eye(n, dtype=torch.bool)
         if causal:
             visible &= torch.ones(n, n, dtype=torch.bool).tril(-1)
-        count, as_numbers = visible.sum(-1), visible.long()
-        guessed = as_numbers.argmax(-1), n - 1 - as_numbers.flip(-1).argmax(-1), (visible * pieces[:, None]).argmax(-1)
-        words = {name: guess.masked_fill(count == 0, -1) for name, guess in zip(GUESSES, guessed, strict=True)}
+        count = visible.sum(-1)
+        words = {name: guess(visible, pieces).masked_fill(count == 0, -1) for name, guess in GUESSES.items()}
         return cls(visible, words, torch.where(count > 0, 1 / count.clamp(min=1).double(), 0.0))
 
 

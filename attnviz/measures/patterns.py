@@ -9,6 +9,7 @@ colour and a mark (``FAMILIES`` in figures/families.py), the mark's outline on t
 and a letter in the summary (``LABEL_KINDS`` in commands/heads/first_look.py), which otherwise counts it as "other".
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -155,21 +156,28 @@ _NATIVE = (
     ),
 )
 
-# First words of what attnviz names itself, besides relations: statistics, labels, roles, columns, entries, figures.
-OWN_WORDS = (
-    "alignment apart baseline broad confidence contacts copy copying coreference current diagonal diagonality distance "
-    "duplicate entropy head id inactive induction kv label layer local long next none nowhere offset page patterns "
-    "previous profile published queries rare relation retrieval role rows semantic sink special stack syntactic too "
-    "total unnamed"
+# First words of what attnviz names itself, besides patterns, statistics and relations: labels, roles, columns, entries,
+# figures.
+_OWN_WORDS = (
+    "alignment apart baseline broad copy copying coreference diagonal head id inactive kv label layer none offset page "
+    "patterns profile published queries rare relation retrieval role rows semantic special stack syntactic too total "
+    "unnamed"
 ).split()
 
 # Families of roles that a pattern from outside may belong to.
 FAMILIES = ("local", "long-range", "semantic", "repeats", "other")
 
 
+def own_words() -> set[str]:
+    """First words of all that attnviz names itself, its patterns and statistics among them."""
+    registries = [registry for registry in Registry.every if registry.kind in ("pattern", "statistic")]
+    names = [name for registry in registries for name in registry.natives]
+    return {*_OWN_WORDS, *RELATIONS, *(re.split("[-_]", name)[0] for name in names)}
+
+
 def check_words(words: Sequence[str], example: str) -> None:
     """Raise ValueError where the name of a plug-in with these words may be one of attnviz."""
-    if words[0] in (*OWN_WORDS, *RELATIONS) or not all(word.isalpha() and word.islower() for word in words):
+    if words[0] in own_words() or not all(word.isalpha() and word.islower() for word in words):
         raise ValueError(
             f"expected a name such as {example}, in small letters, whose first word attnviz has no use for"
         )

@@ -316,6 +316,18 @@ def row_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
     return sums.view(*sums.shape[:2], rows.plan.n_texts, -1).sum(-1, dtype=torch.float64)
 
 
+def uniform_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
+    """The :func:`row_sums` of uniform attention, [n_sums, n_texts].
+
+    The rows are of two heads, uniform over all keys and over content. Shares of attention on content are of the second
+    one, of which nothing else is read: its rows without content are 0.
+    """
+    of_all, of_content = row_sums(statistics, rows).unbind(1)
+    is_share = [*(statistic.over == ATTENTION for statistic in statistics), True]  # and the attention on content
+    is_share += [False] * (len(of_all) - len(is_share))
+    return torch.where(torch.tensor(is_share, device=of_all.device)[:, None], of_content, of_all)
+
+
 def quotients(statistics: Sequence[Statistic], sums: Tensor) -> dict[str, Tensor]:
     """Statistics by name, from the sums of :func:`row_sums`, [n_sums, …] to […] each; NaN where nothing counts."""
     n, overs = len(statistics), _overs(statistics)

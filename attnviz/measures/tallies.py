@@ -22,8 +22,8 @@ from attnviz.measures.patterns import (
     applicable,
     masks_of,
 )
-from attnviz.measures.rows import ATTENTION, LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
-from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, row_sums
+from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
+from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, uniform_sums
 from attnviz.measures.sums import SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -127,7 +127,7 @@ class StatisticsTally(TextTally):
         for number, window in enumerate(self._windows):  # two heads: uniform over all visible keys, and over content
             plan, visible = self._plan(number, batch.valid.device), self._visible(window)
             uniform = uniform_pattern(torch.stack([visible, visible & self._keys(batch.non_sink)]), self._learned)
-            self._keep("uniform", row_sums(self._statistics, AttentionRows(uniform, plan)).permute(2, 1, 0))
+            self._keep("uniform", uniform_sums(self._statistics, AttentionRows(uniform, plan)).T)
             has_key = plan.has_key.view(len(plan.names), len(batch.valid), -1)
             self._keep("queries", has_key.sum(-1).T)  # content with a key under the mask
 
@@ -194,11 +194,8 @@ class StatisticsTally(TextTally):
 
     def _baselines(self) -> dict[str, Tensor]:
         """Values of uniform attention, [1 + replicates, n_layers]; of shares those of uniform attention to content."""
-        samples = {name: values[:, self._of_layer] for name, values in self._samples("uniform").items()}
-        baselines = {}
-        for statistic in self._statistics:
-            of_all, of_content = samples[statistic.name].unbind(-1)
-            baselines[statistic.name] = of_content if statistic.over == ATTENTION else of_all
+        samples = self._samples("uniform")
+        baselines = {statistic.name: samples[statistic.name][:, self._of_layer] for statistic in self._statistics}
         baselines["sink"] = baselines["sink"] + baselines.get(NOWHERE, 0.0)
         return baselines
 

@@ -3,6 +3,7 @@
 from attnviz.judge.roles import Role
 from attnviz.judge.rules import REPEATED
 from attnviz.language.universal import PLURALS, relation_words
+from attnviz.measures.guesses import GUESSES
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.patterns import COPY_SUPPRESSION, COPYING, INACTIVE, RARE_WORD, RETRIEVAL, ROLES_ON_REPEATS
 from attnviz.measures.writing import QUIET
@@ -33,7 +34,7 @@ _GUESSES = {
     "subject, else nearer name": "the subject, else the nearer name",
     "keys shuffled": "its keys shuffled",
     "equal heads": "heads that write alike",
-    **{name: f"the {name}" for name in ("first word", "last word", "longest word", "nearer name", "longer name")},
+    **{name: f"the {name}" for name in (*GUESSES, "nearer name", "longer name")},
 }
 
 _NUMBERS = "no one two three four five six seven eight".split()

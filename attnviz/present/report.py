@@ -163,6 +163,7 @@ def register(extension: object, name: object = "") -> None:
                 f"-2, found {as_found(name)}."
             )
         extension, name = pattern_of_mask(extension, name), ""
+    import_module("attnviz.measures.statistics")  # its registry: a plug-in imports no more than the class Statistic
     for registry in Registry.every:
         if registry.takes(extension):
             named = name or getattr(extension, "name", "")

@@ -2,6 +2,8 @@
 
 import csv
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -96,6 +98,12 @@ def test_a_statistic_is_in_every_table_document_map_and_page(bert_folder, own_we
     assert (entry["values"], entry["uniform"]) == (pytest.approx(found, abs=1e-3), [pytest.approx(n)])
 
 
+def test_a_statistic_is_taken_before_anything_else_is_imported():
+    declared = 'Statistic("mine", "mine", "mine", lambda rows: rows.pattern.amax(-1))'
+    program = f"import attnviz\nfrom attnviz.measures.rows import Statistic\nattnviz.register({declared})"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 def test_a_statistic_is_counted_over_a_corpus(bert_folder, own_weights, tmp_path):
     register_statistic()
     corpus = sentences(tmp_path / "corpus.txt", 12)
@@ -151,6 +159,7 @@ def test_a_pattern_of_sentences_is_measured_drawn_and_counted(bert_folder, own_w
     [
         ({"name": "entropy"}, "entropy"),
         ({"name": "local_keys"}, "local_keys"),
+        ({"name": "precision"}, "precision"),
         ({"name": "two_back"}, "two_back"),
         ({"value": None}, "function"),
         ({"over": "rows"}, "over"),
