@@ -54,7 +54,7 @@ PEOPLE_USE = "--model --device --dtype --select --figures --width --format --tab
 
 
 def test_help_describes_the_options_that_people_use_and_names_the_others():
-    described, _, named = helped("heads", width=80).partition("More options (--help-all describes them):\n")
+    described, _, named = helped("heads", width=80).partition("\nMore options ")
     assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", described, re.MULTILINE)) == {*PEOPLE_USE, "--help"}
     assert re.search(r"^  TEXT ", described, re.MULTILINE)
     assert not re.findall(r"^  -", named, re.MULTILINE)
