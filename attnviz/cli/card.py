@@ -9,7 +9,6 @@ from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 
-Head = Annotated[str | None, opt.argument(help="The head, such as L2H8. None with --all.")]
 Source = Annotated[
     str | None,
     opt.argument(
@@ -32,7 +31,7 @@ Patch = Annotated[
 @command(*opt.COMMON, opt.TargetGroup, first="all_heads repeats ablate patch")
 def card(
     run: Run,
-    head: Head = None,
+    head: Annotated[str | None, opt.argument(help="The head, such as L2H8. None with --all.")] = None,
     source: Source = None,
     all_heads: AllHeads = False,
     truncate: opt.Truncate = False,

@@ -41,8 +41,6 @@ Revision = Annotated[
     opt.reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
 ]
 
-Adapter = Annotated[opt.Adapter, f"{opt.ADAPTER} With one text, the model is compared with and without it."]
-Tokenizer = Annotated[opt.Tokenizer, f"{opt.TOKENIZER} Default: that of the other model."]
 Top = Annotated[
     opt.Top,
     "Number of heads in the table and with a picture, the most different first; 0 for all. Default: 12, or all that "
@@ -57,8 +55,8 @@ def compare(
     corpus: Corpus = None,
     model: opt.Models = None,
     revision: Revision = None,
-    adapter: Adapter = None,
-    tokenizer: Tokenizer = None,
+    adapter: Annotated[opt.Adapter, f"{opt.ADAPTER} With one text, the model is compared with and without it."] = None,
+    tokenizer: Annotated[opt.Tokenizer, f"{opt.TOKENIZER} Default: that of the other model."] = None,
     pair: opt.Pair = None,
     truncate: opt.Truncate = False,
     words: opt.Words = False,

@@ -12,7 +12,6 @@ Layer = Annotated[
 Head = Annotated[
     str | None, opt.measuring("The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0.")
 ]
-Token = Annotated[str | None, opt.token_option("The token whose numbers are shown", "the last of the text")]
 
 
 @command(opt.TextGroup, *opt.COMMON, first="layer head token")
@@ -20,7 +19,7 @@ def explain(
     run: Run,
     layer: Layer = None,
     head: Head = None,
-    token: Token = None,
+    token: Annotated[str | None, opt.token_option("The token whose numbers are shown", "the last of the text")] = None,
 ) -> None:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 

@@ -43,7 +43,6 @@ Audio = Annotated[
         metavar="FILE",
     ),
 ]
-EachLine = Annotated[bool, opt.reading("Analyse every text of a file by itself, and how much heads vary.")]
 Alignments = Annotated[
     Path | None,
     opt.reading(
@@ -115,8 +114,6 @@ Top = Annotated[
     "Number of heads in the tables, the clearest first, with all statistics and what they mean; and in relations, "
     "those that find most; 0 for all. Default: a few heads of each kind.",
 ]
-SaveAttention = Annotated[bool, opt.writing("Also write attention.safetensors, one tensor a layer.")]
-SaveNpz = Annotated[bool, opt.writing("Also write attention.npz, the same for NumPy.")]
 
 
 @command(opt.TextGroup, *opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SyntaxGroup, first="each_line")
@@ -125,7 +122,7 @@ def heads(
     text: Text = None,
     chat: Chat = None,
     audio: Audio = None,
-    each_line: EachLine = False,
+    each_line: Annotated[bool, opt.reading("Analyse every text of a file by itself, and how much heads vary.")] = False,
     alignments: Alignments = None,
     generate: opt.Generate = None,
     queries: Queries = None,
@@ -139,8 +136,8 @@ def heads(
     token: Token = None,
     relation: Relation = None,
     maps: Maps = None,
-    save_attention: SaveAttention = False,
-    save_npz: SaveNpz = False,
+    save_attention: Annotated[bool, opt.writing("Also write attention.safetensors, one tensor a layer.")] = False,
+    save_npz: Annotated[bool, opt.writing("Also write attention.npz, the same for NumPy.")] = False,
     top: Top = None,
     by: opt.By = None,
     table: opt.Table = None,

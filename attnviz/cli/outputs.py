@@ -14,7 +14,6 @@ Token = Annotated[
         "--at",
     ),
 ]
-Answer = Annotated[str | None, opt.free_text(opt.ANSWER, "--answer", "--label", metavar="TOKEN|CLASS")]
 AnswerSpan = Annotated[
     str | None,
     opt.free_text(
@@ -42,7 +41,7 @@ Top = Annotated[
 def outputs(
     run: Run,
     token: Token = None,
-    answer: Answer = None,
+    answer: Annotated[str | None, opt.free_text(opt.ANSWER, "--answer", "--label", metavar="TOKEN|CLASS")] = None,
     foil: opt.Foil = None,
     answer_span: AnswerSpan = None,
     memory: opt.Memory = None,

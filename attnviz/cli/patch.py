@@ -22,8 +22,6 @@ Corrupt = Annotated[
 Answer = Annotated[
     opt.Answer, "The token that follows the clean prompt, or stands at BERT's mask; of a classifier a class."
 ]
-Foil = Annotated[opt.Foil, "The token or class that the answer, or --label, is compared with."]
-Label = Annotated[opt.Label, "Classifiers: the class of the clean prompt, by its name or number."]
 At = Annotated[
     list[str] | None,
     opt.free_text(
@@ -63,8 +61,6 @@ SelfRepair = Annotated[
     ),
 ]
 
-Limit = Annotated[opt.Limit, "Read only the first N pairs of the table. Default: all."]
-
 
 @command(*opt.COMMON, opt.SampleGroup, first="corrupt answer foil site at receiver")
 def patch(
@@ -72,8 +68,8 @@ def patch(
     clean: Clean,
     corrupt: Corrupt = None,
     answer: Answer = None,
-    foil: Foil = None,
-    label: Label = None,
+    foil: Annotated[opt.Foil, "The token or class that the answer, or --label, is compared with."] = None,
+    label: Annotated[opt.Label, "Classifiers: the class of the clean prompt, by its name or number."] = None,
     direction: opt.Direction = "denoise",
     site: opt.Site = "z",
     by: opt.PatchBy = None,
@@ -85,7 +81,7 @@ def patch(
     sender: Sender = None,
     networks: opt.Networks = None,
     self_repair: SelfRepair = False,
-    limit: Limit = None,
+    limit: Annotated[opt.Limit, "Read only the first N pairs of the table. Default: all."] = None,
     top: opt.Top = None,
     table: opt.Table = None,
 ) -> None:

@@ -280,20 +280,14 @@ class Run:
         if "figures" not in self.options:
             return []
         form = form or self.command
-        views = views_of(form)
         typed = self.options["figures"]
-        names: list[str] | None = None
-        if typed is None and implied:
-            names = [*(view.name for view in views if view.default), *implied]
-        elif typed is not None:
-            names = split_names([typed])
-            if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
-                known = ", ".join(view.name for view in views)
-                raise UsageError(
-                    f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
-                )
-            if names != ["all"]:
-                names = list(dict.fromkeys([*(name for name in names if name != "none"), *implied]))
+        names = None if typed is None else split_names([typed])
+        if names is None and implied:
+            names = [view.name for view in views_of(form) if view.default]
+        if names and len(names) > 1 and not {"all", "none"}.isdisjoint(names):
+            raise UsageError(f"expected --figures all or none alone, or names with commas between, found {typed!r}.")
+        if names not in (None, ["all"]):
+            names = [name for name in dict.fromkeys([*names, *implied]) if name != "none"]
         checked_views(form, names, self.format_names)
         return names
 

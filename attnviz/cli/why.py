@@ -5,17 +5,13 @@ from typing import Annotated
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 
-Head = Annotated[str | None, opt.measuring("The head, such as L2H8. It must be named.")]
-Query = Annotated[str | None, opt.token_option("The token that attends", "the last of the text")]
-Key = Annotated[str | None, opt.token_option("The token that it attends to", "the keys with most attention")]
-
 
 @command(opt.TextGroup, *opt.COMMON, first="head query key answer foil depth")
 def why(
     run: Run,
-    head: Head = None,
-    query: Query = None,
-    key: Key = None,
+    head: Annotated[str | None, opt.measuring("The head, such as L2H8. It must be named.")] = None,
+    query: Annotated[str | None, opt.token_option("The token that attends", "the last of the text")] = None,
+    key: Annotated[str | None, opt.token_option("The token that it attends to", "the keys with most attention")] = None,
     answer: opt.Answer = None,
     foil: opt.Foil = None,
     depth: opt.Depth = 1,
