@@ -7,7 +7,6 @@ options of one command alone stand in its file, ``attnviz/cli/NAME.py``; those w
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_origin
@@ -30,7 +29,6 @@ PICTURES = "Pictures"
 OUTPUT = "Output"
 GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)  # the groups of options in the help of a command
 VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
-REQUIRED: Any = inspect.Parameter.empty  # the default of what has none
 FLOAT32 = "float32"  # the default of --dtype
 
 
@@ -51,49 +49,38 @@ def decoded(parameter: typer.CallbackParam, value: Any) -> Any:
     return [utf8(name, text) for text in value] if isinstance(value, list) else value and utf8(name, value)
 
 
-# a text or a part of one, in any language
-free_text = partial(measuring, callback=decoded)
-
-
-def token_option(purpose: str, default: str, *flags: str, group: str = MEASUREMENT, **settings: Any) -> Any:
-    """An option that names a token."""
-    named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
-    return _option(group, f"{purpose}. {named} Default: {default}.", *flags, callback=decoded, **settings)
-
-
 def size(value: int | str) -> int | str:
     """Parser: a size of memory as it was typed; UsageError where it is none."""
     n_bytes("memory", value)
     return value
 
 
+# a text or a part of one, in any language
+free_text = partial(measuring, callback=decoded)
+
+
+def token_option(purpose: str, default: str, *flags: str, group: str = MEASUREMENT) -> Any:
+    """An option that names a token."""
+    named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
+    return _option(group, f"{purpose}. {named} Default: {default}.", *flags, callback=decoded, metavar="TOKEN")
+
+
+# An alias is an option with the help that it has in most commands: Annotated[Top, "text"] is the same with another.
+
 # Text and model
 
 Text = Annotated[str, argument(help="The sentence. Write - to read standard input.")]
-Model = Annotated[
-    str | None,
-    reading(
-        "A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id. Default: "
-        "minilm, or what the adapter was trained on; of check the one that the file names.",
-        "--model",
-        "-m",
-    ),
+MODEL = "A built-in model (minilm, tiny-gpt2, smollm2), a folder, or a Hugging Face hub id."
+_MODEL_DEFAULT = "Default: minilm, or what the adapter was trained on."
+Model = Annotated[str | None, reading(f"{MODEL} {_MODEL_DEFAULT}", "--model", "-m")]
+Models = Annotated[
+    list[str] | None, reading(f"{MODEL} {_MODEL_DEFAULT} Give it twice for two models.", "--model", "-m")
 ]
 Revision = Annotated[str | None, reading("Branch, tag or commit of a hub model.")]
-Adapter = Annotated[
-    str | None,
-    reading(
-        "An adapter of peft (LoRA and its kin) that is merged into the weights: a folder or a Hugging Face hub id. "
-        "compare: with one text, the model with and without it."
-    ),
-]
-Tokenizer = Annotated[
-    str | None,
-    reading(
-        "The tokenizer of a model that was saved without one: a built-in model, a folder, or a Hugging Face hub id; of "
-        "compare by default that of the other model."
-    ),
-]
+ADAPTER = "An adapter of peft (LoRA and its kin) that is merged into the weights: a folder or a Hugging Face hub id."
+Adapter = Annotated[str | None, reading(ADAPTER)]
+TOKENIZER = "The tokenizer of a model that was saved without one: a built-in model, a folder, or a Hugging Face hub id."
+Tokenizer = Annotated[str | None, reading(TOKENIZER, metavar="MODEL")]
 Plugin = Annotated[
     list[Path] | None,
     reading(
@@ -105,17 +92,23 @@ Plugin = Annotated[
 Device = Annotated[str, reading("Where to compute: auto, cpu, cuda, cuda:N or mps.", "--device", "-d")]
 DeviceMap = Annotated[
     str | None,
-    reading("Spread a model that is larger than one device over GPUs, memory and disk: auto, balanced or sequential."),
+    reading(
+        "Spread a model that is larger than one device over GPUs, memory and disk: auto, balanced or sequential.",
+        metavar="MAP",
+    ),
 ]
-Dtype = Annotated[str, reading("Number format: float32, float64, bfloat16, float16, or auto, the checkpoint's own.")]
+Dtype = Annotated[str, reading("Number format: float32, float64, bfloat16, float16, or auto (the checkpoint's).")]
 Attention = Annotated[
     str | None,
     reading(
         "The implementation of attention that the model runs with: eager, sdpa, or another of transformers, such as "
-        "flash_attention_2. Default: what transformers chooses, sdpa for most."
+        "flash_attention_2. Default: what transformers chooses, sdpa for most.",
+        metavar="NAME",
     ),
 ]
-Pair = Annotated[str | None, reading("A second segment, joined as the tokenizer joins pairs.", callback=decoded)]
+Pair = Annotated[
+    str | None, reading("A second segment, joined as the tokenizer joins pairs.", callback=decoded, metavar="TEXT")
+]
 Truncate = Annotated[
     bool,
     reading("Cut a text that is too long for the model. Without this option it is refused, or left out of a corpus."),
@@ -126,16 +119,20 @@ Target = Annotated[
         "The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model itself "
         "generates, greedily.",
         callback=decoded,
+        metavar="TEXT",
     ),
 ]
 SourceLanguage = Annotated[
     str | None,
     reading(
         "The language of the text, for a tokenizer that writes it as a token (NLLB, mBART): a code such as eng_Latn. "
-        "Default: the tokenizer's own."
+        "Default: the tokenizer's own.",
+        metavar="CODE",
     ),
 ]
-TargetLanguage = Annotated[str | None, reading("The same of what the decoder reads or writes, such as deu_Latn.")]
+TargetLanguage = Annotated[
+    str | None, reading("The language of what the decoder reads or writes, such as deu_Latn.", metavar="CODE")
+]
 MaxNewTokens = Annotated[
     int | None, reading("The longest target that the model generates, in tokens. Default: 40.", min=1)
 ]
@@ -143,21 +140,18 @@ Generate = Annotated[
     int | None,
     reading("Let a decoder (GPT-2, Llama) write N tokens after the text, greedily; show the attention of all.", min=1),
 ]
+column = partial(reading, callback=decoded, metavar="NAME")
 TextColumn = Annotated[
     str | None,
-    reading(
+    column(
         "Of a table (.csv, .tsv, .jsonl, .json, a datasets folder): the column of its texts. Default: text, sentence "
-        "or prompt, or the only column of words.",
-        callback=decoded,
+        "or prompt, or the only column of words."
     ),
 ]
 PairColumn = Annotated[
-    str | None,
-    reading("Of a table: the column of second segments, joined as the tokenizer joins pairs.", callback=decoded),
+    str | None, column("Of a table: the column of second segments, joined as the tokenizer joins pairs.")
 ]
-LabelColumn = Annotated[
-    str | None, reading("Of a table: the column of the texts' classes. Default: label.", callback=decoded)
-]
+LabelColumn = Annotated[str | None, column("Of a table: the column of the texts' classes. Default: label.")]
 
 # What to measure
 
@@ -170,8 +164,9 @@ Syntax = Annotated[
 Parser = Annotated[
     str | None,
     measuring(
-        "The spaCy pipeline that parses texts. Default: an installed one that knows most of their words, of profile an "
-        "English one. Code, and text in any other language, is not parsed unless this option is given."
+        "The spaCy pipeline that parses texts. Default: an installed one that knows most of their words. Code, and "
+        "text in any other language, is not parsed unless this option is given.",
+        metavar="PIPELINE",
     ),
 ]
 Memory = Annotated[
@@ -180,13 +175,11 @@ Memory = Annotated[
         "Memory that a block of query rows may take, such as 64M or 1G: less helps where a long text runs out of "
         "memory. Changes results only by rounding. Default: 48M; on a GPU 1G, or a quarter of what is free.",
         parser=size,
+        metavar="SIZE",
     ),
 ]
-Limit = Annotated[
-    int | None,
-    measuring("Read only the first N sentences of each corpus, or pairs of a table. Default: all.", min=1),
-]
-BatchSize = Annotated[int, measuring("How many texts, or pairs, the model reads at once.", min=1, max=1_000_000)]
+Limit = Annotated[int | None, measuring("Read only the first N sentences of each corpus. Default: all.", min=1)]
+BatchSize = Annotated[int, measuring("How many inputs the model reads at once.", min=1, max=1_000_000)]
 Seed = Annotated[
     int,
     measuring("Random seed of all that is random: samples, intervals, controls, random tokens.", min=0, max=2**63 - 1),
@@ -198,44 +191,29 @@ Frequencies = Annotated[
         metavar="FILE",
     ),
 ]
-Repeats = Annotated[
-    bool,
-    measuring(
-        "Also measure on random tokens, repeated (induction, duplicate tokens, retrieval); ablate measures on these "
-        "instead of texts."
-    ),
-]
-Answer = Annotated[
-    str | None,
-    free_text(
-        "The token that follows the text, or stands at BERT's mask, or a class: its logit is divided into what heads "
-        "add (default: the model's first choice), or compared with that of the foil (ablate, patch).",
-        "--answer",
-        metavar="TOKEN|CLASS",
-    ),
-]
+ANSWER = (
+    "The token, or the class of a text or a token, whose logit is divided into what each head adds. Default: the "
+    "model's first choice."
+)
+Answer = Annotated[str | None, free_text(ANSWER, "--answer", metavar="TOKEN|CLASS")]
 Foil = Annotated[
     str | None,
     free_text(
-        "The token or class whose logit is subtracted. Default of outputs and why: the model's next choice.",
+        "The token or class whose logit is subtracted from it. Default: the model's next choice.",
         metavar="TOKEN|CLASS",
     ),
 ]
 Label = Annotated[
     str | None,
-    free_text(
-        "Classifiers: the class of all these texts, or of the clean prompt, by its name or number.", metavar="CLASS"
-    ),
+    free_text("Classifiers: the class of all these texts, by its name or number.", metavar="CLASS"),
 ]
 Spans = Annotated[
     list[str] | None,
     free_text(
-        'Stretches of the text, named: instruction="in one word", its second occurrence as doc=cat#2, or positions '
-        "doc=#10-#40. heads measures attention between them, and knows last, rest (what no other span has) and special "
-        "tokens such as [CLS] by name; the messages of a chat, both texts of a pair, prompt and generated text "
-        "are spans without it. patch patches there alone, at as many tokens in each prompt, which may then differ in "
-        "length; given twice with one NAME, first for the clean, then for the corrupt prompt. May be given more than "
-        "once.",
+        'Measure attention between stretches of the text: instruction="in one word", its second occurrence as '
+        "doc=cat#2, or positions doc=#10-#40; last, rest (what no other span has) and special tokens such as [CLS] are "
+        "known by name. May be given more than once. The messages of a chat, both texts of a pair, prompt and new text "
+        "of --generate are spans without it.",
         "--span",
         metavar="NAME=TEXT",
     ),
@@ -243,7 +221,12 @@ Spans = Annotated[
 Layer = Annotated[int | None, measuring("Roll out up to this layer, counted from 0. Default: the last.", min=0)]
 Residual = Annotated[
     float,
-    measuring("What a token keeps of itself in every layer: the weight of the identity, 0 to 1.", min=0, max=1),
+    measuring(
+        "What a token keeps of itself in every layer: the weight of the identity, 0 to 1.",
+        min=0,
+        max=1,
+        metavar="SHARE",
+    ),
 ]
 Depth = Annotated[
     int,
@@ -321,28 +304,12 @@ Networks = Annotated[
 
 # Pictures
 
-_HEADS = (
-    "L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders X0H3, X, E0-2. May be given more "
-    "than once. Default: all heads."
+HEADS = (
+    "L2H8, L2 (a layer), L0-3 or L*H8. Also 2.8 for L2H8; of encoder-decoders X0H3, X, E0-2. May be given more than "
+    "once. Default: all heads."
 )
-Select = Annotated[
-    list[str] | None,
-    drawing(
-        f"Heads to draw and list: {_HEADS} heads takes labels and roles, too (sink, previous, syntactic, obj).",
-        metavar="HEADS",
-    ),
-]
-MeasuredHeads = Annotated[
-    list[str] | None,
-    measuring(f"Heads to remove or patch: {_HEADS} Of a site of layers: layers.", "--select", metavar="HEADS"),
-]
-Scale = Annotated[
-    str,
-    drawing(
-        "Colour scale: shared (0 to 1 for all heads, of norms to the largest), per-head (0 to the largest of the "
-        "head), log, or auto (up to 40 tokens shared, of norms per-head; log beyond)."
-    ),
-]
+Select = Annotated[list[str] | None, drawing(f"Heads to draw and list: {HEADS}", "--select", metavar="HEADS")]
+MeasuredHeads = Annotated[list[str] | None, measuring(f"Heads to remove: {HEADS}", "--select", metavar="HEADS")]
 Figures = Annotated[str | None, drawing("Any of {figures} (with commas between), all, or none. Default: {default}.")]
 Formats = Annotated[
     list[str] | None, drawing("png, svg or pdf. May be given more than once. Default: png.", "--format")
@@ -351,28 +318,23 @@ Theme = Annotated[str, drawing("light or dark.")]
 Width = Annotated[
     str | None,
     drawing(
-        "Width of every figure, which fills it: column (3.3in) or page (6.9in) of a paper, 84mm, 240pt, or a number of "
-        "inches. Default: what the content needs."
+        "Width of every figure: column (3.3in) or page (6.9in) of a paper, 84mm, 240pt, or inches. The figure fills "
+        "it. Default: what the content needs."
     ),
 ]
 FontSize = Annotated[
     float | None,
-    drawing("Size of the text in points; titles are larger, in proportion. Default: 7, or what fills the width."),
+    drawing(
+        "Size of the text in points; titles are larger, in proportion. Default: 7, or what fills the width.",
+        metavar="POINTS",
+    ),
 ]
 Font = Annotated[str | None, drawing("An installed font family, or a font file. Default: DejaVu Sans.")]
 Bare = Annotated[bool, drawing("Leave out title and notes, for a paper with captions of its own.")]
 
 # Output
 
-Top = Annotated[
-    int | None,
-    writing(
-        "Rows of the tables, and of compare and outputs heads with a picture; 0 for all. Default: 12, or all "
-        "selected heads; of circuits 8; of profile 5, 15 where every table is printed, 2 of examples; of heads a few "
-        "of each kind.",
-        min=0,
-    ),
-]
+Top = Annotated[int | None, writing("Number of rows in each table; 0 for all. Default: 12.", min=0)]
 By = Annotated[
     Literal["kv-head"] | None,
     writing(
@@ -383,14 +345,14 @@ By = Annotated[
 Table = Annotated[
     Literal["tex", "md"] | None,
     writing(
-        "Also write the CSV file as a table for a paper, with a caption: tex (booktabs, as wide as a column or a page) "
-        "or md."
+        "Also write the CSV file as a table for a paper. It has a caption; tex needs booktabs, and is as wide as a "
+        "column or a page."
     ),
 ]
 Out = Annotated[
     str | None,
     writing(
-        "Folder for the results. Default: a folder of attnviz-out, named after model and text; of models none.",
+        "Folder for the results. Default: a folder of attnviz-out, named after model and text.",
         "--out",
         "-o",
         metavar="FOLDER",
@@ -401,25 +363,25 @@ Quiet = Annotated[bool, writing("Print no tables, no progress and no messages.",
 Verbose = Annotated[bool, writing("Print every table, and what the numbers mean.", "--verbose", "-v")]
 
 
-@dataclass(frozen=True)
+# Options that travel together: a command that takes the group takes them by their names, and may declare one by itself.
+
+
 class TextGroup:
     """Options of the commands that read one text."""
 
-    text: Text = REQUIRED
+    text: Text
     pair: Pair = None
     truncate: Truncate = False
 
 
-@dataclass(frozen=True)
 class ModelGroup:
-    """Options of which model is opened, by the commands that open one."""
+    """Options of which model is opened."""
 
     model: Model = None
     revision: Revision = None
     device_map: DeviceMap = None
 
 
-@dataclass(frozen=True)
 class LoadingGroup:
     """Options of how models are opened."""
 
@@ -431,7 +393,6 @@ class LoadingGroup:
     attention: Attention = None
 
 
-@dataclass(frozen=True)
 class TargetGroup:
     """Options of what the decoder of an encoder-decoder reads."""
 
@@ -440,7 +401,19 @@ class TargetGroup:
     target_language: TargetLanguage = None
 
 
-@dataclass(frozen=True)
+class GeneratedGroup(TargetGroup):
+    """Options of what the decoder reads, or of how much it generates."""
+
+    max_new_tokens: MaxNewTokens = None
+
+
+class SyntaxGroup:
+    """Options of parsing."""
+
+    syntax: Syntax = True
+    parser: Parser = None
+
+
 class ColumnGroup:
     """Options of the columns of a table."""
 
@@ -448,7 +421,12 @@ class ColumnGroup:
     pair_column: PairColumn = None
 
 
-@dataclass(frozen=True)
+class LabelledGroup(ColumnGroup):
+    """Options of the columns of a table that may have classes."""
+
+    label_column: LabelColumn = None
+
+
 class SampleGroup:
     """Options of the commands that read many texts."""
 
@@ -457,7 +435,6 @@ class SampleGroup:
     seed: Seed = 0
 
 
-@dataclass(frozen=True)
 class FigureGroup:
     """Options of figures: which, and how they look."""
 
@@ -470,7 +447,6 @@ class FigureGroup:
     bare: Bare = False
 
 
-@dataclass(frozen=True)
 class PrintingGroup:
     """Options of where results go."""
 
@@ -479,9 +455,8 @@ class PrintingGroup:
     quiet: Quiet = False
 
 
-@dataclass(frozen=True)
 class OutputGroup(PrintingGroup):
-    """Options of where results go, and how many are printed."""
+    """Options of where results go, and whether all are printed."""
 
     verbose: Verbose = False
 

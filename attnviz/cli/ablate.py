@@ -3,76 +3,69 @@
 from pathlib import Path
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.arguments import is_there, utf8
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text, refuse_folder
 from attnviz.errors import UsageError
-from attnviz.options import (
-    COMMON,
-    Answer,
-    ColumnGroup,
-    Foil,
-    Label,
-    LabelColumn,
-    MaxNewTokens,
-    MeasuredHeads,
-    Method,
-    OrderBy,
-    Repeats,
-    SampleGroup,
-    Table,
-    TargetGroup,
-    Top,
-    Truncate,
-    argument,
-    measuring,
-)
 
 Texts = Annotated[
     list[str] | None,
-    argument(
+    opt.argument(
         help="Corpora (existing files, as for attnviz profile; a table may have labels) or texts. Write - to read one "
         "text from standard input.",
         metavar="CORPUS|TEXT",
     ),
 ]
-Together = Annotated[bool, measuring("Also remove the selected heads as one set; then no layers and no curve.")]
+Together = Annotated[bool, opt.measuring("Also remove the selected heads as one set; then no layers and no curve.")]
 Role = Annotated[
     list[str] | None,
-    measuring(
+    opt.measuring(
         "Also measure the tokens of a relation (obj: objects, and verbs with an object), each beside the nearest other "
-        "word. May be given more than once. Needs trees, or a parser."
+        "word. May be given more than once. Needs trees, or a parser.",
+        metavar="RELATION",
     ),
+]
+Repeats = Annotated[
+    bool, opt.measuring("Instead of texts, measure on random tokens, repeated: the second copy beside the first.")
+]
+Answer = Annotated[
+    opt.Answer,
+    "With --foil: the token that follows the texts, at BERT's mask, or a classifier's class; measured is how far its "
+    "logit falls against that of the foil.",
+]
+Foil = Annotated[
+    opt.Foil,
+    "The token or class that the answer, or --label, is compared with. A .tsv with the columns text, answer and foil "
+    "has its own.",
 ]
 Curve = Annotated[
     bool,
-    measuring("Also remove heads together: each layer, and a growing share of all heads.", "--curve/--no-curve"),
+    opt.measuring("Also remove heads together: each layer, and a growing share of all heads.", "--curve/--no-curve"),
 ]
 Gradient = Annotated[
-    bool, measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
+    bool, opt.measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
 ]
 
 
-@command(*COMMON, TargetGroup, ColumnGroup, SampleGroup, first="method together role")
+@command(*opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SampleGroup, first="method together role")
 def ablate(
     run: Run,
     texts: Texts = None,
-    label_column: LabelColumn = None,
-    max_new_tokens: MaxNewTokens = None,
-    truncate: Truncate = False,
-    method: Method = "mean",
-    select: MeasuredHeads = None,
+    truncate: opt.Truncate = False,
+    method: opt.Method = "mean",
+    select: opt.MeasuredHeads = None,
     together: Together = False,
     role: Role = None,
     repeats: Repeats = False,
-    label: Label = None,
+    label: opt.Label = None,
     answer: Answer = None,
     foil: Foil = None,
     curve: Curve = True,
     gradient: Gradient = True,
-    order_by: OrderBy = None,
-    top: Top = None,
-    table: Table = None,
+    order_by: opt.OrderBy = None,
+    top: Annotated[opt.Top, "Number of heads in the table and in ablate-heads; 0 for all. Default: 12."] = None,
+    table: opt.Table = None,
 ) -> None:
     """Remove heads, one at a time or a set, and measure how much the model changes.
 
@@ -113,5 +106,4 @@ def ablate(
         run.bound("ablate", texts=sources),
         texts=[*(text for text in sources if not is_source(text)), run.options["target"]],
         corpora=[Path(source) for source in sources if is_source(source)],
-        rate=True,
     )

@@ -4,54 +4,44 @@ import re
 from pathlib import Path
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
-from attnviz.options import (
-    COMMON,
-    Circuits,
-    Limit,
-    Repeats,
-    Syntax,
-    TargetGroup,
-    Top,
-    Truncate,
-    argument,
-    measuring,
-    reading,
-)
 
-Head = Annotated[str | None, argument(help="The head, such as L2H8. None with --all.")]
 Source = Annotated[
     str | None,
-    argument(
+    opt.argument(
         help="A text; or a corpus (as for attnviz profile) to profile all heads on, which takes as long as attnviz "
         "profile does. Write - to read a text from standard input. Default: the stored profile and an example of it.",
         metavar="TEXT|CORPUS",
     ),
 ]
-AllHeads = Annotated[bool, reading("Every head that passes a role other than broad, and an index.", "--all")]
-Ablate = Annotated[bool, measuring("Also remove the head, on the corpus or the text, and with --repeats on these.")]
+AllHeads = Annotated[bool, opt.reading("Every head that passes a role other than broad, and an index.", "--all")]
+Repeats = Annotated[
+    bool, opt.measuring("Also profile all heads on random tokens, repeated (induction, duplicate tokens).")
+]
+Ablate = Annotated[bool, opt.measuring("Also remove the head, on the corpus or the text, and with --repeats on these.")]
 Patch = Annotated[
     Path | None,
-    measuring("Also show the effect of the head in a run of attnviz patch: its patch.json.", metavar="FILE"),
+    opt.measuring("Also show the effect of the head in a run of attnviz patch: its patch.json.", metavar="FILE"),
 ]
 
 
-@command(*COMMON, TargetGroup, first="all_heads repeats ablate patch")
+@command(*opt.COMMON, opt.TargetGroup, first="all_heads repeats ablate patch")
 def card(
     run: Run,
-    head: Head = None,
+    head: Annotated[str | None, opt.argument(help="The head, such as L2H8. None with --all.")] = None,
     source: Source = None,
     all_heads: AllHeads = False,
-    truncate: Truncate = False,
+    truncate: opt.Truncate = False,
     repeats: Repeats = False,
-    limit: Limit = None,
-    circuits: Circuits = True,
+    limit: opt.Limit = None,
+    circuits: opt.Circuits = True,
     ablate: Ablate = False,
     patch: Patch = None,
-    syntax: Syntax = True,
-    top: Top = None,
+    syntax: opt.Syntax = True,
+    top: Annotated[opt.Top, "Number of rows in each table, with --all of heads; 0 for all. Default: 12."] = None,
 ) -> None:
     """Show one head on one page: what attnviz knows of it, each fact with its evidence.
 
@@ -84,4 +74,4 @@ def card(
     text = None if source is None or corpora else read_text(source)
     given = {"source": corpora[0] if corpora else text}
     measure = run.bound("cards", **given) if head is None else run.bound("card", **given, head=head)
-    run.work(measure, texts=[head or "all", text, run.options["target"]], corpora=corpora, rate=True)
+    run.work(measure, texts=[head or "all", text, run.options["target"]], corpora=corpora)

@@ -5,35 +5,24 @@ from pathlib import Path
 from typing import Annotated
 
 import attnviz
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.options import (
-    ColumnGroup,
-    Frequencies,
-    LabelColumn,
-    LoadingGroup,
-    Model,
-    OutputGroup,
-    Revision,
-    SampleGroup,
-    Table,
-    Truncate,
-    argument,
-    measuring,
-    writing,
-)
 from attnviz.wording import counted
 
 Files = Annotated[
     list[Path] | None,
-    argument(
+    opt.argument(
         help="A TOML file of claims, or a list of heads for DuoAttention (its folder); with --published corpora, as "
         "for attnviz profile. Default: claims.toml.",
         metavar="FILE",
     ),
 ]
+Model = Annotated[
+    opt.Model, f"{opt.MODEL} Default: the one that the file names, minilm, or what the adapter was trained on."
+]
 Init = Annotated[
     list[Path] | None,
-    measuring(
+    opt.measuring(
         "First write FILE: as claims, what the ten clearest heads do over this corpus now. May be given more than "
         "once.",
         metavar="CORPUS",
@@ -41,28 +30,29 @@ Init = Annotated[
 ]
 Published = Annotated[
     str | None,
-    measuring(
+    opt.measuring(
         "Check the heads, or measure the table, of a paper instead, over corpora: clark-2019, gu-2024 and others (see "
         "the guide).",
         metavar="PAPER",
     ),
 ]
-Junit = Annotated[Path | None, writing("Also write the verdicts as JUnit XML, which CI services read.", metavar="FILE")]
+Junit = Annotated[
+    Path | None, opt.writing("Also write the verdicts as JUnit XML, which CI services read.", metavar="FILE")
+]
 
 
-@command(LoadingGroup, ColumnGroup, SampleGroup, OutputGroup, first="init published junit")
+@command(opt.LoadingGroup, opt.LabelledGroup, opt.SampleGroup, opt.OutputGroup, first="init published junit")
 def check(
     run: Run,
     files: Files = None,
-    label_column: LabelColumn = None,
     model: Model = None,
-    revision: Revision = None,
-    truncate: Truncate = False,
+    revision: opt.Revision = None,
+    truncate: opt.Truncate = False,
     init: Init = None,
     published: Published = None,
-    frequencies: Frequencies = None,
+    frequencies: opt.Frequencies = None,
     junit: Junit = None,
-    table: Table = None,
+    table: opt.Table = None,
 ) -> None:
     """Check claims on heads, from a file or a paper: measured, with intervals, and whether they hold.
 
@@ -103,4 +93,4 @@ def check(
             verdicts.write(junit_text(checked))
 
     named = model or of_file or "minilm"
-    run.work(measure, texts=[published], corpora=paths, models=[named], reads=reads, rate=True, finish=finish)
+    run.work(measure, texts=[published], corpora=paths, models=[named], reads=reads, finish=finish)

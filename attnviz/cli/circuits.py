@@ -1,14 +1,16 @@
 """The command ``attnviz circuits``."""
 
+from typing import Annotated
+
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, Select, Top
 
 
-@command(*COMMON)
+@command(*opt.COMMON)
 def circuits(
     run: Run,
-    select: Select = None,
-    top: Top = None,
+    select: Annotated[opt.Select, f"Heads whose pairs are listed: {opt.HEADS}"] = None,
+    top: Annotated[opt.Top, "Number of pairs, and of heads, in each table; 0 for all. Default: 8."] = None,
 ) -> None:
     """Show which heads read what earlier heads write, and which copy tokens, from the weights alone.
 

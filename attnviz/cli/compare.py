@@ -7,30 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attnviz
-from attnviz.cli.runner import Run, command, unfinished_file
+from attnviz import options as opt
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
-from attnviz.options import (
-    ColumnGroup,
-    DeviceMap,
-    FigureGroup,
-    LabelColumn,
-    LoadingGroup,
-    Memory,
-    OutputGroup,
-    Pair,
-    Parser,
-    SampleGroup,
-    Select,
-    Syntax,
-    Table,
-    TargetGroup,
-    Top,
-    Truncate,
-    Words,
-    argument,
-    reading,
-)
 from attnviz.progress import Progress
 from attnviz.wording import counted
 
@@ -47,47 +27,43 @@ _OF_MANY = "text_column pair_column label_column limit batch_size seed".split()
 
 Texts = Annotated[
     list[str] | None,
-    argument(
+    opt.argument(
         help="One text for two models, or two texts for one model. Write - to read standard input. None with --corpus.",
         metavar="TEXT",
     ),
 ]
 Corpus = Annotated[
-    Path | None, reading("Compare two models over many texts: a file of texts, as for attnviz profile.", metavar="FILE")
-]
-Model = Annotated[
-    list[str] | None,
-    reading(
-        "A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id. Default: "
-        "minilm, or what the adapter was trained on. Give it twice for two models.",
-        "--model",
-        "-m",
-    ),
+    Path | None,
+    opt.reading("Compare two models over many texts: a file of texts, as for attnviz profile.", metavar="FILE"),
 ]
 Revision = Annotated[
     list[str] | None,
-    reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
+    opt.reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
+]
+
+Top = Annotated[
+    opt.Top,
+    "Number of heads in the table and with a picture, the most different first; 0 for all. Default: 12, or all that "
+    "--select names.",
 ]
 
 
-@command(LoadingGroup, TargetGroup, ColumnGroup, SampleGroup, FigureGroup, OutputGroup, first="corpus adapter")
+@command(*opt.COMMON, opt.TargetGroup, opt.LabelledGroup, opt.SyntaxGroup, opt.SampleGroup, first="corpus adapter")
 def compare(
     run: Run,
     texts: Texts = None,
     corpus: Corpus = None,
-    label_column: LabelColumn = None,
-    model: Model = None,
+    model: opt.Models = None,
     revision: Revision = None,
-    device_map: DeviceMap = None,
-    pair: Pair = None,
-    truncate: Truncate = False,
-    words: Words = False,
-    syntax: Syntax = True,
-    parser: Parser = None,
-    memory: Memory = None,
-    select: Select = None,
+    adapter: Annotated[opt.Adapter, f"{opt.ADAPTER} With one text, the model is compared with and without it."] = None,
+    tokenizer: Annotated[opt.Tokenizer, f"{opt.TOKENIZER} Default: that of the other model."] = None,
+    pair: opt.Pair = None,
+    truncate: opt.Truncate = False,
+    words: opt.Words = False,
+    memory: opt.Memory = None,
+    select: opt.Select = None,
     top: Top = None,
-    table: Table = None,
+    table: opt.Table = None,
 ) -> None:
     """Compare every head of two models on one text or a corpus, or of one model on two texts.
 
@@ -165,14 +141,12 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], n_models: int) ->
         raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {usage}.")
     run.refuse(_OF_ONE, "is about one text; expected --corpus without it, found both")
     a, b = _sources(run, run.options["adapter"] is not None)
-    unfinished = unfinished_file(run.results_folder(names, (), [corpus]))
-
-    measure = run.bound("compare_corpus", first=a, second=b, corpus=corpus, unfinished=unfinished)
+    measure = run.bound("compare_corpus", first=a, second=b, corpus=corpus)
     form = "compare.corpus"
     if shape_of(a) != shape_of(b):
         form = "compare.roles"
         run.refuse(["select"], "names heads that both models have, but these differ in shape; expected no --select")
-    run.work(measure, corpora=[corpus], models=names, form=form, rate=True, unfinished=unfinished)
+    run.work(measure, corpora=[corpus], models=names, form=form)
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":

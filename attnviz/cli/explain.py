@@ -2,23 +2,24 @@
 
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, TextGroup, measuring, token_option
 
 Layer = Annotated[
     int | None,
-    measuring("The layer to explain, counted from 0. Default: that of --head, or 0.", "--layer", "-l"),
+    opt.measuring("The layer to explain, counted from 0. Default: that of --head, or 0.", "--layer", "-l"),
 ]
-Head = Annotated[str | None, measuring("The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0.")]
-Token = Annotated[str | None, token_option("The token whose numbers are shown", "the last of the text")]
+Head = Annotated[
+    str | None, opt.measuring("The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0.")
+]
 
 
-@command(TextGroup, *COMMON, first="layer head token")
+@command(opt.TextGroup, *opt.COMMON, first="layer head token")
 def explain(
     run: Run,
     layer: Layer = None,
     head: Head = None,
-    token: Token = None,
+    token: Annotated[str | None, opt.token_option("The token whose numbers are shown", "the last of the text")] = None,
 ) -> None:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 

@@ -7,37 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attnviz
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import print_row, read_text, split_names
 from attnviz.errors import UsageError
-from attnviz.options import (
-    COMMON,
-    PICTURES,
-    By,
-    ColumnGroup,
-    Generate,
-    LabelColumn,
-    MaxNewTokens,
-    Memory,
-    Pair,
-    Parser,
-    Scale,
-    Select,
-    Spans,
-    Syntax,
-    Table,
-    TargetGroup,
-    Top,
-    Truncate,
-    Words,
-    argument,
-    decoded,
-    drawing,
-    measuring,
-    reading,
-    token_option,
-    writing,
-)
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
@@ -49,14 +22,14 @@ _OF_MANY = "text_column pair_column label_column alignments".split()
 
 Text = Annotated[
     str | None,
-    argument(
+    opt.argument(
         help="The sentence. Write - to read standard input. With --each-line: a file of texts (.txt, .csv, .tsv, "
         ".jsonl, .json, .conllu, a datasets folder) or chats, or - for lines. None with --chat or --audio."
     ),
 ]
 Chat = Annotated[
     Path | None,
-    reading(
+    opt.reading(
         "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, which the tokenizer's own "
         "chat template renders.",
         metavar="FILE",
@@ -64,16 +37,15 @@ Chat = Annotated[
 ]
 Audio = Annotated[
     Path | None,
-    reading(
+    opt.reading(
         "Instead of TEXT a sound, for Whisper: a WAV file of 16,000 samples a second of 16 bits, or its log-mel "
         "features (.npy). --target is what was said.",
         metavar="FILE",
     ),
 ]
-EachLine = Annotated[bool, reading("Analyse every text of a file by itself, and how much the heads vary between them.")]
 Alignments = Annotated[
     Path | None,
-    reading(
+    opt.reading(
         "Of an encoder-decoder, with --each-line: gold word alignments, a line for each text (0-0 1-2, possible ones "
         "2?3). A text is then SOURCE ||| TARGET.",
         metavar="FILE",
@@ -81,36 +53,48 @@ Alignments = Annotated[
 ]
 Queries = Annotated[
     str | None,
-    reading(
+    opt.reading(
         "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token as for "
         "--token. For long texts.",
-        callback=decoded,
+        callback=opt.decoded,
     ),
 ]
 Contacts = Annotated[
     Path | None,
-    measuring(
+    opt.measuring(
         "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances in ångström, below 8), or a "
         "text with two residues a line, counted from 1. Scores each head by its precision, with and without the "
         "average product correction (APC).",
         metavar="FILE",
     ),
 ]
+Select = Annotated[
+    opt.Select,
+    "Heads to draw and list, or a label on this text or a role over a corpus (sink, previous, syntactic, obj): "
+    f"{opt.HEADS}",
+]
+Scale = Annotated[
+    str,
+    opt.drawing(
+        "Colour scale of overview, heads, mean and page: shared (0 to 1 for all heads; of mean 0 to a round end), "
+        "per-head (0 to the largest weight of the head), log, or auto (shared up to 40 tokens, log beyond)."
+    ),
+]
 DropSpecial = Annotated[
     bool,
-    drawing("Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1."),
+    opt.drawing("Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1."),
 ]
 Token = Annotated[
     str | None,
-    token_option(
+    opt.token_option(
         "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
         "all",
-        group=PICTURES,
+        group=opt.PICTURES,
     ),
 ]
 Relation = Annotated[
     str | None,
-    drawing(
+    opt.drawing(
         "Outline in heatmaps the pairs of a relation such as obj, or of each head's own (own), and draw them as arcs "
         "(adds the figure relations). Needs a parse.",
         metavar="NAME|own",
@@ -118,47 +102,45 @@ Relation = Annotated[
 ]
 Maps = Annotated[
     list[str] | None,
-    drawing(
+    opt.drawing(
         "Draw a map of this statistic, such as entropy, distance, sink or local (adds the figure map). May be given "
         "more than once. Default: entropy.",
         "--map",
+        metavar="STATISTIC",
     ),
 ]
-SaveAttention = Annotated[bool, writing("Also write attention.safetensors, one tensor a layer.")]
-SaveNpz = Annotated[bool, writing("Also write attention.npz, the same for NumPy.")]
+Top = Annotated[
+    opt.Top,
+    "Number of heads in the tables, the clearest first, with all statistics and what they mean; and in relations, "
+    "those that find most; 0 for all. Default: a few heads of each kind.",
+]
 
 
-@command(*COMMON, TargetGroup, ColumnGroup, first="each_line")
+@command(opt.TextGroup, *opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SyntaxGroup, first="each_line")
 def heads(
     run: Run,
     text: Text = None,
     chat: Chat = None,
     audio: Audio = None,
-    each_line: EachLine = False,
-    label_column: LabelColumn = None,
+    each_line: Annotated[bool, opt.reading("Analyse every text of a file by itself, and how much heads vary.")] = False,
     alignments: Alignments = None,
-    pair: Pair = None,
-    max_new_tokens: MaxNewTokens = None,
-    generate: Generate = None,
+    generate: opt.Generate = None,
     queries: Queries = None,
-    truncate: Truncate = False,
-    words: Words = False,
-    spans: Spans = None,
+    words: opt.Words = False,
+    spans: opt.Spans = None,
     contacts: Contacts = None,
-    syntax: Syntax = True,
-    parser: Parser = None,
-    memory: Memory = None,
+    memory: opt.Memory = None,
     select: Select = None,
     scale: Scale = "auto",
     drop_special: DropSpecial = False,
     token: Token = None,
     relation: Relation = None,
     maps: Maps = None,
-    save_attention: SaveAttention = False,
-    save_npz: SaveNpz = False,
+    save_attention: Annotated[bool, opt.writing("Also write attention.safetensors, one tensor a layer.")] = False,
+    save_npz: Annotated[bool, opt.writing("Also write attention.npz, the same for NumPy.")] = False,
     top: Top = None,
-    by: By = None,
-    table: Table = None,
+    by: opt.By = None,
+    table: opt.Table = None,
 ) -> None:
     """Verify, measure, draw and label every attention head on one text.
 
@@ -277,6 +259,5 @@ def _each_line(run: Run, file: str) -> None:
         corpora=[lines] if isinstance(lines, Path) else [],
         form="heads.texts",
         figures=[],
-        rate=True,
         finish=finish,
     )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnviz import options as opt
 from attnviz.arguments import utf8
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import print_results, progress, say_where_to_look
+from attnviz.cli.terminal import progress
 from attnviz.errors import UsageError
-from attnviz.options import PrintingGroup, argument, reading
 from attnviz.progress import Progress
 
 if TYPE_CHECKING:
@@ -21,20 +21,25 @@ _Form = tuple[dict[str, Any], str, Callable[[], "RenderableType"]]
 
 Names = Annotated[
     list[str] | None,
-    argument(
+    opt.argument(
         help="A built-in model, a folder, a hub id, or a model of a paper (bert-large, gpt2-xl, gpt3-175b). Default: "
         "all that are known here.",
         metavar="NAME",
     ),
 ]
-Families = Annotated[bool, reading("List instead the architectures that are reproduced, and which commands work.")]
-Verify = Annotated[bool, reading("Load the named models instead, and verify every head on a fixed set of short texts.")]
+Families = Annotated[bool, opt.reading("List instead the architectures that are reproduced, and which commands work.")]
+Verify = Annotated[
+    bool, opt.reading("Load the named models instead, and verify every head on a fixed set of short texts.")
+]
+
+Out = Annotated[opt.Out, "Folder for models.json and models.csv, or models-verify.json and .csv. Default: none."]
 
 
-@command(PrintingGroup, first="families verify as_json quiet")
+@command(opt.PrintingGroup, first="families verify as_json quiet")
 def models(
     run: Run,
     names: Names = None,
+    out: Out = None,
     families: Families = False,
     verify: Verify = False,
 ) -> None:
@@ -53,7 +58,6 @@ def models(
         attnviz models ./my-bert --verify
             Whether a checkpoint can be trusted here: exit code 1 if not.
     """
-    out, as_json, quiet = (run.options[name] for name in ("out", "as_json", "quiet"))
     wanted = list(dict.fromkeys(utf8("NAME", name) for name in names or ()))
     measure: Callable[[Sequence[str], Progress], _Form] = _listed
     stem = "models"
@@ -72,7 +76,7 @@ def models(
     from attnviz.present.output_folder import OutputFolder
 
     output = run.output = None if out is None else OutputFolder(Path(out), "models")
-    with progress(quiet) as tell:
+    with progress(run.quiet) as tell:
         document, table, report = measure(wanted, tell)
     if output is not None:
         from attnviz.present.documents import json_text
@@ -82,9 +86,7 @@ def models(
             output.write(f"{stem}.csv", table)
             output.write(f"{stem}.json", json_text(document))
             output.put_in_place()
-    print_results(document, report, as_json, quiet, None if output is None else output.path)
-    if output is not None:
-        say_where_to_look(output, quiet)
+    run.show(document, report, output)
     if verify and any(model["reason"] for model in document["models"]):
         raise typer.Exit(1)
 

@@ -2,59 +2,50 @@
 
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.options import (
-    COMMON,
-    Foil,
-    MaxNewTokens,
-    Memory,
-    Scale,
-    Select,
-    TargetGroup,
-    TextGroup,
-    Top,
-    free_text,
-    token_option,
-)
 
 Token = Annotated[
     str | None,
-    token_option(
+    opt.token_option(
         "Divide the logits at this position: of a language model, or of the class of a token",
         "the last token; of BERT its mask, else the last word",
         "--token",
         "--at",
     ),
 ]
-Answer = Annotated[
-    str | None,
-    free_text(
-        "The token, or the class of a text or a token, whose logit is divided into what each head adds. Default: the "
-        "model's first choice.",
-        "--answer",
-        "--label",
-        metavar="TOKEN|CLASS",
-    ),
-]
 AnswerSpan = Annotated[
     str | None,
-    free_text(
+    opt.free_text(
         "Question answering (TEXT is the question, --pair the context): divide the logits of start and end of this "
-        "stretch of the context: its text, TEXT#2 or #10-#12. Default: the model's own answer."
+        "stretch of the context: its text, TEXT#2 or #10-#12. Default: the model's own answer.",
+        metavar="TEXT",
     ),
 ]
 
+Scale = Annotated[
+    str,
+    opt.drawing(
+        "Colour scale of norms: per-head (0 to the largest of the head), shared (0 to the largest of all), log, or "
+        "auto (per-head up to 40 tokens, log beyond)."
+    ),
+]
+Top = Annotated[
+    opt.Top,
+    "Number of heads in the tables and with a picture, the largest share first; 0 for all. Default: 12, or all that "
+    "--select names.",
+]
 
-@command(TextGroup, *COMMON, TargetGroup, first="token answer foil")
+
+@command(opt.TextGroup, *opt.COMMON, opt.GeneratedGroup, first="token answer foil")
 def outputs(
     run: Run,
-    max_new_tokens: MaxNewTokens = None,
     token: Token = None,
-    answer: Answer = None,
-    foil: Foil = None,
+    answer: Annotated[str | None, opt.free_text(opt.ANSWER, "--answer", "--label", metavar="TOKEN|CLASS")] = None,
+    foil: opt.Foil = None,
     answer_span: AnswerSpan = None,
-    memory: Memory = None,
-    select: Select = None,
+    memory: opt.Memory = None,
+    select: opt.Select = None,
     scale: Scale = "auto",
     top: Top = None,
 ) -> None:

@@ -3,51 +3,42 @@
 from pathlib import Path
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.arguments import utf8
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
-from attnviz.options import (
-    COMMON,
-    Answer,
-    Direction,
-    Foil,
-    Label,
-    MeasuredHeads,
-    Metric,
-    Networks,
-    PatchBy,
-    SampleGroup,
-    Site,
-    Spans,
-    Table,
-    Top,
-    argument,
-    decoded,
-    free_text,
-    measuring,
-    reading,
-)
 
 Clean = Annotated[
     str,
-    argument(
+    opt.argument(
         help="The prompt whose prediction is right; or a table (.csv, .tsv, .jsonl, .json) with the columns clean, "
         "corrupt, answer and foil, or label. Write - to read standard input.",
         metavar="CLEAN|TABLE",
     ),
 ]
-Corrupt = Annotated[str | None, reading("The other prompt, of as many tokens.", callback=decoded)]
+Corrupt = Annotated[
+    str | None, opt.reading("The other prompt, of as many tokens.", callback=opt.decoded, metavar="TEXT")
+]
+Answer = Annotated[
+    opt.Answer, "The token that follows the clean prompt, or stands at BERT's mask; of a classifier a class."
+]
 At = Annotated[
     list[str] | None,
-    free_text(
+    opt.free_text(
         "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or a token (cat, cat#2, #3). "
         "May be given more than once. Default: all.",
         metavar="TOKEN",
     ),
 ]
+Spans = Annotated[
+    opt.Spans,
+    'Patch at a stretch of both prompts alone, of as many tokens in each, as place=" in Paris"; the prompts may then '
+    "differ in length. Given twice with one NAME, first for the clean, then for the corrupt prompt. May be given more "
+    "than once.",
+]
 Receiver = Annotated[
     str | None,
-    measuring(
+    opt.measuring(
         "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head), or logits; "
         "all heads between are frozen.",
         "--to",
@@ -56,7 +47,7 @@ Receiver = Annotated[
 ]
 Sender = Annotated[
     list[str] | None,
-    measuring(
+    opt.measuring(
         "With --to: heads that paths begin at, as for --select. Default: all of earlier layers.",
         "--from",
         metavar="HEADS",
@@ -64,34 +55,35 @@ Sender = Annotated[
 ]
 SelfRepair = Annotated[
     bool,
-    measuring(
+    opt.measuring(
         "Also measure how much of each head's direct effect later heads and networks make good, with its corrupt "
         "output in the clean run. Needs --answer and --foil."
     ),
 ]
 
 
-@command(*COMMON, SampleGroup, first="corrupt answer foil site at receiver")
+@command(*opt.COMMON, opt.SampleGroup, first="corrupt answer foil site at receiver")
 def patch(
     run: Run,
     clean: Clean,
     corrupt: Corrupt = None,
     answer: Answer = None,
-    foil: Foil = None,
-    label: Label = None,
-    direction: Direction = "denoise",
-    site: Site = "z",
-    by: PatchBy = None,
+    foil: Annotated[opt.Foil, "The token or class that the answer, or --label, is compared with."] = None,
+    label: Annotated[opt.Label, "Classifiers: the class of the clean prompt, by its name or number."] = None,
+    direction: opt.Direction = "denoise",
+    site: opt.Site = "z",
+    by: opt.PatchBy = None,
     at: At = None,
     spans: Spans = None,
-    metric: Metric = None,
-    select: MeasuredHeads = None,
+    metric: opt.Metric = None,
+    select: Annotated[opt.MeasuredHeads, f"Heads to patch, of a site of layers these: {opt.HEADS}"] = None,
     receiver: Receiver = None,
     sender: Sender = None,
-    networks: Networks = None,
+    networks: opt.Networks = None,
     self_repair: SelfRepair = False,
-    top: Top = None,
-    table: Table = None,
+    limit: Annotated[opt.Limit, "Read only the first N pairs of the table. Default: all."] = None,
+    top: opt.Top = None,
+    table: opt.Table = None,
 ) -> None:
     """Take each head's output from the run of another prompt, and measure how much of the difference it carries.
 
@@ -127,5 +119,4 @@ def patch(
         run.bound("patch", clean=clean),
         texts=[clean, corrupt] if is_text else (),
         corpora=() if is_text else [Path(clean)],
-        rate=True,
     )

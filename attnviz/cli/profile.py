@@ -5,27 +5,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnviz.cli.runner import Run, command, unfinished_file
-from attnviz.cli.terminal import print_results, say, split_names
+from attnviz import options as opt
+from attnviz.cli.runner import Run, command
+from attnviz.cli.terminal import say, split_names
 from attnviz.errors import OutputError, UsageError
-from attnviz.options import (
-    COMMON,
-    PICTURES,
-    By,
-    ColumnGroup,
-    Examples,
-    Export,
-    Frequencies,
-    Parser,
-    Repeats,
-    SampleGroup,
-    Syntax,
-    Table,
-    Top,
-    argument,
-    measuring,
-    writing,
-)
 from attnviz.run.processes import remove_kept, this_process
 
 if TYPE_CHECKING:
@@ -36,15 +19,21 @@ _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "
 
 Corpora = Annotated[
     list[Path] | None,
-    argument(
+    opt.argument(
         help="Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a datasets folder), treebanks "
         "(.conllu), GAP files for coreference (.tsv), or chats (.jsonl).",
         metavar="CORPUS",
     ),
 ]
+Repeats = Annotated[
+    bool, opt.measuring("Also measure induction, duplicate-token and retrieval heads on random tokens.")
+]
+Parser = Annotated[
+    opt.Parser, "The spaCy pipeline that parses texts. Default: an English one, whatever their language."
+]
 Control = Annotated[
     bool,
-    measuring(
+    opt.measuring(
         "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only if its "
         "score is above that of the copy.",
         "--control/--no-control",
@@ -52,7 +41,7 @@ Control = Annotated[
 ]
 Show = Annotated[
     list[str] | None,
-    measuring(
+    opt.measuring(
         "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, or with roles the roles of all "
         "heads, and measure nothing. With --table roles are a table for a paper; with --figures, --format or --width "
         "pictures are drawn. Instead of a corpus, a profile.json may be named. May be given more than once.",
@@ -61,30 +50,35 @@ Show = Annotated[
 ]
 Store = Annotated[
     bool | None,
-    writing(
+    opt.writing(
         "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts than "
         "before.",
         "--store/--no-store",
     ),
 ]
 
+Top = Annotated[
+    opt.Top,
+    "Number of rows in each table; with --show of hits and failures of each head; 0 for all. Default: 5 on the first "
+    "screen (of heads 10 without a treebank), 15 with --verbose; with --show 2.",
+]
 
-@command(*COMMON, ColumnGroup, SampleGroup, first="repeats show")
+
+@command(*opt.COMMON, opt.ColumnGroup, opt.SyntaxGroup, opt.SampleGroup, first="repeats show")
 def profile(
     run: Run,
     corpora: Corpora = None,
     repeats: Repeats = False,
-    frequencies: Frequencies = None,
-    syntax: Syntax = True,
+    frequencies: opt.Frequencies = None,
     parser: Parser = None,
     control: Control = True,
-    examples: Examples = 8,
+    examples: opt.Examples = 8,
     show: Show = None,
-    export: Export = None,
+    export: opt.Export = None,
     store: Store = None,
     top: Top = None,
-    by: By = None,
-    table: Table = None,
+    by: opt.By = None,
+    table: opt.Table = None,
 ) -> None:
     """Measure what every head of a model does on many texts, compared with baselines.
 
@@ -109,23 +103,22 @@ def profile(
         raise UsageError(
             "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
         )
-    no_trees = not syntax and all(path.suffix.lower() != ".conllu" for path in paths)
+    no_trees = not run.options["syntax"] and all(path.suffix.lower() != ".conllu" for path in paths)
     if no_trees and "relations" in (run.figure_names() or []):
         raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
     if not paths:
         run.refuse(
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )
-    unfinished = unfinished_file(run.results_folder(run.model_names, (), paths))
-    measure = run.bound("profile_heads", texts=paths, unfinished=unfinished)
+    measure = run.bound("profile_heads", texts=paths)
 
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file
 
-        remove_kept(part_file(unfinished, PARTS[1]), this_process())
+        remove_kept(part_file(run.unfinished, PARTS[1]), this_process())
         yield from _keep(document, store)
 
-    run.work(measure, corpora=paths, rate=True, finish=finish, unfinished=unfinished)
+    run.work(measure, corpora=paths, finish=finish)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
@@ -133,7 +126,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import find_profile, read_profile
 
-    draws = {"out", *run.of_groups(PICTURES)}
+    draws = {"out", *run.of_groups(opt.PICTURES)}
     unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW | draws]
     if unused:
         raise UsageError(f"--show measures nothing: leave out {', '.join(unused)}.")
@@ -162,7 +155,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         printed = show.examples_document(profile, chosen)
         shown = spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
     if draws.isdisjoint(run.changed) or run.figure_names() == []:
-        print_results(printed, lambda: shown, run.options["as_json"], run.quiet)
+        run.show(printed, lambda: shown)
         return
     pictures = show.StoredPictures(profile, shown)
     model = str(profile.model.get("name"))

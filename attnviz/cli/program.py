@@ -72,7 +72,7 @@ def _printable_errors() -> Iterator[None]:
 class _Command(TyperCommand):
     """A command whose help has examples first, and groups; its usage errors hint at a text without quotes.
 
-    ``--help`` describes the options that people use, and names the others; ``--help-all`` describes all.
+    ``--help`` says in a sentence what the options that people use are, and names the others; ``--help-all`` says all.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -82,9 +82,10 @@ class _Command(TyperCommand):
             if parameter.default is False:
                 parameter.secondary_opts = []  # no --no-… for what is off
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
-        _write_examples_first(self, formatter)
-        _write(_EXIT_CODES, formatter)
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        _write_examples_first(self, formatter, whole=ctx.meta[HELP_ALL])
+        if ctx.meta[HELP_ALL]:
+            _write(_EXIT_CODES, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         described: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
@@ -95,15 +96,17 @@ class _Command(TyperCommand):
             group = parameter.rich_help_panel
             if not (parameter.name in first or parameter.param_type_name == "argument" or ctx.meta[HELP_ALL]):
                 more[group].append(parameter.opts[0])
-            elif record := parameter.get_help_record(ctx):
-                name, text = _TYPE.sub("", record[0]), _RANGE.sub("", record[1]).removesuffix("  []")
-                described[group].append((name, figures_in_words(text, ctx.command.name)))
-        described[OUTPUT].append((f"-h, --help, {HELP_ALL}", "Print this help, or that of every option, and exit."))
+                continue
+            name, text = parameter.get_help_record(ctx)
+            name, text = _TYPE.sub("", name), _RANGE.sub("", text).removesuffix("  []")
+            text = figures_in_words(text, ctx.command.name)
+            described[group].append((name, text if ctx.meta[HELP_ALL] else _first_and_default(text)))
+        described[OUTPUT].append((f"-h, --help, {HELP_ALL}", "Print this help, or all of it, and exit."))
         for group in filter(described.get, GROUPS):
             with formatter.section(group):
                 formatter.write_dl(described[group])
         if any(more.values()):
-            with formatter.section(f"More options ({HELP_ALL} describes them)"):
+            with formatter.section(f"More options ({HELP_ALL} describes them, and what is written)"):
                 formatter.write_dl([(group, ", ".join(names)) for group, names in more.items() if names])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -126,8 +129,14 @@ class _Command(TyperCommand):
                 raise UsageError(f"expected {' or '.join(parameter.opts)} once, found it {count} times.")
 
 
-def _write_examples_first(command: Any, formatter: Any) -> None:
-    """Write the first sentence of a docstring, its examples, then the rest."""
+def _first_and_default(text: str) -> str:
+    """The first sentence of an option's help, and that on its default."""
+    first, *others = re.split(r"(?<=\.) +(?=[A-Z[])", text)
+    return " ".join([first, *(sentence for sentence in others if sentence.lower().lstrip("[").startswith("default"))])
+
+
+def _write_examples_first(command: Any, formatter: Any, whole: bool = True) -> None:
+    """Write the first sentence of a docstring, its examples, then the rest where the whole is asked for."""
     text, _, examples = inspect.cleandoc(command.help).partition("\n\nExamples:\n")
     first, _, rest = text.partition("\n\n")
     _write(first, formatter)
@@ -138,7 +147,7 @@ def _write_examples_first(command: Any, formatter: Any) -> None:
             else:
                 with formatter.indentation(), formatter.indentation():
                     formatter.write_text(line.strip())
-    if rest:
+    if rest and whole:
         _write(rest, formatter)
 
 

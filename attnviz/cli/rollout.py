@@ -2,23 +2,23 @@
 
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, Layer, Memory, Residual, TextGroup, Top, Words, token_option
 
 Token = Annotated[
-    str | None, token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last")
+    str | None, opt.token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last")
 ]
 
 
-@command(TextGroup, *COMMON, first="token layer")
+@command(opt.TextGroup, *opt.COMMON, first="token layer")
 def rollout(
     run: Run,
     token: Token = None,
-    layer: Layer = None,
-    residual: Residual = 0.5,
-    words: Words = False,
-    memory: Memory = None,
-    top: Top = None,
+    layer: opt.Layer = None,
+    residual: opt.Residual = 0.5,
+    words: opt.Words = False,
+    memory: opt.Memory = None,
+    top: opt.Top = None,
 ) -> None:
     """Roll attention out through all layers: how much of each input token reaches each position.
 

@@ -4,11 +4,12 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, get_type_hints
 
 import typer
 
@@ -26,14 +27,15 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import OUTPUT, PICTURES, DrawingOptionNames, keywords_of
+from attnviz.options import OUTPUT, PICTURES, DrawingOptionNames, choices_of, keywords_of
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
-from attnviz.progress import Progress
 from attnviz.run.processes import Process, own_file, remove_kept, this_process
 from attnviz.signals import Interrupted
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from attnviz.models.sources import Source
     from attnviz.present.output_folder import OutputFolder
     from attnviz.present.result import Result
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _WRITTEN = "out", "junit"
+_LONGEST_METAVAR = 18  # letters of choices that stand for an option's value in help
 _LANGUAGES = "source_language", "target_language"
 
 
@@ -54,6 +57,7 @@ class Run:
     options: dict[str, Any] = field(default_factory=dict)  # by the names of the command's arguments; lists as tuples
     parameters: dict[str, Any] = field(default_factory=dict)  # the same as typer's parameters
     output: "OutputFolder | None" = None  # that it writes to
+    unfinished: Path = Path()  # where a run over corpora keeps what it measured until all is written
     recovery_hint: Callable[[BaseException], str] = lambda _: ""  # a sentence on what an error leaves
     silent: bool | None = None  # whether another process prints messages; None before that is known
 
@@ -168,12 +172,12 @@ class Run:
         without = "weights" if self.command == "circuits" else "repeats"
         return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
-    def bound(self, name: str, **given: Any) -> Callable[..., "Result | None"]:
+    def bound(self, name: str, **given: Any) -> Callable[..., "Result"]:
         """A function of :mod:`attnviz` with the options that it takes by their names; ``given`` go first.
 
         Its model is found by the options, unless one is given.
         """
-        function: Callable[..., Result | None] = getattr(attnviz, name)
+        function: Callable[..., Result] = getattr(attnviz, name)
         taken = set(keywords_of(function))
         if "model" in taken and "model" not in given:
             given["model"] = self.find_model()
@@ -188,7 +192,7 @@ class Run:
 
     def work(
         self,
-        measure: Callable[..., "Result | None"],  # takes callbacks ``progress`` and ``warn``, or not
+        measure: Callable[..., "Result"],  # takes callbacks ``progress`` and ``warn``, or not
         *,
         texts: Sequence[str | None] = (),  # that the results are of; they name the folder, as corpora do
         corpora: Sequence[Path] = (),
@@ -196,14 +200,15 @@ class Run:
         reads: Sequence[Path] = (),  # files that the run reads and no option names
         form: str = "",  # of the command, such as ``compare.corpus``, which has figures and tables of its own
         figures: Sequence[str] | None = None,  # default those of ``--figures``
-        rate: bool = False,  # show how fast the work goes and how long it will take
         # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
-        # where a run over corpora keeps what it measured until all is written; of several processes the first writes
-        unfinished: Path | None = None,
         more: str = "; more tables: --verbose",  # where the first screen does not print all
     ) -> None:
-        """Measure, write and print; UsageError at once for wrong options of figures and output."""
+        """Measure, write and print; UsageError at once for wrong options of figures and output.
+
+        A measurement that takes ``unfinished`` keeps there what it measured until all is written, and may be split over
+        processes, of which the first writes.
+        """
         from attnviz.measures.statistics import statistic_named
         from attnviz.present.output_folder import OutputFolder
 
@@ -212,37 +217,49 @@ class Run:
         figures = self.figure_names(form=form) if figures is None else figures
         path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
         output = self.output = OutputFolder(path, form, [*self.inputs, *reads])
-        process = Process() if unfinished is None else this_process()
+        unfinished = self.unfinished = path.with_name(f"{path.name}.unfinished")
+        keeps = "unfinished" in inspect.signature(measure).parameters
+        process = this_process() if keeps else Process()
         self.silent = not process.first
-        if unfinished is not None:
+        if keeps:
             self.recovery_hint = unfinished_note(own_file(unfinished, process))
         if not process.first:
-            _called(measure, lambda *_: None, lambda _: None)
+            _called(measure, progress=lambda *_: None, warn=lambda _: None, unfinished=unfinished)
             return
-        with output, progress(quiet, rate) as tell:
+        with output, progress(quiet) as tell:
             tell("loading", 0, 0)
             for name in choices.maps:
                 statistic_named(name)  # it raises before anything is measured
-            result = _called(measure, tell, partial(say, quiet=quiet))
-            if result is None:
-                return
+            result = _called(measure, progress=tell, warn=partial(say, quiet=quiet), unfinished=unfinished)
             by_default = self.options.get("figures") is None
             document = result.write(
                 output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
             )
             output.put_in_place()
-        if unfinished is not None:
+        if keeps:
             remove_kept(unfinished, process)
         messages = list(finish(result, document))
         if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
             messages.append(fonts.fonts_to_install())
-        print_results(document, lambda: result.tables(choices), self.options["as_json"], quiet, path)
-        for message in filter(None, messages):
-            say(message, quiet)
         is_short = not (choices.verbose or self.options["as_json"])
-        say_where_to_look(output, quiet, more if is_short else "")
+        self.show(document, lambda: result.tables(choices), output, messages, more if is_short else "")
         if code := getattr(result, "exit_code", 0):
             raise typer.Exit(code)
+
+    def show(
+        self,
+        document: dict[str, Any],
+        tables: Callable[[], "RenderableType | str"],
+        output: "OutputFolder | None" = None,
+        messages: Iterable[str] = (),
+        more: str = "",
+    ) -> None:
+        """Print tables or JSON, messages, and which file of the output folder to open."""
+        print_results(document, tables, self.options["as_json"], self.quiet, None if output is None else output.path)
+        for message in filter(None, messages):
+            say(message, self.quiet)
+        if output is not None:
+            say_where_to_look(output, self.quiet, more)
 
     def choices(self, form: str = "") -> "ViewOptions":
         """The options of figures and tables."""
@@ -263,27 +280,16 @@ class Run:
         if "figures" not in self.options:
             return []
         form = form or self.command
-        views = views_of(form)
         typed = self.options["figures"]
-        names: list[str] | None = None
-        if typed is None and implied:
-            names = [*(view.name for view in views if view.default), *implied]
-        elif typed is not None:
-            names = split_names([typed])
-            if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
-                known = ", ".join(view.name for view in views)
-                raise UsageError(
-                    f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {typed!r}."
-                )
-            if names != ["all"]:
-                names = list(dict.fromkeys([*(name for name in names if name != "none"), *implied]))
+        names = None if typed is None else split_names([typed])
+        if names is None and implied:
+            names = [view.name for view in views_of(form) if view.default]
+        if names and len(names) > 1 and not {"all", "none"}.isdisjoint(names):
+            raise UsageError(f"expected --figures all or none alone, or names with commas between, found {typed!r}.")
+        if names not in (None, ["all"]):
+            names = [name for name in dict.fromkeys([*names, *implied]) if name != "none"]
         checked_views(form, names, self.format_names)
         return names
-
-
-def unfinished_file(folder: Path) -> Path:
-    """Where a run over corpora keeps what it has measured until its folder is written: ``FOLDER.unfinished``."""
-    return folder.with_name(f"{folder.name}.unfinished")
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
@@ -307,9 +313,8 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
     return note
 
 
-def _called(measure: Callable[..., "Result | None"], tell: Progress, warn: Callable[[str], None]) -> "Result | None":
+def _called(measure: Callable[..., "Result"], **callbacks: Any) -> "Result":
     """The result of a function, which is given those of the callbacks that it takes."""
-    callbacks = {"progress": tell, "warn": warn}
     taken = callbacks.keys() & inspect.signature(measure).parameters
     return measure(**{name: callbacks[name] for name in taken})
 
@@ -317,8 +322,9 @@ def _called(measure: Callable[..., "Result | None"], tell: Progress, warn: Calla
 def command(*groups: type, first: str = "") -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
     """Make a Typer command of a function of a :class:`Run` and options; those of the groups are the command's, too.
 
-    An option that the body does not name goes to the Python function, by its name: see :meth:`Run.bound`. ``first`` are
-    the options of this command that people use, which ``--help`` describes.
+    An option that the function declares itself takes the place of a group's. One that the body does not name goes to
+    the Python function, by its name: see :meth:`Run.bound`. ``first`` are the options of this command that people use,
+    which ``--help`` describes.
     """
 
     def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
@@ -333,14 +339,31 @@ def command(*groups: type, first: str = "") -> Callable[[Callable[Concatenate[Ru
 
         run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
         vars(run_command)["first"] = first.split()
-        parameters = [inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context)]
-        parameters += [each.replace(kind=KEYWORD_ONLY) for each in own]
-        for each in chain.from_iterable(map(fields, groups)):
-            parameters.append(inspect.Parameter(each.name, KEYWORD_ONLY, default=each.default, annotation=each.type))
-        run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+        parameters = {each.name: each.replace(kind=KEYWORD_ONLY, annotation=_declared(each.annotation)) for each in own}
+        for group in groups:
+            for name, option in get_type_hints(group, include_extras=True).items():
+                default = getattr(group, name, inspect.Parameter.empty)
+                added = inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=_declared(option))
+                parameters.setdefault(name, added)
+        context = inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context)
+        signature = inspect.Signature([context, *parameters.values()])
+        run_command.__signature__ = signature  # type: ignore[attr-defined] # typer reads it
         return run_command
 
     return decorate
+
+
+def _declared(annotation: Any) -> Any:
+    """The option of an annotation with its metavar; of ``Annotated[OPTION, "text"]`` with this text as its help."""
+    declared, *texts = annotation.__metadata__
+    option, kind = copy(declared), annotation.__origin__
+    choices = "|".join(choices_of(kind))
+    option.help = "".join(texts) or option.help
+    if option.metavar is None and kind in (int, int | None):
+        option.metavar = "N"
+    elif option.metavar is None and 0 < len(choices) <= _LONGEST_METAVAR:
+        option.metavar = choices
+    return Annotated[kind, option]
 
 
 def _another_speaks() -> bool:

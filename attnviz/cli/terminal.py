@@ -27,8 +27,8 @@ _SECONDS = 30.0  # between lines of progress, where no terminal shows a bar
 
 
 @contextmanager
-def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress on standard error: bars on a terminal, with ``rate`` also speed and time left; else a line at times."""
+def progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress on standard error: bars on a terminal, else a line at times."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -50,9 +50,10 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
         BarColumn(),
         TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
     ]
-    if rate:
-        columns += [TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("left")]
     with Progress(*columns, console=console, transient=True) as display:
         tasks: dict[str, Any] = {}
 

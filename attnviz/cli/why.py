@@ -2,25 +2,21 @@
 
 from typing import Annotated
 
+from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.options import COMMON, Answer, Depth, Foil, Memory, TextGroup, Top, measuring, token_option
-
-Head = Annotated[str | None, measuring("The head, such as L2H8. It must be named.")]
-Query = Annotated[str | None, token_option("The token that attends", "the last of the text")]
-Key = Annotated[str | None, token_option("The token that it attends to", "the keys with most attention")]
 
 
-@command(TextGroup, *COMMON, first="head query key answer foil depth")
+@command(opt.TextGroup, *opt.COMMON, first="head query key answer foil depth")
 def why(
     run: Run,
-    head: Head = None,
-    query: Query = None,
-    key: Key = None,
-    answer: Answer = None,
-    foil: Foil = None,
-    depth: Depth = 1,
-    memory: Memory = None,
-    top: Top = None,
+    head: Annotated[str | None, opt.measuring("The head, such as L2H8. It must be named.")] = None,
+    query: Annotated[str | None, opt.token_option("The token that attends", "the last of the text")] = None,
+    key: Annotated[str | None, opt.token_option("The token that it attends to", "the keys with most attention")] = None,
+    answer: opt.Answer = None,
+    foil: opt.Foil = None,
+    depth: opt.Depth = 1,
+    memory: opt.Memory = None,
+    top: Annotated[opt.Top, "Number of pairs of sources in the table; 0 for all. Default: 12."] = None,
 ) -> None:
     """Say why a head's query attends to a key: its score as a sum over what made query and key.
 

@@ -172,7 +172,7 @@ def test_what_stops_a_profile_is_one_line_and_leaves_nothing(run: Any, bert_fold
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("attnviz.profile_heads", lambda *_, **__: None)
+    monkeypatch.setattr("attnviz.profile_heads", lambda texts, unfinished: None)
     result = run("trees.conllu")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert run("missing.conllu").stderr == ""

@@ -167,6 +167,7 @@ REFUSED: list[tuple[str, int, str]] = [
     # figures
     ("heads ... --format gif", 2, "gif"),
     ("heads ... --figures all,none", 2, "alone"),
+    ("heads ... --figures none,heads", 2, "alone"),
     ("heads ... --figures pictures", 2, "pictures"),
     ("heads ... --figures overview,", 2, "commas"),
     ("heads ... --relation own", 2, "the parse"),

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -54,10 +55,32 @@ PEOPLE_USE = "--model --device --dtype --select --figures --width --format --tab
 
 
 def test_help_describes_the_options_that_people_use_and_names_the_others():
-    described, _, named = helped("heads", width=80).partition("More options (--help-all describes them):\n")
+    described, _, named = helped("heads", width=80).partition("\nMore options ")
     assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", described, re.MULTILINE)) == {*PEOPLE_USE, "--help"}
     assert re.search(r"^  TEXT ", described, re.MULTILINE)
     assert not re.findall(r"^  -", named, re.MULTILINE)
+
+
+def test_help_of_heads_fits_on_a_screen():
+    assert len(helped("heads", width=80).splitlines()) <= 56
+
+
+def test_an_option_may_have_another_help_in_a_command_and_keeps_what_it_takes():
+    def of(command: str) -> Any:
+        (option,) = [option for option in PARAMETERS[command] if option.name == "top"]
+        return option
+
+    assert len({of(command).help for command in ("heads", "circuits", "profile", "rollout")}) == 4
+    assert {(of(command).min, of(command).metavar) for command in ("heads", "circuits", "rollout")} == {(0, "N")}
+
+
+def test_help_says_an_option_in_a_sentence_and_its_default_and_help_all_says_all():
+    short, whole = (helped("heads", width=300, flag=flag) for flag in ("--help", "--help-all"))
+    (option,) = [option for option in PARAMETERS["heads"] if option.name == "formats"]
+    first, second, default = option.help.removesuffix(".").split(". ")
+    assert f"{first}. {default}." in short
+    assert f"{first}. {second}. {default}." in whole
+    assert ("overview.png" in short, "overview.png" in whole) == (False, True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
