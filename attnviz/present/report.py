@@ -189,19 +189,21 @@ def views_of(command: str) -> tuple[View, ...]:
 def figures_in_words(text: str, command: str) -> str:
     """Write the names of a command's figures into a text for ``{figures}``, and the default ones for ``{default}``.
 
-    A command of several forms (``compare``, ``compare.corpus``) has figures of each.
+    Those of the forms ``compare.corpus`` and ``compare.roles`` are drawn with ``--corpus``.
     """
     if "{figures}" not in text:
         return text
-    forms = {
-        form: views_of(form) for form in import_module("attnviz.commands").VIEWS if form.partition(".")[0] == command
-    }
-    named = (", ".join(view.name for view in views) + f" ({form})" * (form != command) for form, views in forms.items())
-    others = [view.name for view in forms[command] if not view.default]
-    default = ",".join(view.name for view in forms[command] if view.default)
-    if len(others) < len(forms[command]) / 2:
+    views = views_of(command)
+    named = ", ".join(view.name for view in views)
+    forms = [form for form in import_module("attnviz.commands").VIEWS if form.startswith(f"{command}.")]
+    of_forms = dict.fromkeys(view.name for form in forms for view in views_of(form))
+    if of_forms:
+        named += f"; with --corpus {', '.join(of_forms)}"
+    others = [view.name for view in views if not view.default]
+    default = ",".join(view.name for view in views if view.default)
+    if len(others) < len(views) / 2:
         default = f"all but {' and '.join(others)}" if others else "all"
-    return text.format(figures="; ".join(named), default=default)
+    return text.format(figures=named, default=default)
 
 
 def spec_of(command: str) -> "CommandSpec[Any]":
