@@ -4,17 +4,36 @@ Attention to a word is the sum over its pieces, so a head with uniform attention
 that attends to one position picks the first word or the last. Such heads score what these guesses score.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Guesses without head or offset: always that other word of the sentence.
-GUESSES = ("first word", "last word", "longest word")
+Guess = Callable[[Tensor, Tensor], Tensor]
 
-# Baselines of a head: the best fixed offset, a random word, always the first, last or longest other word, and the same
-# head's guesses from the other words of the sentence.
-BASELINES = ("fixed offset", "chance", *GUESSES, "other words")
+
+def _first(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
+    return visible.long().argmax(-1)
+
+
+def _last(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
+    return visible.shape[-1] - 1 - visible.long().flip(-1).argmax(-1)
+
+
+def _longest(visible: Tensor, pieces: Tensor) -> Tensor:
+    return (visible * pieces[:, None]).argmax(-1)
+
+
+# Guesses without head or offset, by name: the word that each word, [batch, n], guesses. They are given ``visible``,
+# boolean [batch, n, n], the other words that each may attend to, and how many pieces words have, [batch, n]; of a word
+# that sees no other the guess does not matter. An entry here is a baseline of relations everywhere.
+GUESSES: dict[str, Guess] = {"first word": _first, "last word": _last, "longest word": _longest}
+
+
+def baselines() -> tuple[str, ...]:
+    """Names of a head's baselines: the best fixed offset, a random word, GUESSES, and its guesses from other words."""
+    return ("fixed offset", "chance", *GUESSES, "other words")
 
 
 def error_reduction(score: float | None, baseline: float | None) -> float | None:
@@ -49,9 +68,8 @@ class WordGuesses:
         visible = (pieces > 0)[:, :, None] & (pieces > 0)[:, None, :] & ~torch.eye(n, dtype=torch.bool)
         if causal:
             visible &= torch.ones(n, n, dtype=torch.bool).tril(-1)
-        count, as_numbers = visible.sum(-1), visible.long()
-        guessed = as_numbers.argmax(-1), n - 1 - as_numbers.flip(-1).argmax(-1), (visible * pieces[:, None]).argmax(-1)
-        words = {name: guess.masked_fill(count == 0, -1) for name, guess in zip(GUESSES, guessed, strict=True)}
+        count = visible.sum(-1)
+        words = {name: guess(visible, pieces).masked_fill(count == 0, -1) for name, guess in GUESSES.items()}
         return cls(visible, words, torch.where(count > 0, 1 / count.clamp(min=1).double(), 0.0))
 
 
