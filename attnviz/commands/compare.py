@@ -226,14 +226,14 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     )
     tally = DifferenceTally(first.checkpoint, samples=0)
     largest, of_content = (dict[HeadId, LargestDifference]() for _ in range(2))
-    tally.begin([0], [len(first.tokens)])
+    tally.count_texts([0], [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts = [side.context_of(layer) for side in (first, second)]
         queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
         keys = torch.stack([context.key_non_sink for context in contexts]).all(0)
         chunks = side_by_side(*(side.part_of(layer).chunks(layer) for side in (first, second)))
         chunks = noting_largest(layer, chunks, largest, of_content, queries, keys)
-        tally.add(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
+        tally.compare(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
     heads = []
     for difference in tally.ranked():
         most, content = largest[difference.id], of_content[difference.id]

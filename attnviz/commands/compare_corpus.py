@@ -247,10 +247,10 @@ class _Run:
 
     def _compare(self, tally: DifferenceTally, part: Batch) -> None:
         of_a = dict[int, Tensor]()
-        tally.begin([item.source.number for item in part.items], [*map(len, part.items)])
+        tally.count_texts([item.source.number for item in part.items], [*map(len, part.items)])
 
         def compare(layer: int, pattern: Tensor) -> None:
-            tally.add(layer, [(0, of_a.pop(layer), pattern)], part.valid)
+            tally.compare(layer, [(0, of_a.pop(layer), pattern)], part.valid)
 
         self._read(0, part, of_a.__setitem__)
         self._read(1, part, compare)

@@ -14,18 +14,18 @@ from attnviz.inputs.batches import Batch
 from attnviz.inputs.chats import RenderedChat
 from attnviz.inputs.prompt import Prompt, Span
 from attnviz.measures.estimates import HeadScores, estimated
+from attnviz.measures.measure import LayerRows, Measure, PatternRows, copy_to_host
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.spans import SpanLayout, SpanTally
-from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import different_windows
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern
 
-Measure = tuple[str, str, str]  # what is measured (SHARE, LAST or LOOKBACK), and the roles from which and to which
+ChatNumber = tuple[str, str, str]  # what is measured (SHARE, LAST or LOOKBACK), and the roles from which and to which
 
 SHARE, LAST, LOOKBACK = "share", "last", "lookback"
 
-_LOOKBACK: Measure = LOOKBACK, "", ""
+_LOOKBACK: ChatNumber = LOOKBACK, "", ""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ChatScores:
     scores: HeadScores
 
 
-class ChatTally(SumTally):
+class ChatTally(Measure):
     """Sums of each chat's shares between roles, and of its lookback ratio, by bootstrap sample."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -46,7 +46,7 @@ class ChatTally(SumTally):
         self._architecture = checkpoint.architecture
         self._windows, self._of_layer = different_windows(checkpoint.windows)
         self._layouts = dict[int, SpanLayout]()  # by number of a text of the batch
-        self._measures: list[Measure] = []  # those that a chat of the batch may have
+        self._measures: list[ChatNumber] = []  # those that a chat of the batch may have
         self._having = torch.empty(0)  # boolean [batch, n_measures], those that it has: of some uniform attention
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -69,27 +69,28 @@ class ChatTally(SumTally):
         self._count("n", torch.ones_like(uniform[:1]))
         self._count("uniform", uniform)
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        self._keep("heads", self._measured(pattern))
+    def update(self, rows: PatternRows) -> None:
+        """Count one layer's patterns."""
+        self._keep("heads", self._measured(rows.in_float32))
 
     def _measured(self, pattern: Tensor) -> Tensor:
         """Every measure of each chat, [batch, n_heads, n_measures] on the host; 0 where it has none."""
         tallies = [SpanTally(layout) for layout in self._layouts.values()]
         for text, tally in enumerate(tallies):
             n = tally.layout.n_tokens
-            tally.add(0, pattern[text, :, :n, :n])
+            tally.update(LayerRows(0, pattern[text : text + 1, :, :n, :n]))
         copy_to_host(tallies)
         of_chats = []
         for tally in tallies:
             number = {span.name: index for index, span in enumerate(tally.layout.spans)}
-            means = {SHARE: tally.means["content"], LAST: tally.means["last_content"]}
-            missing = torch.zeros_like(tally.means["lookback"])
+            means = tally.means[0]
+            shares = {SHARE: means["content"], LAST: means["last_content"]}
+            missing = torch.zeros_like(means["lookback"])
             values = [
-                means[measure][:, number[source], number[target]] if {source, target} <= number.keys() else missing
+                shares[measure][:, number[source], number[target]] if {source, target} <= number.keys() else missing
                 for measure, source, target in self._measures[:-1]
             ]
-            of_chats.append(torch.stack([*values, tally.means["lookback"]], -1).nan_to_num())
+            of_chats.append(torch.stack([*values, means["lookback"]], -1).nan_to_num())
         return torch.stack(of_chats)
 
     def _count(self, name: str, values: Tensor) -> None:
@@ -103,7 +104,7 @@ class ChatTally(SumTally):
     def results(self) -> list[ChatScores]:
         """Every measure, those of the most chats first, then by roles."""
         scores = list[ChatScores]()
-        measures: list[Measure] = [key[:3] for key in self._counts if key[3] == "n"]
+        measures: list[ChatNumber] = [key[:3] for key in self._counts if key[3] == "n"]
         for measure in measures:
             n = self._counts[*measure, "n"][..., None]
             values = (self._counts[*measure, "heads"] / n)[:, None]

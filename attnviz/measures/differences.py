@@ -16,7 +16,7 @@ from torch import Tensor
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import SAMPLES, simultaneous
-from attnviz.measures.sums import Counts
+from attnviz.measures.measure import Measure
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.reference.attention import entropy, nowhere
@@ -45,7 +45,7 @@ class Difference:
         return f"<{type(self).__name__} of {self.id}: distance {self.distance:.3f}, rank {self.rank}>"
 
 
-class DifferenceTally(Counts):
+class DifferenceTally(Measure):
     """Sums over texts of every head's differences, with bootstrap samples."""
 
     def __init__(self, checkpoint: Checkpoint, seed: int = 0, samples: int = SAMPLES) -> None:
@@ -56,16 +56,15 @@ class DifferenceTally(Counts):
         self._counts = {name: torch.zeros(size).double() for name, size in shapes.items()}
         self._causal, self._learned = checkpoint.architecture.causal, checkpoint.architecture.learned_sinks
         self._seed, self._samples = seed, samples
-        self._weights = torch.empty(0)
 
-    def begin(self, numbers: Sequence[int], lengths: Sequence[int]) -> None:
-        """Begin texts of the corpus with these numbers and lengths."""
+    def count_texts(self, numbers: Sequence[int], lengths: Sequence[int]) -> None:
+        """Count texts of the corpus with these numbers and lengths."""
         self._weights = text_weights(self._seed, numbers, self._samples)
         self._counts["texts"] += self._weights.sum(1)
         for n in lengths:  # a query that sees one key alone attends to it in any model
             self._counts["largest"] += LARGEST_DISTANCE * math.sqrt((n - (self._causal or n == 1)) / n)
 
-    def add(self, layer: int, chunks: Iterable[tuple[int, Tensor, Tensor]], queries: Tensor) -> None:
+    def compare(self, layer: int, chunks: Iterable[tuple[int, Tensor, Tensor]], queries: Tensor) -> None:
         """Compare one layer's patterns; see :func:`mean_differences`."""
         divergence, variation = mean_differences(chunks, queries, self._learned)
         statistics = {"divergence": divergence, "distance": divergence.sqrt(), "total_variation": variation}

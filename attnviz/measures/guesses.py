@@ -4,31 +4,36 @@ Attention to a word is the sum over its pieces, so a head with uniform attention
 that attends to one position picks the first word or the last. Such heads score what these guesses score.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+Guess = Callable[[Tensor, Tensor], Tensor]
 
-def _first_word(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
+
+def _first(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
     return visible.long().argmax(-1)
 
 
-def _last_word(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
+def _last(visible: Tensor, pieces: Tensor) -> Tensor:  # noqa: ARG001 - as other guesses
     return visible.shape[-1] - 1 - visible.long().flip(-1).argmax(-1)
 
 
-def _longest_word(visible: Tensor, pieces: Tensor) -> Tensor:
+def _longest(visible: Tensor, pieces: Tensor) -> Tensor:
     return (visible * pieces[:, None]).argmax(-1)
 
 
-# Guesses without head or offset: always that other word of the sentence. From the words that each word may attend to,
-# boolean [batch, n, n], and the pieces of each, [batch, n], to [batch, n]; anything for a word that sees no other.
-GUESSES = {"first word": _first_word, "last word": _last_word, "longest word": _longest_word}
+# Guesses without head or offset, by name: the word that each word, [batch, n], guesses. They are given ``visible``,
+# boolean [batch, n, n], the other words that each may attend to, and how many pieces words have, [batch, n]; of a word
+# that sees no other the guess does not matter. An entry here is a baseline of relations everywhere.
+GUESSES: dict[str, Guess] = {"first word": _first, "last word": _last, "longest word": _longest}
 
-# Baselines of a head: the best fixed offset, a random word, always the first, last or longest other word, and the same
-# head's guesses from the other words of the sentence.
-BASELINES = ("fixed offset", "chance", *GUESSES, "other words")
+
+def baselines() -> tuple[str, ...]:
+    """Names of a head's baselines: the best fixed offset, a random word, GUESSES, and its guesses from other words."""
+    return ("fixed offset", "chance", *GUESSES, "other words")
 
 
 def error_reduction(score: float | None, baseline: float | None) -> float | None:

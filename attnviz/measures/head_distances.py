@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.inputs.batches import Batch
-from attnviz.measures.sums import SumTally
+from attnviz.measures.measure import Measure, PatternRows
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import entropy, nowhere
 
@@ -18,7 +18,7 @@ _TOGETHER = 32  # queries compared at once on a processor, to stay in its cache
 _ON_GPU = 2**28  # bytes of the rows that are compared at once on a GPU, so that it has enough to do
 
 
-class HeadDistanceTally(SumTally):
+class HeadDistanceTally(Measure):
     """The mean Jensen-Shannon divergence between the patterns of any two heads of a model.
 
     For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to 0.999
@@ -46,34 +46,34 @@ class HeadDistanceTally(SumTally):
         self._valid = batch.valid[self._text]
         self._rows = []
 
-    def add(self, layer: int, pattern: Tensor) -> None:
-        """Add one layer's patterns, [batch, n_heads, n, n]; after the last each pair of heads is compared once.
+    def update(self, rows: PatternRows) -> None:
+        """Add one layer's patterns; after the last each pair of heads is compared once.
 
         ValueError for layers out of order.
         """
-        if layer != len(self._rows):
-            raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")
-        wide = pattern if pattern.dtype == torch.float64 else pattern.float()
-        valid = self._valid.to(wide)
+        if rows.layer != len(self._rows):
+            raise ValueError(f"expected layer {len(self._rows)}, as layers come in order, found layer {rows.layer}.")
+        pattern = rows.in_float32
+        valid = self._valid.to(pattern)
         uniform = valid / valid.sum(-1, keepdim=True)
-        rows = wide[self._text, :, self._query] * valid[:, None]
+        chosen = pattern[self._text, :, self._query] * valid[:, None]
         if self._learned:
-            rows, uniform = torch.cat([rows, nowhere(rows)[..., None]], -1), pad(uniform, (0, 1))
-        self._rows.append((1 - SMOOTHING) * rows + SMOOTHING * uniform[:, None])
+            chosen, uniform = torch.cat([chosen, nowhere(chosen)[..., None]], -1), pad(uniform, (0, 1))
+        self._rows.append((1 - SMOOTHING) * chosen + SMOOTHING * uniform[:, None])
         if len(self._rows) < self.n_layers:
             return
-        rows = torch.cat(self._rows, dim=1)  # [n_queries, n_all_heads, n]
+        chosen = torch.cat(self._rows, dim=1)  # [n_queries, n_all_heads, n]
         self._rows = []
-        together = max(_TOGETHER, _ON_GPU // rows[:1].nbytes) if rows.is_cuda else _TOGETHER
-        for first in range(0, len(rows), together):
-            heads = rows[first : first + together].transpose(0, 1).contiguous()
+        together = max(_TOGETHER, _ON_GPU // chosen[:1].nbytes) if chosen.is_cuda else _TOGETHER
+        for first in range(0, len(chosen), together):
+            heads = chosen[first : first + together].transpose(0, 1).contiguous()
             entropies = entropy(heads)
             sums = heads.new_zeros(len(heads), len(heads))
             for head in range(len(heads) - 1):
                 mixed = entropy((heads[head + 1 :] + heads[head]) / 2)
                 sums[head, head + 1 :] = (mixed - (entropies[head + 1 :] + entropies[head]) / 2).clamp(min=0).sum(1)
             self._keep("sums", sums)
-        self._counts["queries"] += len(rows)
+        self._counts["queries"] += len(chosen)
 
     def _count(self, name: str, values: Tensor) -> None:
         """Add the divergences of a batch, [n_chunks, n_all_heads, n_all_heads], each pair of heads once."""

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.measures.estimates import HeadScores, estimated
+from attnviz.measures.measure import Measure, PatternRows
 from attnviz.measures.relations import SpansOfTexts
-from attnviz.measures.sums import SumTally
 from attnviz.models.checkpoint import Checkpoint
 
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")  # who attends to whom
@@ -33,7 +33,7 @@ class NameCount:
         return int(self.accuracy.n.max())
 
 
-class NameTally(SumTally):
+class NameTally(Measure):
     """Counts how often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
 
     The spans of a text are the pronoun and the two names. A head's guess is the name with more attention from the
@@ -71,9 +71,10 @@ class NameTally(SumTally):
         self._keep("examples", torch.tensor([[1, item.source.subjects is not None] for item in batch.items]))
         self._keep("guesses", self._right(torch.tensor(preferred, device=device)))
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count which names one layer's patterns prefer, [batch, n_heads, n, n]: by sum, by mean, from other tokens."""
-        merged, pieces = self._spans.between(pattern), self._pieces.to(pattern.device)
+    def update(self, rows: PatternRows) -> None:
+        """Count which names one layer's patterns prefer: by sum, by mean, from other tokens."""
+        merged = self._spans.between(rows.in_float32)
+        pieces = self._pieces.to(merged.device)
         to_names, from_names = merged[..., 1:3], merged.mT[..., 1:3]  # from each span, and to it
         read = [
             (to_names[..., 0, :], to_names[..., 0, :] / pieces, to_names[..., 3, :]),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.sums import SumTally
+from attnviz.measures.measure import Measure, PatternRows
 from attnviz.models.checkpoint import Checkpoint
 
 # Of a text whose rarest token is among so many most frequent ones nothing is counted (paper: Voita et al. 2019).
@@ -22,7 +22,7 @@ _NEIGHBOURS = slice(_OFFSETS.index(-1), _OFFSETS.index(1) + 1)
 _Array = NDArray[Any]
 
 
-class PointingTally(SumTally):
+class PointingTally(Measure):
     """How often each head's largest attention, of that on content, is on a certain token, by bootstrap sample.
 
     The rarest tokens of a text are its content tokens of the smallest count. Counted are the queries that see one, of
@@ -62,11 +62,11 @@ class PointingTally(SumTally):
         self._keep("ids", batch.inputs["input_ids"])
         self._keep("content", batch.non_sink)
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Find where each query of one layer's patterns points, [batch, n_heads, n, n]."""
-        weights, keys = (pattern * self._batch.non_sink[:, None, None].to(pattern.device)).max(
-            -1
-        )  # the first of equal ones
+    def update(self, rows: PatternRows) -> None:
+        """Find where each query of one layer's patterns points."""
+        pattern = rows.in_float32
+        content = self._batch.non_sink[:, None, None].to(pattern.device)
+        weights, keys = (pattern * content).max(-1)  # the first of equal ones
         self._keep("keys", keys)
         self._keep("weights", weights)
 

@@ -19,10 +19,9 @@ from attnviz.inputs.prompt import UnitRows
 from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_elsewhere
-from attnviz.measures.sums import SumTally
+from attnviz.measures.measure import Measure, PatternRows
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId
-from attnviz.run.verify import VerifiedRows
+from attnviz.models.head_ids import HeadId, is_of_source
 
 if TYPE_CHECKING:
     from attnviz.inputs.batches import Batch
@@ -114,7 +113,7 @@ class RelationCount:
 
     relation: str
     offset: int  # the best fixed offset: +1 if the head is the word after the dependent
-    accuracy: HeadScores  # by direction, beside the guesses of attnviz.measures.guesses.BASELINES
+    accuracy: HeadScores  # by direction, beside attnviz.measures.guesses.baselines()
     # Boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other end; None for
     # a corpus, and for a text without sinks.
     on_sinks: Tensor | None = None
@@ -139,7 +138,7 @@ class RelationCount:
         return id, self.accuracy.directions[direction], float(scores.max())
 
 
-class RelationTally(SumTally):
+class RelationTally(Measure):
     """Counts how often every head's most attended other word is the other end of a relation (Clark et al. 2019).
 
     A corpus is counted batch by batch, a single text in chunks of rows. Counts are by relation and bootstrap sample:
@@ -197,15 +196,15 @@ class RelationTally(SumTally):
                 self._counts[name, "heads"] = torch.zeros(len(self._weights), *self._shape, dtype=torch.float64)
             self._sum((name, "guesses"), sums)
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        if self._guesses is not None:
-            assert self._spans is not None
-            self._keep("guesses", most_attended_other(self._spans.between(pattern)))
+    def update(self, rows: PatternRows) -> None:
+        """Count a layer of a batch, or a chunk of rows of the text begun by :meth:`begin_words`.
 
-    def update(self, rows: VerifiedRows) -> None:
-        """Count a chunk of rows of a single text, after :meth:`begin_words`."""
-        if self._guesses is None:
+        Layers of another text than the parsed source are left out.
+        """
+        if self._guesses is None or not is_of_source(rows.layer):
+            return
+        if self._spans is not None:
+            self._keep("guesses", most_attended_other(self._spans.between(rows.in_float32)))
             return
         if self._layer is None:
             self._layer = WordsOfLayer(self.words, rows)
@@ -275,9 +274,10 @@ class RelationTally(SumTally):
 class WordsOfLayer:
     """Guesses for the words of one text in one layer, from chunks of rows."""
 
-    def __init__(self, words: RelatedWords, rows: VerifiedRows) -> None:
+    def __init__(self, words: RelatedWords, rows: PatternRows) -> None:
         pieces = words.members[0]
-        device = rows.pattern.device
+        pattern = rows.in_float32
+        n_heads, device = pattern.shape[1], pattern.device
         kept = [word for word, member in enumerate(pieces) if member]
         members = [pieces[word] for word in kept]
         self._merge = UnitRows(members, [*members, words.sinks[0]], rows.n_queries, rows.n_keys)
@@ -285,13 +285,12 @@ class WordsOfLayer:
         index = np.zeros(len(pieces), dtype=np.int64)
         index[kept] = np.arange(len(kept))
         self._ends = index[words.pairs[:, 1:].numpy()]
-        n_heads = rows.pattern.shape[1]
         # the other word that each word attends to most, [n_heads, n_words]; -1 for none
         self.guesses = torch.full((n_heads, len(pieces)), -1, device=device)
         # attention to the other end less attention to sinks, [n_instances, n_directions, n_heads]
         self.above_sinks = torch.zeros(len(self._ends), 2, n_heads, device=device)
 
-    def update(self, rows: VerifiedRows) -> None:
+    def update(self, rows: PatternRows) -> None:
         """Add the next chunk of rows."""
         first, merged = self._merge.add(rows.first, rows.in_float32[0])
         last = first + merged.shape[1]

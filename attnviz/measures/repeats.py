@@ -10,8 +10,8 @@ from torch import Tensor
 from attnviz.errors import CheckpointError
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.prompt import Text
+from attnviz.measures.measure import Measure, copy_to_host
 from attnviz.measures.patterns import RETRIEVAL, allowed_units
-from attnviz.measures.sums import SumTally, copy_to_host
 from attnviz.measures.tallies import ordinary_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern
@@ -125,7 +125,7 @@ def repeated_tokens(checkpoint: Checkpoint, seed: int) -> Tensor:
     return torch.tensor(ordinary)[drawn].repeat(1, 2)
 
 
-class RepeatTally(SumTally):
+class RepeatTally(Measure):
     """Scores of random sequences without special tokens (Wang et al. 2022, Olsson et al. 2022)."""
 
     def __init__(self, checkpoint: Checkpoint, seed: int) -> None:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.prompt import Prompt
+from attnviz.measures.measure import Measure, PatternRows
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import allowed_positions
-from attnviz.run.verify import VerifiedRows, verify_attention
+from attnviz.run.verify import verify_attention
 
 SINK_ATTENTION = 0.3  # mean attention from later queries above which a position is a sink of a head (Gu et al. 2024).
 
@@ -26,16 +27,17 @@ _SEARCHED = 64
 _LEAST_QUERIES = 4  # fewest later queries for a mean
 
 
-class SinkTally:
+class SinkTally(Measure):
     """Finds the sinks of a decoder's text in the rows of its verified run; of other models nothing."""
 
     def __init__(self, checkpoint: Checkpoint, tokens: Prompt) -> None:
+        super().__init__()
         self._tokens, self._windows, self._device = tokens, checkpoint.windows, checkpoint.device
         n = min(len(tokens), _SEARCHED)
         self.searched = n if checkpoint.architecture.causal and not checkpoint.stacks and n > _LEAST_QUERIES else 0
         self._patterns: dict[int, Tensor] = {}  # by layer, [n_heads, n, n]
 
-    def update(self, rows: VerifiedRows) -> None:
+    def update(self, rows: PatternRows) -> None:
         """Keep the attention of the text's first tokens among themselves; rows come in order, from the first on."""
         first, n = rows.first, self.searched
         if first >= n:

@@ -10,7 +10,7 @@ attention to a token of the prompt and N that to a new token, q itself included.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.prompt import Prompt, Span, merge_subwords
+from attnviz.measures.measure import LayerRows, Measure, PatternRows, copy_to_host
 from attnviz.measures.statistics import CHUNK_BYTES, TextContext
-from attnviz.measures.sums import copy_to_host
 from attnviz.memory import row_blocks
 from attnviz.models.head_ids import HeadId
 from attnviz.reference.attention import uniform_pattern
-from attnviz.run.verify import VerifiedRows
 
 
 @dataclass(frozen=True)
@@ -88,27 +87,24 @@ class SpanLayout:
         return tuple(token for token in self.spans[number].tokens if token not in self.sinks)
 
 
-class SpanTally:
-    """Sums the attention of every head of one layer between spans, in chunks of query rows, on the device."""
+class SpanTally(Measure):
+    """Attention of every head between spans, summed in chunks of query rows, on the device."""
 
     def __init__(self, layout: SpanLayout) -> None:
+        super().__init__()
         self.layout = layout
-        self._rows: list[tuple[int, int]] = []
-        self._sums: list[Tensor] = []
+        self._measured = set[int]()  # tokens whose rows are measured
 
-    def update(self, rows: VerifiedRows) -> None:
-        """Add the next chunk of rows."""
-        self.add(rows.first, rows.in_float32[0])
-
-    def add(self, first: int, pattern: Tensor) -> None:
-        """Add rows of tokens from ``first`` on, [n_heads, rows, n_keys]; later keys are hidden from them."""
+    def update(self, rows: PatternRows) -> None:
+        """Add the next rows of the text; later keys are hidden from them."""
+        pattern, first = rows.in_float32[0], rows.first
         n_heads, n_rows, n_keys = pattern.shape
         inside, lasts = self.layout.on(pattern)
         onto = pattern @ inside[:n_keys]  # [n_heads, rows, n_sets]
         from_spans = torch.einsum("qa,hqb->hab", inside[first : first + n_rows, : len(lasts)], onto)
         here = (lasts >= first) & (lasts < first + n_rows)
         of_last = onto.index_select(1, (lasts - first).clamp(0, n_rows - 1)) * here[:, None]
-        lookback, first_new = pattern.new_zeros(2, n_heads), self.layout.first_new  # sum and number of ratios
+        lookback, first_new = pattern.new_zeros(n_heads, 2), self.layout.first_new  # sum and number of ratios
         if first_new is not None and first + n_rows > first_new:
             new_rows = pattern[:, max(0, first_new - first) :]
             queries = torch.arange(first + n_rows - new_rows.shape[1], first + n_rows, device=pattern.device)
@@ -116,57 +112,55 @@ class SpanTally:
             to_new = new_rows[..., first_new:].sum(-1) / (queries - first_new + 1)
             total = to_prompt + to_new
             ratios = torch.where(total > 0, to_prompt / total, 0.0)
-            lookback = torch.stack([ratios.sum(-1), (total > 0).sum(-1).to(ratios)])
-        on_host = pattern.device.type == "mps"  # it has no float64
-        sums = [(new.cpu() if on_host else new).double() for new in (from_spans, of_last, lookback)]
-        self._sums = [before + new for before, new in zip(self._sums, sums, strict=True)] if self._sums else sums
-        self._rows.append((first, first + n_rows))
+            lookback = torch.stack([ratios.sum(-1), (total > 0).sum(-1).to(ratios)], -1)
+        sums = torch.cat([from_spans.flatten(1), of_last.flatten(1), lookback], 1)
+        sums = (sums.cpu() if sums.device.type == "mps" else sums).double()  # it has no float64
+        before = self._kept.get(rows.layer)
+        self._kept[rows.layer] = [before[0] + sums if before else sums]
+        self._measured.update(range(first, first + n_rows))
 
-    def on_device(self) -> list[Tensor]:
-        """The sums, to be copied at once with those of other layers."""
-        return self._sums
-
-    def take(self, copies: Iterator[Tensor]) -> None:
-        """The copies of :meth:`on_device`, in order."""
-        self._sums = [next(copies) for _ in self._sums]
+    def _count(self, name: int, values: Tensor) -> None:
+        """Keep the sums of a layer, [1, n_heads, n_sums]."""
+        self._counts[name] = values[0]
 
     @cached_property
-    def means(self) -> dict[str, Tensor]:
-        """Shares from span to span, [n_heads, n_spans, n_spans], ``last_`` those of the last query of a span alone.
+    def means(self) -> dict[int, dict[str, Tensor]]:
+        """By layer shares from span to span, [n_heads, n_spans, n_spans]; ``last_``: of a span's last query alone.
 
         ``content`` is the part of ``shares`` that goes to content, ``sink`` what goes to all sinks, [n_heads, n_spans],
         ``lookback`` the ratio, [n_heads]. NaN where nothing is measured.
         """
-        spans = self.layout.spans
-        measured = {token for first, end in self._rows for token in range(first, end)}
-        counts = [sum(token in measured for token in span.tokens) or torch.nan for span in spans]
-        missing = [span.tokens[-1] not in measured for span in spans]
-        of_all = self._sums[0] / torch.tensor(counts)[:, None]
-        of_last = self._sums[1].masked_fill(torch.tensor(missing)[:, None], torch.nan)
-        n = len(spans)
-        return {
-            "shares": of_all[..., :n],
-            "last_shares": of_last[..., :n],
-            "content": of_all[..., n:-1],
-            "last_content": of_last[..., n:-1],
-            "sink": of_all[..., -1],
-            "lookback": self._sums[2][0] / self._sums[2][1],
-        }
+        spans, n = self.layout.spans, len(self.layout.spans)
+        counts = [sum(token in self._measured for token in span.tokens) or torch.nan for span in spans]
+        missing = torch.tensor([span.tokens[-1] not in self._measured for span in spans], dtype=torch.bool)
+        means = {}
+        for layer, sums in self._counts.items():
+            of_all, of_last = sums[:, :-2].view(-1, 2, n, 2 * n + 1).unbind(1)
+            of_all = of_all / torch.tensor(counts)[:, None]
+            of_last = of_last.masked_fill(missing[:, None], torch.nan)
+            means[layer] = {
+                "shares": of_all[..., :n],
+                "last_shares": of_last[..., :n],
+                "content": of_all[..., n:-1],
+                "last_content": of_last[..., n:-1],
+                "sink": of_all[..., -1],
+                "lookback": sums[:, -2] / sums[:, -1],
+            }
+        return means
 
-    @cached_property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[int, dict[str, Any]]:
         """The means as nested lists."""
-        return {name: values.tolist() for name, values in self.means.items()}
+        return {layer: {name: of.tolist() for name, of in means.items()} for layer, means in self.means.items()}
 
 
 @dataclass(frozen=True)
 class SpanShares:
-    """Attention between the spans of a text, of every head; tallies and baselines are by layer."""
+    """Attention between the spans of a text, of every head: by layer the numbers of :class:`SpanTally`."""
 
     layout: SpanLayout
-    tallies: dict[int, SpanTally]
-    baselines: dict[int, SpanTally]  # of one head with uniform attention
-    content_baselines: dict[int, SpanTally]  # of one head with attention that is uniform over content
+    numbers: dict[int, dict[str, Any]]
+    # of two heads in place of the layer's: attention that is uniform over all keys, and over content
+    uniform: dict[int, dict[str, Any]]
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -175,14 +169,15 @@ class SpanShares:
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """Numbers of two spans of which the first is measured and sees the second in some layer."""
-        seen = torch.stack([baseline.means["shares"][0] for baseline in self.baselines.values()]).nan_to_num().amax(0)
+        seen = torch.tensor([of_layer["shares"][0] for of_layer in self.uniform.values()]).nan_to_num().amax(0)
         return [(source, target) for source, target in torch.nonzero(seen).tolist()]
 
     def between(self, head: HeadId, source: int, target: int) -> SpanShare:
         """The share of one head from one span to another, by their numbers."""
-        head_numbers = {name: values[head.head] for name, values in self.tallies[head.layer].numbers.items()}
-        uniform = {name: values[0] for name, values in self.baselines[head.layer].numbers.items()}
-        of_content = {name: values[0] for name, values in self.content_baselines[head.layer].numbers.items()}
+        head_numbers = {name: values[head.head] for name, values in self.numbers[head.layer].items()}
+        uniform, of_content = (
+            {name: values[baseline] for name, values in self.uniform[head.layer].items()} for baseline in range(2)
+        )
         share = head_numbers["shares"][source][target]
         return SpanShare(
             id=head,
@@ -203,46 +198,42 @@ class SpanShares:
 
     def lookback(self, head: HeadId) -> float | None:
         """Mean lookback ratio of a head's new tokens; None where no new token is measured."""
-        return _known(self.tallies[head.layer].numbers["lookback"][head.head])
+        return _known(self.numbers[head.layer]["lookback"][head.head])
 
     def lookback_uniform(self, head: HeadId) -> float | None:
         """The same under uniform attention."""
-        return _known(self.baselines[head.layer].numbers["lookback"][0])
+        return _known(self.uniform[head.layer]["lookback"][0])
 
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def measured_spans(
-    tallies: dict[int, SpanTally], tokens: Prompt, context_of: Callable[[int], TextContext]
-) -> SpanShares:
-    """What the tallies of all layers have summed, beside attention that is uniform over what each query sees."""
-    copy_to_host(list(tallies.values()))
-    layout = next(iter(tallies.values())).layout
-    of_windows = dict[int | None, tuple[SpanTally, SpanTally]]()
-    baselines, content_baselines = dict[int, SpanTally](), dict[int, SpanTally]()
-    for layer in tallies:
+def measured_spans(tally: SpanTally, tokens: Prompt, context_of: Callable[[int], TextContext]) -> SpanShares:
+    """What was summed of all layers, beside attention that is uniform over what each query sees."""
+    numbers, of_windows = tally.numbers(), dict[int | None, dict[str, Any]]()
+    uniform = {}
+    for layer in numbers:
         context = context_of(layer)
         if context.window not in of_windows:
-            uniform, of_content = (_uniform(layout, tokens, context, alone) for alone in (False, True))
-            of_windows[context.window] = uniform, of_content
-        baselines[layer], content_baselines[layer] = of_windows[context.window]
-    return SpanShares(layout, tallies, baselines, content_baselines)
+            of_windows[context.window] = _uniform(tally.layout, tokens, context)
+        uniform[layer] = of_windows[context.window]
+    return SpanShares(tally.layout, numbers, uniform)
 
 
-def _uniform(layout: SpanLayout, tokens: Prompt, context: TextContext, of_content: bool) -> SpanTally:
-    """The tally under attention that is uniform over all keys, or over content; the context's units may be words."""
+def _uniform(layout: SpanLayout, tokens: Prompt, context: TextContext) -> dict[str, Any]:
+    """The numbers of attention that is uniform over all keys, and over content; the context's units may be words."""
     units, tally = merge_subwords(tokens, False), SpanTally(layout)
     of_tokens = TextContext(units, context.causal, None, window=context.window, device=context.device)
-    wanted = torch.ones(len(units), dtype=torch.bool, device=context.device)
-    wanted[list(layout.sinks)] = not of_content
+    content = torch.ones(len(units), dtype=torch.bool, device=context.device)
+    content[list(layout.sinks)] = False
     chunks = row_blocks(len(units), 8 * len(units), CHUNK_BYTES)
     if context.queries is not None:
         measured = sorted(token for unit in context.queries for token in context.units.members[unit])
         chunks = ((query, query + 1) for query in measured)
     for first, last in chunks:
-        allowed = of_tokens.allowed_rows(first, last) & wanted
-        tally.add(first, uniform_pattern(allowed, context.learned_sinks)[None])
+        allowed = of_tokens.allowed_rows(first, last)
+        uniform = uniform_pattern(torch.stack([allowed, allowed & content]), context.learned_sinks)
+        tally.update(LayerRows(0, uniform[None], first))
     copy_to_host([tally])
-    return tally
+    return tally.numbers()[0]

@@ -6,7 +6,7 @@ averaged. What uniform attention gives is the same function on uniform rows; of 
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from attnviz.inputs.prompt import Positions, UnitRows
 from attnviz.measures import alignments, contacts
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.guesses import fast_argmax
+from attnviz.measures.measure import Measure, PatternRows, copy_to_host, on_host
 from attnviz.measures.patterns import (
     HOST,
     ON_REPEATS,
@@ -49,17 +50,18 @@ from attnviz.measures.rows import (
     RowPlan,
     Statistic,
 )
-from attnviz.measures.sums import copy_to_host, on_host
 from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.plugins import Registry
 from attnviz.reference.attention import reached, uniform_pattern
-from attnviz.run.verify import VerifiedRows
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
 _PENDING = 2**22  # bytes of layers that are measured together, since small ones take as many operations as large ones
 
 _ON_GPU = 2**26  # the same of a GPU
+
+# Kinds of what is kept of a text's rows.
+_SUMS, _SEEN, _ALIGNED = "sums", "seen", "aligned"
 
 _COLUMN_BYTES = 6 * 4  # bytes of what a weight is multiplied by, in float32
 
@@ -347,11 +349,15 @@ def _value(statistic: Statistic, rows: AttentionRows) -> Tensor:
         return value.to(rows.pattern)
 
 
-class LayerSums:
-    """The :func:`row_sums` of every layer; small layers that see the same keys are measured together."""
+class LayerSums(Measure):
+    """The :func:`row_sums` of every layer; small layers that see the same keys are measured together.
 
-    def __init__(self, statistics: Sequence[Statistic]) -> None:
-        self.statistics = statistics
+    ``statistics_of`` gives those of a layer, which are the same of all that see the same keys.
+    """
+
+    def __init__(self, statistics_of: Callable[[int], Sequence[Statistic]]) -> None:
+        super().__init__()
+        self._statistics_of = statistics_of
         self.by_layer: dict[int, Tensor] = {}  # [n_sums, n_heads, n_texts]
         self._pending: dict[RowPlan, list[tuple[int, Tensor]]] = {}
 
@@ -371,13 +377,14 @@ class LayerSums:
         layers, patterns = zip(*self._pending.pop(plan), strict=True)
         rows = AttentionRows(patterns[0] if len(patterns) == 1 else torch.cat(patterns), plan)
         with torch.autocast(patterns[0].device.type, enabled=False):
-            parts = torch.split(row_sums(self.statistics, rows), [len(pattern) for pattern in patterns], 1)
+            n_heads = [len(pattern) for pattern in patterns]
+            parts = torch.split(row_sums(self._statistics_of(layers[0]), rows), n_heads, 1)
             for layer, part in zip(layers, parts, strict=True):
                 self.by_layer[layer] = self.by_layer[layer] + part if layer in self.by_layer else part
-            self.on_rows(rows)
+            self.on_rows(rows, layers, n_heads)
 
-    def on_rows(self, rows: AttentionRows) -> None:
-        """What else is kept of rows, of some layers."""
+    def on_rows(self, rows: AttentionRows, layers: Sequence[int], n_heads: list[int]) -> None:
+        """Keep what else is needed of the rows of some layers, which have so many heads each."""
 
 
 @dataclass(frozen=True)
@@ -457,6 +464,11 @@ class TextContext:
             has.add(LEARNED_SINKS)
         return measurable([spec for spec in self.patterns if self.counts[spec.statistic]], has)
 
+    @cached_property
+    def repeats(self) -> list[str]:
+        """The statistics of repeated tokens, of which this text has some."""
+        return [name for name in REPEATS if self.counts.get(name)]
+
     def plan(self, first: int, n_rows: int, n_keys: int, device: torch.device) -> RowPlan:
         """What rows from ``first`` on may attend to of the first ``n_keys`` keys; made once."""
         kind = first, n_rows, n_keys, device
@@ -493,12 +505,11 @@ class TextContext:
     @cached_property
     def uniform(self) -> dict[str, float | None]:
         """Every statistic under uniform attention, by name; for shares it is uniform over content alone."""
-        heads = HeadStatistics(self, 2)
-        heads.begin(0)
+        heads = HeadStatistics(lambda _: self)
         for first, last, _ in self._uniform_plans():
             allowed = self.allowed_rows(first, last)
             visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
-            heads.add(first, uniform_pattern(visible, self.learned_sinks))
+            heads.add(0, first, uniform_pattern(visible, self.learned_sinks))
         copy_to_host([heads])
         of_shares = {statistic.name for statistic in self.statistics if statistic.over == ATTENTION}
         uniform = {name: both[name in of_shares] for name, both in heads.results()[0].items()}
@@ -564,107 +575,97 @@ def _along(non_sink: Tensor) -> Tensor:
 
 
 class HeadStatistics(LayerSums):
-    """The statistics of every head of the verified layers of one context, for a single text.
+    """The statistics of every head of the verified layers of a single text; ``context_of`` gives the context of each.
 
     Patterns of tokens are merged to the context's units here; sums over rows are in float64. Besides
     :attr:`TextContext.statistics` these are TYPES, of :meth:`TextContext.types` those with over half of a token's
     attention there; and of cross-attention :attr:`aligned`.
     """
 
-    def __init__(self, context: TextContext, n_heads: int) -> None:
-        super().__init__(context.statistics)
-        self._context, self._n_heads = context, n_heads
-        self._repeats = [name for name in REPEATS if context.counts.get(name)]
-        self._merge: UnitRows | None = None
-        self.layers: list[int] = []
-        # by the first row of a chunk, of the layers one after the other: attention under the masks of repeats,
-        # [n_repeats, n_heads, n_rows], and in cross-attention the key of largest weight, [n_heads, n_rows]
-        self._seen, self._aligned = dict[int, list[Tensor]](), dict[int, list[Tensor]]()
+    def __init__(self, context_of: Callable[[int], TextContext]) -> None:
+        super().__init__(lambda layer: context_of(layer).statistics)
+        self._context_of = context_of
+        self._merges = dict[int, UnitRows]()  # by layer
 
-    def update(self, rows: VerifiedRows) -> None:
-        """Add the next chunk of rows, merging tokens to units; layers come one after the other."""
-        if self.layers[-1:] != [rows.layer]:
-            self.begin(rows.layer)
-            units, keys = self._context.units.members, self._context.keys.members
-            self._merge = UnitRows(units, keys, rows.n_queries, rows.n_keys)
-        assert self._merge is not None
-        self.add(*self._merge.add(rows.first, rows.in_float32[0]))
+    def update(self, rows: PatternRows) -> None:
+        """Add the next rows of a layer, merging tokens to units."""
+        if rows.layer not in self._merges:
+            context = self._context_of(rows.layer)
+            units, keys = context.units.members, context.keys.members
+            self._merges[rows.layer] = UnitRows(units, keys, rows.n_queries, rows.n_keys)
+        self.add(rows.layer, *self._merges[rows.layer].add(rows.first, rows.in_float32[0]))
 
-    def begin(self, layer: int) -> None:
-        """Begin a layer."""
-        self.layers.append(layer)
-
-    def add(self, first: int, pattern: Tensor) -> None:
+    def add(self, layer: int, first: int, pattern: Tensor) -> None:
         """Add rows of units from ``first`` on, [n_heads, rows, n_keys], perhaps none."""
         _, n_rows, n_keys = pattern.shape
         if n_rows:
-            plan = self._context.plan(first, n_rows, n_keys, pattern.device)
-            self.add_rows(self.layers[-1], pattern, plan)
+            self.add_rows(layer, pattern, self._context_of(layer).plan(first, n_rows, n_keys, pattern.device))
 
-    def on_rows(self, rows: AttentionRows) -> None:
-        """Keep what single queries attend to."""
-        if self._repeats:
-            seen = torch.stack([rows.under[name] for name in self._repeats]).float()
-            self._seen.setdefault(rows.plan.first, []).append(seen)
-        if self._context.source is not None:
-            self._aligned.setdefault(rows.plan.first, []).append(fast_argmax(rows.pattern))
+    def on_rows(self, rows: AttentionRows, layers: Sequence[int], n_heads: list[int]) -> None:
+        """Keep what single queries attend to, by layer and the first row of a chunk.
+
+        This is attention under the masks of repeats, [n_repeats, n_heads, n_rows], and in cross-attention the key of
+        largest weight, [n_heads, n_rows].
+        """
+        context = self._context_of(layers[0])  # all have the same
+        of_rows = {}
+        if context.repeats:
+            of_rows[_SEEN] = torch.stack([rows.under[name] for name in context.repeats]).float()
+        if context.source is not None:
+            of_rows[_ALIGNED] = fast_argmax(rows.pattern)
+        for kind, values in of_rows.items():
+            for layer, part in zip(layers, torch.split(values, n_heads, -2), strict=True):
+                self._keep((kind, layer, rows.plan.first), part)
 
     def on_device(self) -> list[Tensor]:
         """All that :meth:`results` needs from the device, to be copied at once with that of others."""
         self.finish()
-        kept = [tensor for chunks in (self._seen, self._aligned) for of_rows in chunks.values() for tensor in of_rows]
-        return [*self.by_layer.values(), *kept]
+        self._kept |= {(_SUMS, layer, 0): [sums] for layer, sums in self.by_layer.items()}
+        return super().on_device()
 
     def take(self, copies: Iterator[Tensor]) -> None:
         """The copies of :meth:`on_device`, in order."""
-        self.by_layer = {layer: next(copies) for layer in self.by_layer}
-        for chunks in (self._seen, self._aligned):
-            for of_rows in chunks.values():
-                of_rows[:] = [next(copies) for _ in of_rows]
+        self._counts = {name: next(copies) for name in self._kept}
 
-    def _of_units(self, chunks: Mapping[int, Sequence[Tensor]]) -> NDArray[Any]:
-        """Values of all units, [.., n_layers, n_heads, n_units], from those of chunks of rows; 0 for other units."""
-        joined = {first: torch.cat([*of_rows], -2).numpy() for first, of_rows in chunks.items()}
-        shape, dtype = next((rows.shape, rows.dtype) for rows in joined.values())
-        of_units = np.zeros((*shape[:-1], len(self._context.units)), dtype)
-        for first, rows in joined.items():
-            of_units[..., first : first + rows.shape[-1]] = rows
-        return of_units.reshape(*shape[:-2], len(self.layers), self._n_heads, -1)
+    def _of_units(self, kind: str, layer: int) -> NDArray[Any]:
+        """Values of all units of a layer, [.., n_heads, n_units], from those of chunks of rows; 0 for other units."""
+        chunks = {name[2]: values.numpy() for name, values in self._counts.items() if name[:2] == (kind, layer)}
+        one = next(iter(chunks.values()))
+        of_units = np.zeros((*one.shape[:-1], len(self._context_of(layer).units)), one.dtype)
+        for first, values in chunks.items():
+            of_units[..., first : first + values.shape[-1]] = values
+        return of_units
 
     @property
     def aligned(self) -> dict[int, list[list[int]]]:
         """By layer and head each query's key of largest weight, in cross-attention (Koehn & Knowles 2017, 3.6)."""
-        if self._context.source is None:
-            return {}
-        return dict(zip(self.layers, self._of_units(self._aligned).tolist(), strict=True))
+        across = [layer for layer in self.by_layer if self._context_of(layer).source is not None]
+        return {layer: self._of_units(_ALIGNED, layer).tolist() for layer in across}
 
     def results(self) -> dict[int, dict[str, list[float | None]]]:
-        """By layer and name one number a head; None where not measurable.
+        """By layer, in order, and name one number a head; None where not measurable.
 
         Names are :func:`scalars`, SHUFFLED, TYPES, and where they apply :data:`DIAGONALITY`, :data:`NOWHERE`.
         """
         names = [*scalars(), *SHUFFLED.values(), *TYPES.values()]
-        if self._context.source is not None:
-            names.append(DIAGONALITY)
-        nothing: list[float | None] = [None] * self._n_heads
-        sums = torch.stack([self.by_layer[layer][..., 0] for layer in self.layers], 1)
-        values = quotients(self.statistics, sums) | self._types()  # [n_layers, n_heads] each
-        by_name = {
-            name: [[value if math.isfinite(value) else None for value in row] for row in of_layers.tolist()]
-            for name, of_layers in values.items()
-        }
-        return {
-            layer: dict.fromkeys(names, nothing) | {name: rows[number] for name, rows in by_name.items()}
-            for number, layer in enumerate(self.layers)
-        }
+        results = {}
+        for layer in sorted(self.by_layer):
+            context, sums = self._context_of(layer), self._counts[_SUMS, layer, 0][..., 0]
+            of_layer: dict[str, list[float | None]] = {name: [None] * sums.shape[1] for name in names}
+            if context.source is not None:
+                of_layer[DIAGONALITY] = [None] * sums.shape[1]
+            for name, values in (quotients(context.statistics, sums) | self._types(layer)).items():
+                of_layer[name] = [value if math.isfinite(value) else None for value in values.tolist()]
+            results[layer] = of_layer
+        return results
 
-    def _types(self) -> dict[str, Tensor]:
+    def _types(self, layer: int) -> dict[str, Tensor]:
         """Number of types from which each head shows a repeat, its mean over the type's positions above half."""
-        found = {}
-        of_repeats = self._of_units(self._seen) if self._repeats else ()
-        for name, seen in zip(self._repeats, of_repeats, strict=True):
-            numbers = self._context.types(name)
-            shown = np.zeros(seen.shape[:2])
+        found, context = {}, self._context_of(layer)
+        of_repeats = self._of_units(_SEEN, layer) if context.repeats else ()
+        for name, seen in zip(context.repeats, of_repeats, strict=True):
+            numbers = context.types(name)
+            shown = np.zeros(len(seen))
             order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
             if len(order):
                 counts = np.bincount(numbers[order])

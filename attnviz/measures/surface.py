@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnviz.inputs.batches import Batch
+from attnviz.measures.measure import PatternRows
 from attnviz.measures.patterns import allowed_units
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
@@ -45,8 +46,9 @@ class SurfaceTally(TextTally):
         entropy = -(weighted_logs(uniform).sum(-1) * valid).sum(1)
         self._keep("seen", torch.stack([*(keys.sum(1).double() for keys in marked), entropy.double()], 1))
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
+    def update(self, rows: PatternRows) -> None:
+        """Count one layer's patterns."""
+        pattern = rows.in_float32
         entropy = -(weighted_logs(pattern).sum(-1) * self._batch.valid[:, None]).sum(-1)
         self._keep("sums", torch.cat([pattern.flatten(2) @ self._masks.to(pattern), entropy[..., None]], -1))
 

@@ -12,6 +12,7 @@ from attnviz.inputs.batches import Batch
 from attnviz.inputs.prompt import told_apart
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import HeadScores, estimated
+from attnviz.measures.measure import LayerRows, Measure, PatternRows, as_of, copy_to_host, following
 from attnviz.measures.patterns import (
     PATTERNS,
     SHUFFLED,
@@ -24,7 +25,6 @@ from attnviz.measures.patterns import (
 )
 from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
 from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, uniform_sums
-from attnviz.measures.sums import SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import uniform_pattern
@@ -54,23 +54,20 @@ def batch_weights(seed: int, batch: Batch, corpus: int = 0) -> Tensor:
 
 
 @contextmanager
-def counting(tallies: Sequence[SumTally], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
+def counting(measures: Sequence[Measure], batch: Batch, weights: Tensor) -> Iterator[Callable[[int, Tensor], None]]:
     """Count a batch: what it gives is to be called with each layer and its patterns, in order.
 
-    At the end what the tallies keep on the device is copied to the host at once.
+    At the end what the measures keep on the device is copied to the host at once.
     """
-    for tally in tallies:
-        tally.begin(batch, weights)
+    for measure in measures:
+        measure.begin(batch, weights)
 
-    def count(layer: int, pattern: Tensor) -> None:
-        for tally in tallies:
-            tally.add(layer, pattern)
-
-    yield count
-    copy_to_host(tallies)
+    update = following(measures)
+    yield lambda layer, pattern: update(LayerRows(layer, pattern))
+    copy_to_host(measures)
 
 
-class TextTally(SumTally):
+class TextTally(Measure):
     """A measure over texts that counts their positions, too.
 
     What is kept once for each of the model's different windows has these in place of layers.
@@ -118,12 +115,12 @@ class StatisticsTally(TextTally):
         has = [ONE_TEXT, SINKS, *([LEARNED_SINKS] if self._learned else [])]
         self._statistics = measurable(self._applicable, has)
         self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
-        self._layers = LayerSums(self._statistics)
+        self._layers = LayerSums(lambda _: self._statistics)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
         super().begin(batch, weights)
-        self._under, self._plans, self._layers = self.masks_of(batch), {}, LayerSums(self._statistics)
+        self._under, self._plans, self._layers = self.masks_of(batch), {}, LayerSums(lambda _: self._statistics)
         for number, window in enumerate(self._windows):  # two heads: uniform over all visible keys, and over content
             plan, visible = self._plan(number, batch.valid.device), self._visible(window)
             uniform = uniform_pattern(torch.stack([visible, visible & self._keys(batch.non_sink)]), self._learned)
@@ -159,10 +156,11 @@ class StatisticsTally(TextTally):
             )
         return self._plans[window, device]
 
-    def add(self, layer: int, pattern: Tensor) -> None:
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        plan = self._plan(self._of_layer[layer], pattern.device)
-        self._layers.add_rows(layer, pattern.transpose(0, 1).flatten(1, 2), plan)
+    def update(self, rows: PatternRows) -> None:
+        """Count one layer's patterns."""
+        pattern = rows.in_float32
+        plan = self._plan(self._of_layer[rows.layer], pattern.device)
+        self._layers.add_rows(rows.layer, pattern.transpose(0, 1).flatten(1, 2), plan)
 
     def on_device(self) -> list[Tensor]:
         """The sums of all layers, [batch, n_heads, n_sums] each."""
@@ -290,9 +288,9 @@ class MeaningTally(TextTally):
             pairs = all_pairs & allowed_units(all_pairs.shape[1], self._causal, window).to(all_pairs.device)
             self._keep("uniform", self._sums(uniform_pattern(pairs)[:, None]))
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n], of the current batch."""
-        self._keep("sums", self._sums(pattern))
+    def update(self, rows: PatternRows) -> None:
+        """Count one layer's patterns."""
+        self._keep("sums", self._sums(rows.in_float32))
 
     def _sums(self, pattern: Tensor) -> Tensor:
         """Attention times cosine, and attention, of the pairs, [batch, n_heads, 2]."""

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.measures.estimates import HeadScores, estimated
+from attnviz.measures.measure import PatternRows, as_of
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
-from attnviz.measures.sums import as_of
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -57,9 +57,9 @@ class WritingTally(TextTally):
         allowed = allowed_units(batch.non_sink.shape[1], self._causal, window).fill_diagonal_(False)
         return batch.non_sink[:, :, None] & batch.non_sink[:, None] & allowed.to(batch.non_sink.device)
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Keep a layer's patterns, [batch, n_heads, n, n], until its heads have written."""
-        self._pattern = pattern
+    def update(self, rows: PatternRows) -> None:
+        """Keep a layer's patterns until its heads have written."""
+        self._pattern = rows.in_float32
 
     def add_written(self, layer: int, weighted: Tensor) -> None:
         """Count what a layer's heads write, from their weighted values, [batch, n, n_heads, d_head].

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnviz.measures.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.measures.measure import LayerRows
 from attnviz.measures.tallies import counting
 from tests.support.tolerances import SUMS_32, SUMS_64
 
@@ -98,7 +99,7 @@ def test_a_batch_that_broke_off_is_forgotten():
     patterns = random_patterns(2, 2, (5,))
     tally = tally_of(2, 2)
     tally.begin(batch_of(3), torch.ones(1, 1))
-    tally.add(0, random_patterns(1, 2, (3,))[0])
+    tally.update(LayerRows(0, random_patterns(1, 2, (3,))[0]))
     counted(patterns, (5,), tally)
     assert tally.n_queries == 5
     assert torch.equal(tally.results(), counted(patterns, (5,)).results())
@@ -108,4 +109,4 @@ def test_layers_come_in_order():
     tally = tally_of(3, 2)
     tally.begin(batch_of(5), torch.ones(1, 1))
     with pytest.raises(ValueError, match="layer 0"):
-        tally.add(1, random_patterns(1, 2, (5,))[0])
+        tally.update(LayerRows(1, random_patterns(1, 2, (5,))[0]))

@@ -1,4 +1,4 @@
-"""Somebody else's statistic, and pattern, in one file each: in tables, documents, maps, the page, and over a corpus."""
+"""A statistic, a pattern, a baseline, in one file each: in tables, documents, maps, the page, and over a corpus."""
 
 import csv
 import math
@@ -13,10 +13,14 @@ from transformers import BertModel
 
 import attnviz
 from attnviz.figures.page import format_number
+from attnviz.language.syntax import Arc, Parse, Word
+from attnviz.measures.guesses import GUESSES
 from attnviz.measures.rows import ON_CONTENT, AttentionRows, Statistic
 from attnviz.present.view import ViewOptions
 from tests.support.corpora import sentences
 from tests.support.drawn import drawing_of
+from tests.support.hand_made import hand_made
+from tests.support.printed import rows_in
 from tests.support.tolerances import SUMS_32
 
 TEXT = "the cat ran . the dog saw the house ! i was away"
@@ -180,3 +184,50 @@ def test_a_statistic_that_fails_is_named(value):
         attnviz.draw(torch.eye(3)[None], ["a", "b", "c"])
     attnviz.unregister("mine")
     assert "mine" not in attnviz.draw(torch.eye(3)[None], ["a", "b", "c"]).heads[0].statistics
+
+
+@pytest.fixture
+def second_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more baseline of relations: every word guesses the second word of its sentence."""
+    monkeypatch.setitem(GUESSES, "second word", lambda visible, pieces: torch.ones_like(pieces))
+
+
+@pytest.mark.usefixtures("second_word")
+def test_a_guess_is_a_baseline_of_the_relations_of_a_text():
+    """Of two objects one has the second word as its head: half, from there, and none from the other end."""
+    words, arcs = "the saw cat dog ran a".split(), ((2, 1, "obj"), (5, 4, "obj"), (0, 1, "det"))
+    labels = ["[CLS]", *words, "[SEP]"]
+    parse = Parse(
+        tuple(Word(word, (place,)) for place, word in enumerate(words, 1)), tuple(Arc(*arc) for arc in arcs), ""
+    )
+    pattern = torch.eye(len(labels))
+    pattern[3], pattern[6] = pattern[2], pattern[5]  # both objects attend to their verbs
+    analysis = hand_made(labels=labels, special=(0, 7), patterns=pattern[None, None], parse=parse, text=" ".join(words))
+    (head,) = analysis.document()["heads"]
+    (found,) = [each for each in head["patterns"] if each["name"] == "obj"]
+    assert (found["direction"], found["score"]) == ("dependent_to_head", 1)
+    assert found["baselines"]["second word"] == 0.5
+
+
+@pytest.mark.usefixtures("second_word")
+def test_a_guess_is_a_baseline_of_the_relations_of_a_corpus(bert_folder, tmp_path):
+    """In every sentence the second word is the head of all others, so that the guess is always right."""
+    pytest.importorskip("conllu", reason="needs the extra profile")
+    lines = []
+    for words in ("the cat saw the dog", "a dog ran away", "i saw the house and the cat"):
+        for place, word in enumerate(words.split(), 1):
+            head, relation = (0, "root") if place == 2 else (2, "obj")
+            lines.append(f"{place}\t{word}\t_\t_\t_\t_\t{head}\t{relation}\t_\t_")
+        lines.append("")
+    corpus = tmp_path / "trees.conllu"
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    profile = attnviz.profile_heads(bert_folder, [corpus], control=False, examples=0)
+    (relation,) = [each for each in profile.document()["syntax"]["relations"] if each["relation"] == "obj"]
+    guesses = relation["baselines"]["second word"]
+    assert np.unique(guesses["dependent_to_head"]).tolist() == [1]
+    assert np.unique(guesses["head_to_dependent"]).tolist() == [0]
+    role = profile.role(profile.roles[0].id, "syntactic:obj", "dependent_to_head")
+    assert role is not None
+    assert (role.baseline, role.baselines["second word"]) == (1, 1)
+    (row,) = rows_in(profile.tables(ViewOptions(top=0, verbose=True)), "Relations (")
+    assert (row["Relation"], row["Baseline"]) == ("obj dep→head", "second word: 1.00")

@@ -15,6 +15,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import CorpusError, UsageError
 from attnviz.inputs.prompt import Span
+from attnviz.measures.measure import LayerRows, copy_to_host
 from attnviz.measures.spans import SpanLayout, SpanTally
 from tests.support.blocks import in_blocks
 from tests.support.chats import CHATML, MESSAGES, chat_model, chat_tokenizer
@@ -28,7 +29,8 @@ TEXT = "the cat saw the dog and it ran away"
 def tallied(pattern: torch.Tensor, layout: SpanLayout, size: int) -> SpanTally:
     tally = SpanTally(layout)
     for first in range(0, pattern.shape[1], size):
-        tally.add(first, pattern[:, first : first + size])
+        tally.update(LayerRows(0, pattern[None, :, first : first + size], first))
+    copy_to_host([tally])
     return tally
 
 
@@ -37,7 +39,7 @@ def test_shares_and_lookback_of_a_pattern_made_by_hand(size: int) -> None:
     """Whatever the blocks of rows."""
     rows = [[1, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0], [0.2, 0.3, 0.5, 0, 0], [0.1, 0.2, 0.3, 0.4, 0], [0, 0.6, 0, 0.3, 0.1]]
     layout = SpanLayout((Span("read", (1, 2)), Span("answer", (3, 4))), 5, first_new=3)
-    found = tallied(torch.tensor([rows]).double(), layout, size).means
+    found = tallied(torch.tensor([rows]).double(), layout, size).means[0]
     assert found["shares"][0].flatten().tolist() == pytest.approx(
         [(0.5 + 0.8) / 2, 0, (0.5 + 0.6) / 2, (0.4 + 0.4) / 2]
     )

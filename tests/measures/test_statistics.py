@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnviz.measures.measure import LayerRows, copy_to_host
 from attnviz.measures.patterns import ON_REPEATS, REPEATS, SHUFFLED, TYPES, allowed_units, shares
-from attnviz.measures.statistics import TextContext, scalars
+from attnviz.measures.statistics import HeadStatistics, TextContext, scalars
 from tests.support import independent
 from tests.support.tolerances import HALF, SUMS_32, SUMS_64
 from tests.support.verified import context_of, measure, random_patterns, verified
@@ -163,3 +164,21 @@ def test_blocks_of_any_size_give_what_plain_loops_give(drawn: tuple[Tensor, Text
     whole = measure(verified(patterns, torch.float64), context)
     for name, values in found.items():
         assert whole[name] == [approx(SUMS_64, value=value)["value"] for value in values], name
+
+
+def test_layers_that_are_measured_together_are_told_apart():
+    """The types of repeated tokens, too: one layer attends to the last copy of each token, the other to itself."""
+    tokens = [0, 1, 2, 1, 2, 1, 2]
+    context = context_of([True] + [False] * 6, causal=True, tokens=tokens)
+    on_copies = torch.eye(7)
+    for query in (3, 4, 5, 6):
+        on_copies[query] = torch.eye(7)[query - 2]
+    layers = [torch.eye(7)[None], on_copies[None]]
+    statistics = HeadStatistics(lambda _: context)
+    for layer, pattern in enumerate(layers):
+        statistics.update(LayerRows(layer, pattern[None]))
+    copy_to_host([statistics])
+    together = statistics.results()
+    assert [together[layer][TYPES["duplicate"]] for layer in range(2)] == [[0], [2]]
+    for layer, pattern in enumerate(layers):
+        assert together[layer] == measure(verified(pattern), context)

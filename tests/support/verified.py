@@ -9,10 +9,10 @@ from torch import Tensor
 
 from attnviz.inputs.prompt import Positions
 from attnviz.language.syntax import Parse
+from attnviz.measures.measure import copy_to_host
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.relations import RelatedWords, RelationCount, RelationTally
 from attnviz.measures.statistics import HeadStatistics, TextContext
-from attnviz.measures.sums import copy_to_host
 from attnviz.reference.tolerances import Tolerance
 from attnviz.run.checks import LayerCheck
 from attnviz.run.verify import VerifiedRows
@@ -80,7 +80,7 @@ def counted_relations(
 def measure(rows: Iterable[VerifiedRows], context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, from all chunks of its rows; see :class:`HeadStatistics`."""
     chunks = list(rows)
-    statistics = HeadStatistics(context, chunks[0].pattern.shape[1])
+    statistics = HeadStatistics(lambda _: context)
     for chunk in chunks:
         statistics.update(chunk)
     copy_to_host([statistics])

@@ -13,11 +13,12 @@ from torch.nn.functional import pad
 
 from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options, Target
-from attnviz.commands.heads.measure import judged
+from attnviz.commands.heads.measure import TextMeasures, judged
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Prompt, merge_subwords, tokens_of_labels, told_apart
+from attnviz.measures.measure import LayerRows
 from attnviz.measures.patterns import MaskInput
-from attnviz.measures.statistics import HeadStatistics, TextContext
+from attnviz.measures.statistics import TextContext
 from attnviz.models.head_ids import Stack, layer_of, number_of, one_stack
 from attnviz.options import checked
 from attnviz.present.documents import Entry
@@ -179,11 +180,10 @@ def _drawn(
         target = Target(text=" ".join(rows), tokens=queries, generated=False, context=context, cross=context)
         kind = Stack("X", "cross-attention", 0, numbers[-1] + 1, n_heads)
         kind = replace(kind, own=tuple(map(kind.layer, numbers)))
-    measured = HeadStatistics(context, n_heads)
+    measured = TextMeasures(context, {})
     by_layer = dict(zip(kind.layers, patterns, strict=True))
     for layer, pattern in by_layer.items():
-        measured.begin(layer)
-        measured.add(0, pattern)
+        measured.statistics.update(LayerRows(layer, pattern[None]))
     given: Any = GivenAttention(name, (kind,), by_layer, (queries, read))
     return RawAttention(
         text=" ".join(read.labels),
@@ -192,7 +192,7 @@ def _drawn(
         tokens=read,
         context=context,
         verified=given,
-        heads=tuple(judged([measured], None, {}, context, None)),
+        heads=tuple(judged(measured)),
         parse=None,
         syntax_note="weights were given, not a text.",
         options=Options(),

@@ -24,12 +24,12 @@ from attnviz.language.parsers import parser_for
 from attnviz.language.syntax import Parse
 from attnviz.measures.contacts import ContactMap
 from attnviz.measures.decisions import Decision, class_number, deciding
+from attnviz.measures.measure import Measure, copy_to_host, following
 from attnviz.measures.patterns import HOST, MaskInput
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.sinks import SinkTally, with_found_sinks
 from attnviz.measures.spans import SpanLayout, SpanTally, measured_spans
 from attnviz.measures.statistics import HeadStatistics, TextContext
-from attnviz.measures.sums import copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.opening import Model, open_checkpoint
@@ -40,7 +40,7 @@ from attnviz.progress import Progress, tell
 from attnviz.run.corpus import measure_each
 from attnviz.run.generate import continued, target_tokens, with_language
 from attnviz.run.record import block_memory
-from attnviz.run.verify import VerifiedAttention, VerifiedRows, verify_attention
+from attnviz.run.verify import VerifiedAttention, verify_attention
 
 # What a tokenizer returned: ``input_ids``, and perhaps ``attention_mask``, ``position_ids``, ``token_type_ids``.
 Inputs = Mapping[str, Any]
@@ -202,29 +202,29 @@ def analyze(
     return analyses[0] if text is inputs[0] and len(analyses) == 1 else analyses
 
 
-@dataclass
-class _Tallies:
-    """What is measured of the verified rows of one text."""
+class TextMeasures:
+    """What is measured of one text: statistics, and if there are any relations and spans.
 
-    checkpoint: Checkpoint
-    context: TextContext
-    contexts: dict[int, TextContext]  # by layer, that differ
-    relations: RelationTally
-    layout: SpanLayout | None
-    statistics: dict[object, HeadStatistics] = field(default_factory=dict)
-    spans: dict[int, SpanTally] = field(default_factory=dict)  # by layer
+    ``contexts`` are those of layers that differ from ``context``.
+    """
 
-    def update(self, rows: VerifiedRows) -> None:
-        """Add the next rows; layers with the same masks on one device are summed together."""
-        context, n_heads = self.contexts.get(rows.layer, self.context), self.checkpoint.n_heads_of(rows.layer)
-        alike = id(context), n_heads, rows.pattern.device
-        if alike not in self.statistics:
-            self.statistics[alike] = HeadStatistics(context, n_heads)
-        self.statistics[alike].update(rows)
-        if self.layout is not None:
-            self.spans.setdefault(rows.layer, SpanTally(self.layout)).update(rows)
-        if is_of_source(rows.layer):  # the parse is of the source
-            self.relations.update(rows)
+    def __init__(
+        self,
+        context: TextContext,
+        contexts: dict[int, TextContext],
+        relations: RelationTally | None = None,
+        spans: SpanTally | None = None,
+    ) -> None:
+        self.context, self.contexts = context, contexts
+        self.statistics, self.relations, self.spans = HeadStatistics(self.context_of), relations, spans
+
+    def context_of(self, layer: int) -> TextContext:
+        """What the statistics of a layer share."""
+        return self.contexts.get(layer, self.context)
+
+    @property
+    def every(self) -> list[Measure]:
+        return [measure for measure in (self.statistics, self.relations, self.spans) if measure is not None]
 
 
 @dataclass(frozen=True)
@@ -280,12 +280,7 @@ class Reader:
             chosen = find_queries(units, self.options.queries)
             rows = tuple(sorted({token for unit in chosen for token in units.members[unit]}))
         sinks, measured = SinkTally(checkpoint, prompt), self._measures(prompt, read, parse)
-
-        def on_rows(rows_read: VerifiedRows) -> None:
-            measured.update(rows_read)
-            if rows is None:
-                sinks.update(rows_read)
-
+        on_rows = following([*measured.every, *([sinks] if rows is None else [])])
         decoded = None if read is None else read.tokens
         with deciding(checkpoint, prompt, self._class_of(prompt.source)) as decided:
             verified = verify_attention(
@@ -294,13 +289,14 @@ class Reader:
         found = sinks.tokens()
         if found.sink != prompt.sink:  # fewer tokens count as content
             prompt, verified, measured = found, replace(verified, tokens=found), self._measures(found, read, parse)
+            update = following(measured.every)
             for layer in checkpoint.layers:
                 for chunk in verified.rows(layer):
-                    measured.update(chunk)
+                    update(chunk)
         return self._judged(verified, measured, parse, note, read, next(iter(decided), None))
 
-    def _measures(self, prompt: Prompt, read: TargetTokens | None, parse: Parse | None) -> _Tallies:
-        """What is measured of the rows of a text: statistics, relations where it was parsed, and spans if any."""
+    def _measures(self, prompt: Prompt, read: TargetTokens | None, parse: Parse | None) -> TextMeasures:
+        """What is measured of the rows of a text; relations where it was parsed."""
         checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
         context = replace(
             _context_of(prompt, causal, self.options),
@@ -313,33 +309,31 @@ class Reader:
             cross = TextContext(of_target.units, False, None, context.units)  # patterns are of positions in one text
             of_stack = {"E": context, "D": of_target, "X": cross}
             contexts = {layer: of_stack[stack.letter] for stack in checkpoint.stacks for layer in stack.layers}
-        relations = RelationTally(checkpoint)
+        relations = spans = None
         if parse is not None:
+            relations = RelationTally(checkpoint)
             relations.begin_words(words_of(parse, prompt.sinks))
-        layout = None
         if not checkpoint.stacks:
-            spans, first_new = spans_of(prompt, self.spans, context.units, causal)
-            layout = SpanLayout(tuple(spans), len(prompt), first_new, prompt.sinks) if spans else None
-        return _Tallies(checkpoint, context, contexts, relations, layout)
+            named, first_new = spans_of(prompt, self.spans, context.units, causal)
+            spans = SpanTally(SpanLayout(tuple(named), len(prompt), first_new, prompt.sinks)) if named else None
+        return TextMeasures(context, contexts, relations, spans)
 
     def _judged(
         self,
         verified: VerifiedAttention,
-        measured: _Tallies,
+        measured: TextMeasures,
         parse: Parse | None,
         note: str,
         read: TargetTokens | None,
         decision: Decision | None,
     ) -> Analysis:
         prompt, context, contexts = verified.tokens, measured.context, measured.contexts
+        findings = tuple(judged(measured, self.stored))
         chat, target = prompt.source.chat, None
         if read is not None:
             of_stack = {stack.letter: contexts[stack.layer(0)] for stack in verified.checkpoint.stacks}
             target = Target(read.text, read.tokens, read.generated, of_stack["D"], of_stack["X"], self.max_new_tokens)
-        statistics = list(measured.statistics.values())
-        shares = None
-        if measured.spans:
-            shares = measured_spans(measured.spans, prompt, lambda layer: contexts.get(layer, context))
+        shares = None if measured.spans is None else measured_spans(measured.spans, prompt, measured.context_of)
         analysis = Analysis(
             text=prompt.source.text,
             pair=prompt.source.pair,
@@ -347,7 +341,7 @@ class Reader:
             tokens=prompt,
             context=context,
             verified=verified,
-            heads=tuple(judged(statistics, measured.relations, contexts, context, self.stored)),
+            heads=findings,
             parse=parse,
             syntax_note=note,
             options=self.options,
@@ -409,21 +403,14 @@ def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int,
     return {layer: windows[window] for layer, window in shorter.items()}
 
 
-def judged(
-    measured: Sequence[HeadStatistics],
-    relation_tally: RelationTally | None,
-    contexts: Mapping[int, TextContext],
-    context: TextContext,
-    stored: StoredProfile | None,
-) -> Iterator[HeadFindings]:
+def judged(measured: TextMeasures, stored: StoredProfile | None = None) -> Iterator[HeadFindings]:
     """The findings of all heads, in the model's order."""
-    copy_to_host([*measured, *([] if relation_tally is None else [relation_tally])])
-    by_layer = {layer: statistics for tally in measured for layer, statistics in tally.results().items()}
-    aligned = {layer: of_heads for tally in measured for layer, of_heads in tally.aligned.items()}
-    relations = () if relation_tally is None else relation_tally.results()
-    few = TOO_SHORT if context.queries is None else FEW_ROWS
-    for layer in sorted(by_layer):
-        statistics, of_text = by_layer[layer], contexts.get(layer, context)
+    copy_to_host(measured.every)
+    aligned = measured.statistics.aligned
+    relations = () if measured.relations is None else measured.relations.results()
+    few = TOO_SHORT if measured.context.queries is None else FEW_ROWS
+    for layer, statistics in measured.statistics.results().items():
+        of_text = measured.context_of(layer)
         for head in range(len(statistics["entropy"])):
             id = HeadId(layer, head)
             of_head = {name: values[head] for name, values in statistics.items()}

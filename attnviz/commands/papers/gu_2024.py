@@ -9,6 +9,7 @@ from attnviz.inputs.encoding import encodings
 from attnviz.inputs.prompt import Text
 from attnviz.inputs.text import rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
+from attnviz.measures.measure import PatternRows
 from attnviz.measures.tallies import TextTally
 
 LENGTH = 64  # tokens of a text (the paper)
@@ -18,9 +19,9 @@ EPSILON = 0.3  # mean attention to the first token above which a head rests on i
 class FirstTokenTally(TextTally):
     """In how many texts each head's mean attention to the first token, that of itself included, is above EPSILON."""
 
-    def add(self, layer: int, pattern: Tensor) -> None:  # noqa: ARG002 - as other tallies
-        """Count one layer's patterns, [batch, n_heads, n, n], of texts of one length."""
-        self._keep("sums", pattern[..., 0].mean(-1) > EPSILON)
+    def update(self, rows: PatternRows) -> None:
+        """Count one layer's patterns, of texts of one length."""
+        self._keep("sums", rows.in_float32[..., 0].mean(-1) > EPSILON)
 
     def rates(self) -> Tensor:
         """Share of texts, layers and heads by bootstrap sample, [1 + replicates]."""

@@ -21,7 +21,7 @@ from attnviz.inputs.text import rendered
 from attnviz.judge.roles import MIN_TEXTS_SHARES
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.intervals import of_samples
-from attnviz.measures.sums import SumTally
+from attnviz.measures.measure import Measure
 from attnviz.measures.tallies import batch_weights, counting
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -101,7 +101,7 @@ class PaperRun:
         return open_corpora(self.texts, columns, refused)
 
     def over_texts(
-        self, checkpoint: Checkpoint, *tallies: SumTally, prepared: Callable[[Text], Text | None] | None = None
+        self, checkpoint: Checkpoint, *tallies: Measure, prepared: Callable[[Text], Text | None] | None = None
     ) -> int:
         """Count all texts in ``tallies``, of the untrained copy at most :data:`CONTROL_TEXTS` a corpus.
 

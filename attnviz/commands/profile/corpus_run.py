@@ -14,20 +14,18 @@ from attnviz.judge import roles as judged
 from attnviz.judge.roles import Candidate
 from attnviz.measures.chats import ChatTally
 from attnviz.measures.head_distances import HeadDistanceTally
+from attnviz.measures.measure import Measure
 from attnviz.measures.names import NameTally
 from attnviz.measures.pointing import PointingTally
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.repeats import RepeatTally
-from attnviz.measures.sums import SumTally
 from attnviz.measures.tallies import MeaningTally, StatisticsTally, batch_weights, counting
 from attnviz.measures.writing import WritingTally
-from attnviz.run.corpus import Additive, CorpusLoop
-
-_PARTS = "statistics relations meanings names writing distances repeats attention chats pointing".split()
+from attnviz.run.corpus import CorpusLoop, SampledAttention
 
 
 class CorpusRun:
-    """The tallies of a profile over the corpora of a loop, and of random ``repeats``."""
+    """The measures of a profile over the corpora of a loop, and of random ``repeats``."""
 
     def __init__(
         self, loop: CorpusLoop, parse: Parser | None = None, listed: Frequencies | None = None, *, repeats: bool = False
@@ -56,7 +54,7 @@ class CorpusRun:
 
     def measure(self) -> bool:
         """Measure this process's share of all corpora, and of random repeats; True in the first, which merges."""
-        parts: dict[str, Additive] = {name: getattr(self, name) for name in _PARTS}
+        parts = {name: part for name, part in vars(self).items() if isinstance(part, Measure | SampledAttention)}
         self.loop.measure(parts, self.count, self.prepared)
         if self._has_repeats:
             self.repeats.measure(self.loop)
@@ -89,15 +87,15 @@ class CorpusRun:
         return text if parse is None else parse.with_subjects(text)
 
     def count(self, number: int, batch: Batch) -> None:
-        """Run a batch through the model, and add its patterns to the tallies of its kind of corpus."""
-        tallies: list[SumTally] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
+        """Run a batch through the model, and add its patterns to the measures of its kind of corpus."""
+        measures: list[Measure] = [self.statistics, self.relations, self.meanings, self.writing, self.pointing]
         on_weighted_values: Callable[[int, Tensor], None] | None = self.writing.add_written
         kind = self.loop.corpora[number].kind
         if kind == "gap":
-            tallies, on_weighted_values = [self.names], None
+            measures, on_weighted_values = [self.names], None
         elif self.attention.next_is_verified:
-            tallies.append(self.distances)
+            measures.append(self.distances)
         if kind == "chats":
-            tallies.append(self.chats)
-        with counting(tallies, batch, batch_weights(self.loop.seed, batch, number)) as count:
+            measures.append(self.chats)
+        with counting(measures, batch, batch_weights(self.loop.seed, batch, number)) as count:
             self.attention.run(batch, count, on_weighted_values)
