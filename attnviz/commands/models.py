@@ -31,8 +31,8 @@ from attnviz.models.sources import (
 from attnviz.options import checked
 from attnviz.plugins import ORIGIN
 from attnviz.present.documents import csv_text
-from attnviz.present.fields import Field
-from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.present.fields import Field, Table
+from attnviz.present.tables import notes, spaced
 from attnviz.version import __version__
 from attnviz.wording import abbreviated, visible
 
@@ -431,7 +431,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
         *(size(title, name) for title, name in _SIZES.items()),
         Field("Parameters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
         Field("Source", source, detail=True),
-        Field("Level", lambda model: model.level),
+        Field(name="level"),
     ]
     papers = [model for model in models if model.kind == "paper"]
     lines = []
@@ -456,7 +456,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
     cited = {model.source for model in papers}
     lines += [f"{name}: {title}." for name, title in paper_titles().items() if name in cited]
     title = "Models (from configs and papers; no weights were loaded)"
-    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
+    return spaced([Table(title, columns, models), notes(*map(visible, lines))])
 
 
 def families_document() -> dict[str, Any]:
@@ -479,7 +479,7 @@ def families_report(document: dict[str, Any]) -> RenderableType:
 
     families = document["families"]
     columns: list[Field[dict[str, Any]]] = [
-        Field("model_type", lambda family: family["architecture"]),
+        Field("model_type", "architecture"),
         Field("Level", lambda family: family["level"] or "?"),
         Field("Commands that take it", lambda family: commands_in_words(family["commands"])),
     ]
@@ -493,5 +493,5 @@ def families_report(document: dict[str, Any]) -> RenderableType:
         f"{', '.join(document['refused'])}."
     )
     return spaced(
-        [RowTable(title, columns, families), notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)]
+        [Table(title, columns, families), notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)]
     )

@@ -21,8 +21,8 @@ from attnviz.models.files import read_json
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import csv_text, model_entry, verification_entry
-from attnviz.present.fields import Field
-from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.present.fields import Field, Table
+from attnviz.present.tables import notes, spaced
 from attnviz.run.corpus import verified_texts
 from attnviz.run.layer_steps import verify_stages
 from attnviz.version import __version__
@@ -149,4 +149,4 @@ def verified_report(document: dict[str, Any]) -> RenderableType:
             lines.append(f"{entry['name']}: {model['reason']}")
     programs = ("attnviz", "torch", "transformers", "python", "platform")
     lines.append(", ".join(f"{name} {document[name]}" for name in programs))
-    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
+    return spaced([Table(title, columns, models), notes(*map(visible, lines))])

@@ -1,7 +1,7 @@
 """Tables and sentences on the terminal."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,8 @@ from rich.text import Text
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.present.fields import Field, Row, Table, left_out, listed_of
-from attnviz.present.table_layout import GLUE, cell, glued
+from attnviz.present.fields import Row, Table
+from attnviz.present.table_layout import GLUE
 from attnviz.printable import printable
 from attnviz.wording import counted, error, quoted, visible
 
@@ -22,28 +22,10 @@ if TYPE_CHECKING:
     from attnviz.run.passes import SampleVerification
 
 
-# names that commands which are still several files import from here
-RowTable = Table
-__all__ = ["RowTable", "cell", "glued", "left_out", "listed_of"]
-
 _NARROWEST = 20  # columns of a terminal
 
 
-def first_rows(
-    title: str,
-    columns: Sequence[Field[Row]],
-    rows: Sequence[Row],
-    top: int | None,
-    file: str,
-    noun: str = "head",
-    order: str = "",
-    last: Sequence[object] = (),
-) -> Table[Row]:
-    """:meth:`attnviz.present.fields.Table.first` of a table of the terminal alone."""
-    return Table(title, columns, rows, last).first(top, file, noun, order)
-
-
-def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequence[Row], head: int) -> dict[str, Any]:
+def page_table(table: Table[Row], note: str, head: int) -> dict[str, Any]:
     """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
 
     def page_cell(value: object) -> object:
@@ -51,9 +33,9 @@ def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequen
             return value
         return round(value, 5) if isinstance(value, float) else visible(str(value))
 
-    columns = [(field.title or field.name.replace("_", " ")).lower() for field in fields]
-    cells = [[page_cell(field.write(field.value_for(row))) for field in fields] for row in rows]
-    return {"title": title, "note": note, "columns": columns, "rows": cells, "head": head}
+    columns = [field.heading.lower() for field in table.columns]
+    cells = [[page_cell(field.shown_for(row)) for field in table.columns] for row in table.rows]
+    return {"title": table.title, "note": note, "columns": columns, "rows": cells, "head": head}
 
 
 def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:

@@ -147,7 +147,7 @@ def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(
     (first,) = tables_of(analysis)
     assert len(first.rows) <= 7
     (asked_for,) = tables_of(analysis, maps=("local",))
-    assert "Local" in [column.title for column in asked_for.columns]
+    assert "Local" in [column.heading for column in asked_for.columns]
     for table in (first, *tables_of(analysis, verbose=True)):
         titles = [column.header for column in table.columns]
         assert len(set(titles)) == len(titles) > 1

@@ -129,8 +129,7 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
     rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        table = look_table(analysis, rows, choices)
-        listed = page_table(table.title, " ".join(score_notes(analysis, rows)), table.columns, rows, head=0)
+        listed = page_table(look_table(analysis, rows, choices), " ".join(score_notes(analysis, rows)), head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 
