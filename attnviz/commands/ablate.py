@@ -59,7 +59,7 @@ from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.tables import first_lines, notes
+from attnviz.present.tables import first_lines, notes, resumed_line
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal
@@ -396,7 +396,7 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         )
     measured = "; ".join(filter(None, _measured_text(result)))
     what = f"{capital(measured)}. {capital(_REPLACEMENTS[result.method])}."
-    yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
+    yield first_lines(source, [what], resumed_line(result.verified, result.checkpoint, "input" if whole else None))
     columns: list[Field[Any]] = pick(_FIELDS, "rank", "id")
     for metric in result.metrics:
         columns += _amounts(result, capital(metric.title), "damage", interval=True, metric=metric)

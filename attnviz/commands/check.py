@@ -500,7 +500,7 @@ def _of_claim(name: str) -> Field[CheckedClaim]:
 
     def value(row: CheckedClaim) -> object:
         given = getattr(row.claim, name)
-        return None if given in ("", ()) else [*map(str, given)] if name == "corpus" else given
+        return None if given in ("", ()) else given
 
     return Field(value=value, name=name, meaning=_MEANINGS.get(name, ""))
 

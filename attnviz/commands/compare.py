@@ -4,14 +4,13 @@ A is the first side and B the second; every difference is B - A, so that a posit
 Heads are ordered by their Jensen-Shannon distance (:mod:`attnviz.measures.differences`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from rich.console import RenderableType
-from rich.text import Text
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -31,7 +30,7 @@ from attnviz.present.fields import HEAD, Field, Table, pick, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.tables import notes, verification_line
+from attnviz.present.tables import first_lines, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import amount, counted, quoted, rounded, shortened_token, signed, visible
 
@@ -420,7 +419,7 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
 
 def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
     verified = [verification_line(side.verification, side.checkpoint) for side in result.sides]
-    yield first_lines(_headline(result), side_lines(result), verified)
+    yield first_lines(_headline(result), side_lines(result), *verified)
     rounding = f"Rounding alone may move a weight by {result.floor:.1e}."
     if not result.any_beyond_rounding:
         yield notes(f"{rounding} compare.csv has the heads with their labels.")
@@ -451,12 +450,6 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
         f"A single label holds on both sides. {rounding} One text shows what changed here, not what changes in "
         "general.",
     )
-
-
-def first_lines(headline: str, lines: Sequence[str], verified: Sequence[Text]) -> Text:
-    """What was found, then both sides, and how they were verified, once where that is the same."""
-    said = Text.assemble((headline, "bold"), "\n", "\n".join(lines))
-    return Text("\n").join([said, *(verified[:1] if verified[0] == verified[1] else verified)])
 
 
 _OF_CONTENT = "content_difference content_query_label content_key_label"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.compare import FEW, first_lines
+from attnviz.commands.compare import FEW
 from attnviz.inputs.reading import Corpus
 from attnviz.judge.roles import BestHeads, Role
 from attnviz.measures.decisions import TextDecisions
@@ -25,7 +25,7 @@ from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import notes, verification_line
+from attnviz.present.tables import first_lines, notes, verification_line
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.run.checks import Verification
 from attnviz.wording import bracketed, counted, percent, quoted, rounded, signed, visible
@@ -143,13 +143,12 @@ def content(result: RoleComparison, _: ViewOptions) -> dict[str, Any]:
     """What the documents of models of one shape and of others have in common."""
     counts = {name: getattr(result, name) for name in ("texts", "tokens", "left_out", "parser")}
     verified = [{**verification_entry(side), "texts_verified": result.texts_verified} for side in result.verifications]
-    flips = [text._asdict() for text in result.flips]
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [{**result.corpus.entry, **counts}],
         "seed": result.seed,
         "verification": verified,
-        **({"accuracy": result.accuracy, "flips": flips} if result.decisions is not None else {}),
+        **({"accuracy": result.accuracy, "flips": result.flips} if result.decisions is not None else {}),
     }
 
 
@@ -163,17 +162,17 @@ def found_lines(result: RoleComparison, said: str) -> Text:
         a, b = (percent(result.accuracy[side]) for side in "ab")
         said += f"; of {result.accuracy['n']:,} with a label A is right on {a}, B on {b}"
     verified = [verification_line(side, model, sample=sample) for side, model in models]
-    return first_lines(f"{said}.", result.side_lines, verified)
+    return first_lines(f"{said}.", result.side_lines, *verified)
 
 
 def flip_table(result: RoleComparison, rows: int | None, file: str) -> Table[TextDecisions]:
     """The texts of which two classifiers have different classes."""
     columns: list[Field[TextDecisions]] = [
         Field(name="line"),
-        Field("A", lambda text: visible(text.a)),
-        Field("B", lambda text: visible(text.b)),
-        Field("Label", lambda text: None if text.label is None else visible(text.label), detail=True),
-        Field("Text", lambda text: quoted(text.text)),
+        Field(name="a", write=visible),
+        Field(name="b", write=visible),
+        Field(name="label", write=lambda label: label and visible(label), detail=True),
+        Field(name="text", write=quoted),
     ]
     return Table("Texts that change their class", columns, result.flips).first(rows, file, "text")
 

@@ -480,8 +480,8 @@ def families_report(document: dict[str, Any]) -> RenderableType:
     families = document["families"]
     columns: list[Field[dict[str, Any]]] = [
         Field("model_type", "architecture"),
-        Field("Level", lambda family: family["level"] or "?"),
-        Field("Commands that take it", lambda family: commands_in_words(family["commands"])),
+        Field(name="level", write=lambda level: level or "?"),
+        Field("Commands that take it", "commands", write=commands_in_words),
     ]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{family['architecture']} ({family['plugin']})" for family in families if "plugin" in family)

@@ -121,18 +121,16 @@ def verified_report(document: dict[str, Any]) -> RenderableType:
     """Table with a row per model that was verified, why others were not, and what a report of a fault needs."""
     models: Sequence[dict[str, Any]] = document["models"]
 
-    def error(title: str) -> Field[dict[str, Any]]:
-        def value(model: dict[str, Any]) -> object:
-            return model.get("errors", {}).get(f"{title.lower()}_error")
-
-        return Field(f"{title} error", value, write=lambda number: number if number is None else f"{number:.1e}")
+    def error(name: str) -> Field[dict[str, Any]]:
+        title, path = f"{name.capitalize()} error", f"errors.{name}_error"
+        return Field(title, path, write=lambda number: number if number is None else f"{number:.1e}")
 
     columns: list[Field[dict[str, Any]]] = [
-        Field("Name", lambda model: visible(model["model"]["name"])),
-        Field("Level", lambda model: model["level"]),
-        *map(error, ("Pattern", "Output", "Layer")),
-        Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", lambda model: model.get("peak_bytes"), "GiB", write=lambda size: size and size / 2**30),
+        Field("Name", "model.name", write=visible),
+        Field(name="level"),
+        *map(error, ("pattern", "output", "layer")),
+        Field("Time", "seconds", "s"),
+        Field("Memory", "peak_bytes", "GiB", write=lambda size: size and size / 2**30),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
     lines = [

@@ -60,12 +60,12 @@ from attnviz.models.head_ids import HeadId, head_named, number_of, selection_tex
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.documents import model_entry, sample_entry
-from attnviz.present.fields import HEAD, Field, Table, interval_field, pick
+from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, values_of
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import first_lines, notes
+from attnviz.present.tables import first_lines, notes, resumed_line
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.passes import SampleVerification
@@ -472,7 +472,7 @@ def _table(result: Patching, _: ViewOptions) -> Table[PatchEffect]:
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
     pair = result.pairs[0]
-    file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
+    file = result.file and values_of(result.file, "path", "sha256")
     base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
     return {
         "model": model_entry(result.checkpoint),
@@ -491,7 +491,8 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
 
 def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     source, what = f"{result.checkpoint.short_name} on {_prompts_text(result)}", f"{capital(_metric_text(result))}."
-    yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
+    noun = "prompt" if choices.verbose else None
+    yield first_lines(source, [what], resumed_line(result.verified, result.checkpoint, noun))
     of_file = () if result.file is None else result.file.notes
     if result.options["self_repair"]:
         yield from _repair_tables(result, choices)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.models.head_ids import HeadId, LayerId
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Row = TypeVar("Row")
-Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
+Keys = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Field(Generic[Row]):
     """A fact of a row."""
 
     title: str = ""  # of its column in a table; default the name in words
-    # from a row to its value, or the value's path (``repair.share``); default ``row.<name>``, of a dictionary
-    # ``row[name]``, None where it has none
+    # from a row to its value, or the value's path by attributes or keys (``repair.share``), None where a part of that
+    # is None or no key; default the name
     value: Callable[[Row], object] | str = ""
     unit: str = ""  # of the values, below the title in brackets
     name: str = ""  # its key in the entry of a row in JSON; '' for what tables alone have
     # CSV column → path into the JSON value; default the value itself, by ``name``
-    csv: Mapping[str, Path] | None = None
+    csv: Mapping[str, Keys] | None = None
     of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
     if_known: bool = False  # whether it is left out where its value is None
     # how a table writes the value; default :func:`attnviz.present.tables.cell`.
@@ -49,8 +49,11 @@ class Field(Generic[Row]):
         """The value of a row."""
         if callable(self.value):
             return self.value(row)
-        path = self.value or self.name
-        return row.get(path) if isinstance(row, dict) else attrgetter(path)(row)
+        found: Any = row
+        for key in (self.value or self.name).split("."):
+            if found is not None:
+                found = found.get(key) if isinstance(found, dict) else getattr(found, key)
+        return found
 
     def shown_for(self, row: Row) -> object:
         """The value of a row as tables write it."""
@@ -106,11 +109,11 @@ def values_of(record: Any, *names: str) -> Entry:
 def plain_value(value: Any) -> Any:
     """A value as JSON has it, and so all in it.
 
-    A head is its name; what has an ``entry`` is that; other records are dictionaries, tuples are lists.
+    A head is its name, as a file; what has an ``entry`` is that; other records are dictionaries, tuples are lists.
     """
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, HeadId):
+    if isinstance(value, HeadId | Path):
         return str(value)
     if isinstance(value, dict):
         return {key: plain_value(each) for key, each in value.items()}

@@ -1,7 +1,7 @@
 """Tables and sentences on the terminal."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +59,21 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     )
 
 
-def first_lines(source: str, what: str, sample: "SampleVerification", model: "Checkpoint", noun: str | None) -> Text:
-    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
+def first_lines(headline: str, lines: Sequence[str], *verified: Text) -> Text:
+    """What was found or measured, what it is of, and how the models were verified, once where that is the same."""
+    different = [text for number, text in enumerate(verified) if text not in verified[:number]]
+    return Text("\n").join([Text(headline, "bold"), *map(Text, lines), *different])
+
+
+def resumed_line(sample: "SampleVerification", model: "Checkpoint", noun: str | None) -> Text:
+    """:func:`verification_line` of passes that are resumed; with a ``noun`` of the sample with all errors."""
     more = ""
     if noun:
         more = (
             f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
             f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
         )
-    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
+    return verification_line(sample.attention, model, more)
 
 
 def checked_line(verification: "Verification", model: "Checkpoint") -> Text:

@@ -75,18 +75,6 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     if tally is not None:
         statistics = {name: _numbers(value) for name, value in tally.results().items() if name not in OFFSETS}
         statistics["baseline"] = {name: value for name, value in tally.baselines().items() if name not in OFFSETS}
-    chats = [
-        {
-            "measure": pair.measure,
-            "from": pair.source or None,
-            "to": pair.target or None,
-            "chats": pair.scores.texts,
-            "value": _numbers(pair.scores.scores[0]),
-            "uniform": _numbers(pair.scores.baseline[0]),
-            "error": _numbers(pair.scores.errors[0]),
-        }
-        for pair in profile.chats
-    ]
     return {
         "model": model_entry(profile.checkpoint),
         "corpora": [
@@ -101,7 +89,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "syntax": relations
         and {"gold": profile.gold, "relations": [_relation(profile, relation) for relation in relations]},
         "coreference": profile.coreference and _coreference(profile.coreference),
-        "chats": chats or None,
+        "chats": [entry(_CHATS, pair) for pair in profile.chats] or None,
         "repeats": repeats
         and {RETRIEVAL: None, **{name: _numbers(scores.mean(0)) for name, scores in repeats.scores.items()}},
         "published": published_entries(published_heads(profile.checkpoint)),
@@ -144,6 +132,8 @@ def _coreference(names: NameCount) -> dict[str, Any]:
 
 
 def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
+    """The columns of the table of chats."""
+
     def strongest(pair: ChatScores) -> Text:
         values = pair.scores.scores[0].nan_to_num(-math.inf)
         above = (values - pair.scores.baseline[0].nan_to_num()).flatten()
@@ -152,16 +142,24 @@ def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
         return glued(f"{head} {rounded(float(values[head]))}" for head in heads)
 
     return [
-        Field("Attends", lambda pair: pair.source or "the answer"),
-        Field("to", lambda pair: pair.target or "what stands before"),
-        Field("Measure", lambda pair: _MEASURES[pair.measure]),
+        *pick(_CHATS, "from", "to", "measure"),
         Field("Heads", strongest),
         Field("Uniform", lambda pair: float(pair.scores.baseline.mean())),
-        Field("Chats", "scores.texts"),
+        *pick(_CHATS, "chats"),
     ]
 
 
 _MEASURES = {SHARE: "share", LAST: "of the last token", LOOKBACK: "lookback ratio"}
+# Attention between the messages of chats, over all of them.
+_CHATS: tuple[Field[ChatScores], ...] = (
+    Field(name="measure", write=_MEASURES.__getitem__),
+    Field("Attends", lambda pair: pair.source or None, name="from", write=lambda name: name or "the answer"),
+    Field("to", lambda pair: pair.target or None, name="to", write=lambda name: name or "what stands before"),
+    Field(value="scores.texts", name="chats"),
+    Field(value=lambda pair: _numbers(pair.scores.scores[0]), name="value"),
+    Field(value=lambda pair: _numbers(pair.scores.baseline[0]), name="uniform"),
+    Field(value=lambda pair: _numbers(pair.scores.errors[0]), name="error"),
+)
 
 
 def _numbers(values: Tensor) -> list[list[float | None]]:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
@@ -14,7 +13,7 @@ from attnviz.present.documents import json_text, model_entry, verification_entry
 from attnviz.present.fields import HEAD, ID, Field, Table, entry, pick, plain
 from attnviz.present.report import CommandSpec
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import notes, verification_line
+from attnviz.present.tables import first_lines, notes, verification_line
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, quoted, rounded, span, visible
 
@@ -22,7 +21,7 @@ LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
 # The fields of a text in documents.
 LINES: tuple[Field[OneText], ...] = (
-    Field(value=lambda text: text.place and text.place.line, name="line"),
+    Field(value="place.line", name="line"),
     Field(name="id", if_known=True),
     Field("Class", name="label", if_known=True),
     Field(name="text", write=quoted),
@@ -111,7 +110,7 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     n, gold, whole = len(result.texts), result.gold, choices.verbose
     on_texts = f" on {counted(n, 'text')}" if n > 1 else ""
     verified = verification_line(result.verification, result.checkpoint, sample=on_texts)
-    yield Group(Text(f"Texts: {result.source}", "bold"), verified)
+    yield first_lines(f"Texts: {result.source}", [], verified)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
     names = LISTED if whole else LISTED[:3]
