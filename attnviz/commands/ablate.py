@@ -59,7 +59,8 @@ from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.tables import first_lines, notes, resumed_line
+from attnviz.present.sentences import first_lines, resumed_line
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal

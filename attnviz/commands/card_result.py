@@ -405,7 +405,7 @@ def _table(result: Card | Cards, _: ViewOptions) -> Table[Role]:
 def _tables(result: Card | Cards, choices: ViewOptions) -> "Iterator[RenderableType]":
     from rich.text import Text
 
-    from attnviz.present.tables import verification_line
+    from attnviz.present.sentences import verification_line
 
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)

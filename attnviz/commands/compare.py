@@ -30,7 +30,8 @@ from attnviz.present.fields import HEAD, Field, Table, pick, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.tables import first_lines, notes, verification_line
+from attnviz.present.sentences import first_lines, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import amount, counted, quoted, rounded, shortened_token, signed, visible
 

@@ -56,7 +56,7 @@ from attnviz.models.compared import shape_of, why_not_compared
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source
 from attnviz.options import ModelOptions, checked
-from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, plain
+from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, plain, values_of
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
@@ -349,8 +349,7 @@ def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
 def _role(side: str) -> Field[HeadChange]:
     def value(head: HeadChange) -> dict[str, Any] | None:
         role = getattr(head, side)
-        names = ("direction", "score", "baseline", "n")
-        return role and {"name": role.role, **{name: getattr(role, name) for name in names}}
+        return role and {"name": role.role, **values_of(role, "direction", "score", "baseline", "n")}
 
     meaning = f"the clearest role of the {'first' if side == 'before' else 'second'} model's head"
     return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)}, meaning=meaning)

@@ -20,12 +20,13 @@ from attnviz.measures.intervals import ERROR_RATE, excludes_zero
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import model_names, why_not_compared
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, Table, interval_field, listed_of, pick
+from attnviz.present.fields import Field, Table, interval_field, listed_of, pick, values_of
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import first_lines, notes, verification_line
+from attnviz.present.sentences import first_lines, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.run.checks import Verification
 from attnviz.wording import bracketed, counted, percent, quoted, rounded, signed, visible
@@ -141,7 +142,7 @@ _FIELDS: tuple[Field[BestHeads], ...] = (
 
 def content(result: RoleComparison, _: ViewOptions) -> dict[str, Any]:
     """What the documents of models of one shape and of others have in common."""
-    counts = {name: getattr(result, name) for name in ("texts", "tokens", "left_out", "parser")}
+    counts = values_of(result, "texts", "tokens", "left_out", "parser")
     verified = [{**verification_entry(side), "texts_verified": result.texts_verified} for side in result.verifications]
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],

@@ -356,7 +356,7 @@ def _table(result: HeadOutputs, choices: ViewOptions) -> Table[HeadContribution]
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> "Iterator[RenderableType]":
-    from attnviz.present.tables import verification_line
+    from attnviz.present.sentences import verification_line
 
     effects, verbose = result.effects, choices.verbose
     more = f", the sum of all heads and b_O by at most {error(max(layer.sum_error for layer in result.layers))}"
@@ -431,7 +431,7 @@ def _notes(result: HeadOutputs, choices: ViewOptions) -> Iterator[str]:
             promoted = "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
             yield promoted if effects.promotions else NO_PROMOTIONS
     if target is not None:
-        from attnviz.present.tables import target_note
+        from attnviz.present.sentences import target_note
 
         yield f"{target_note(target.text, target.generated)} X: keys, and so f(x) and sinks, are of the source."
 

@@ -65,7 +65,8 @@ from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import first_lines, notes, resumed_line
+from attnviz.present.sentences import first_lines, resumed_line
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.passes import SampleVerification

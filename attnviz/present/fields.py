@@ -31,7 +31,7 @@ class Field(Generic[Row]):
     csv: Mapping[str, Keys] | None = None
     of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
     if_known: bool = False  # whether it is left out where its value is None
-    # how a table writes the value; default :func:`attnviz.present.tables.cell`.
+    # how a table writes the value; default :func:`attnviz.present.table_layout.cell`.
     write: Callable[[Any], object] = lambda value: value
     detail: bool = False  # whether a table that is too wide leaves it out before others
     meaning: str = ""  # what it is, for the caption of a table of a paper

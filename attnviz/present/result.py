@@ -176,7 +176,8 @@ class Result:
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
         from attnviz.models.opening import encoder_note
-        from attnviz.present.tables import cut_note, notes, spaced
+        from attnviz.present.sentences import cut_note
+        from attnviz.present.tables import notes, spaced
 
         checkpoint = getattr(self, "checkpoint", None)
         lines = [] if checkpoint is None else [encoder_note(checkpoint)]

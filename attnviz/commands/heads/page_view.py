@@ -42,8 +42,9 @@ from attnviz.page.page import (
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.role_words import family_words
+from attnviz.present.sentences import verification_line
 from attnviz.present.statistics import LOOKBACK, described
-from attnviz.present.tables import page_table, verification_line
+from attnviz.present.tables import page_table
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted
 

@@ -42,9 +42,10 @@ from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
+from attnviz.present.sentences import checked_line, cut_note, target_note, verification_line
 from attnviz.present.statistics import statistic_field
 from attnviz.present.table_layout import glued
-from attnviz.present.tables import checked_line, cut_note, notes, target_note, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.reference.attention import Chunk

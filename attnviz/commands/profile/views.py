@@ -36,7 +36,8 @@ from attnviz.page.page import label_entry, short_float
 from attnviz.present.fields import Table, pick
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
-from attnviz.present.tables import page_table, verification_line
+from attnviz.present.sentences import verification_line
+from attnviz.present.tables import page_table
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, RoleExamples, Unit, parts_of_text
 from attnviz.profiles.store import StoredRelation

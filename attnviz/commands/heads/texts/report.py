@@ -12,8 +12,9 @@ from attnviz.measures.alignments import ALIGNMENT
 from attnviz.present.documents import json_text, model_entry, verification_entry
 from attnviz.present.fields import HEAD, ID, Field, Table, entry, pick, plain
 from attnviz.present.report import CommandSpec
+from attnviz.present.sentences import first_lines, verification_line
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import first_lines, notes, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, quoted, rounded, span, visible
 
