@@ -50,7 +50,7 @@ class Field(Generic[Row]):
         if callable(self.value):
             return self.value(row)
         found: Any = row
-        for key in (self.value or self.name).split("."):
+        for key in self.value.split(".") if self.value else [self.name]:
             if found is not None:
                 found = found.get(key) if isinstance(found, dict) else getattr(found, key)
         return found
@@ -61,7 +61,7 @@ class Field(Generic[Row]):
 
 
 def plain(*names: str) -> tuple[Field[Any], ...]:
-    """Fields without a title, which no table lists by itself."""
+    """Fields of these names, with nothing else to say of them."""
     return tuple(Field(name=name) for name in names)
 
 
