@@ -308,6 +308,11 @@ def test_a_value_is_found_by_its_name_or_path_and_none_where_a_part_of_it_is_non
         Field[Any](name="misspelt").value_for(row)
 
 
+def test_a_column_is_headed_by_its_title_or_its_name_in_words():
+    assert Field[Any](name="total_effect", unit="nats").header == "Total effect\n(nats)"
+    assert Field[Any]("n", name="label_n").heading == "n"
+
+
 def test_a_document_has_heads_by_name_records_by_key_and_lists():
     head, estimate, decision = HeadId(1, 2), Estimate(0.5, 0.25, 1.0), Decision("good", 0.75, (0.0, 1.0))
     assert plain_value({"of": [(head, Path("a.txt"))], "damage": estimate}) == {
