@@ -27,7 +27,7 @@ from attnviz.inputs.tables import Columns
 from attnviz.inputs.text import rendered
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.decisions import Decision
-from attnviz.measures.intervals import ERROR_RATE, Estimate, TextSamples, texts_needed
+from attnviz.measures.intervals import ERROR_RATE, TextSamples, texts_needed
 from attnviz.measures.predictions import (
     ANSWER,
     CLASS,
@@ -54,12 +54,13 @@ from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
 from attnviz.present.documents import layer_entry, model_entry, sample_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, pick
+from attnviz.present.fields import HEAD, Field, Table, pick
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.tables import RowTable, first_lines, first_rows, notes
+from attnviz.present.sentences import first_lines, resumed_line
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.edit import Removal
@@ -328,11 +329,11 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
             "classes": list(classifier.labels) if classifier else None,
         },
         "decisions": [
-            {"number": text.number, **decision.entry}
+            {"number": text.number, **decision._asdict()}
             for text, decision in zip(result.texts, result.decisions, strict=False)  # none without classes
         ],
         "verification": sample_entry(result.verified),
-        "layers": [*map(_set_entry, result.layers)],
+        "layers": list(map(_set_entry, result.layers)),
         "together": result.together and _set_entry(result.together),
         "curve": result.curve and _curve_entry(result.curve),
         "gradient_of": _GRADIENT_OF.get(result.kind, f"{result.kind} loss") if options["gradient"] else None,
@@ -340,22 +341,16 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def with_intervals(content: Any) -> Any:
-    """A document, or a part of one, with every estimate as value and interval."""
-    if isinstance(content, Estimate):
-        return {"value": content.value, "interval": content.interval and list(content.interval)}
-    if isinstance(content, dict):
-        return {key: with_intervals(value) for key, value in content.items()}
-    return [with_intervals(value) for value in content] if isinstance(content, list) else content
-
-
 def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
     return {together: effect.damage[name], "one_at_a_time": effect.singles[name], "difference": effect.excess[name]}
 
 
 def _set_entry(effect: SetEffect) -> dict[str, Any]:
-    names = {"heads": [str(head) for head in effect.heads]}
-    return layer_entry(effect.layer) | names | {name: _effect_entry(effect, name) for name in effect.damage}
+    return (
+        layer_entry(effect.layer)
+        | {"heads": effect.heads}
+        | {name: _effect_entry(effect, name) for name in effect.damage}
+    )
 
 
 def _curve_entry(curve: Curve) -> dict[str, Any]:
@@ -365,24 +360,23 @@ def _curve_entry(curve: Curve) -> dict[str, Any]:
         for name, estimate in point.random.damage.items():
             entry[name] = _effect_entry(point.least, name, "least_important") | {"random_order": estimate}
         points.append(entry)
-    orders = {"order": curve.order, "random_order": curve.random_order}
-    return {name: list(map(str, order)) for name, order in orders.items()} | {"points": points}
+    return {"order": curve.order, "random_order": curve.random_order, "points": points}
 
 
 _FIELDS: tuple[Field[HeadEffect], ...] = (
     *HEAD,
-    Field(value=lambda head: with_intervals([vars(role) for role in head.roles]), name="roles", csv={}),
-    Field("Rank", name="rank"),
+    Field(name="roles", csv={}),
+    Field(name="rank"),
     *(
         Field[HeadEffect](
-            value=lambda head, name=name: with_intervals(head.damage.get(name)),  # type: ignore[misc]
+            value=lambda head, name=name: head.damage.get(name),  # type: ignore[misc]
             name=name,
             csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
             meaning=f"{metric.title} without the head ({metric.unit or 'of the function'})",
         )
         for name, metric in (METRICS | {OF_FUNCTION.name: OF_FUNCTION}).items()
     ),
-    Field("Gradient", name="gradient", write=amount, meaning="how much the loss changes with the head's scale"),
+    Field(name="gradient", write=amount, meaning="how much the loss changes with the head's scale"),
 )
 
 
@@ -403,7 +397,7 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         )
     measured = "; ".join(filter(None, _measured_text(result)))
     what = f"{capital(measured)}. {capital(_REPLACEMENTS[result.method])}."
-    yield first_lines(source, what, result.verified, result.checkpoint, "input" if whole else None)
+    yield first_lines(source, [what], resumed_line(result.verified, result.checkpoint, "input" if whole else None))
     columns: list[Field[Any]] = pick(_FIELDS, "rank", "id")
     for metric in result.metrics:
         columns += _amounts(result, capital(metric.title), "damage", interval=True, metric=metric)
@@ -411,12 +405,12 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
         columns += pick(_FIELDS, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
     top = choices.rows(4 if has_roles or result.together else 8)
-    yield first_rows(title, columns, result.heads, top, "ablate.csv", order=order)
+    yield Table(title, columns, result.heads).first(top, "ablate.csv", order=order)
     if has_roles:
         yield _role_table(result, choices.rows(4))
     if result.decisions:
         rows = [*zip(result.texts, result.decisions, strict=True)]
-        yield first_rows("What the whole model decides", _DECISIONS, rows, choices.rows(4), "ablate.json", noun="text")
+        yield Table("What the whole model decides", _DECISIONS, rows).first(choices.rows(4), "ablate.json", "text")
     of_first = f"{result.metrics[0].title}, {result.metrics[0].unit}"
     if result.sets and (whole or result.together):
         which = "Selected heads" if result.together else "Heads of a layer"
@@ -427,7 +421,7 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
             *_amounts(result, "One at a time", "singles"),
             *_amounts(result, "Difference", "excess", interval=True),
         ]
-        yield RowTable(f"{which} removed together ({of_first})", columns, result.sets)
+        yield Table(f"{which} removed together ({of_first})", columns, result.sets)
     if result.curve is not None and whole:
         columns = [
             Field("Heads", name="removed"),
@@ -435,7 +429,7 @@ def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
             *_amounts(result, "Sum of one at a time", "least.singles"),
             *_amounts(result, "Random order", "random.damage"),
         ]
-        yield RowTable(f"More and more heads removed ({of_first})", columns, result.curve.points)
+        yield Table(f"More and more heads removed ({of_first})", columns, result.curve.points)
     yield notes(*_notes(result, whole))
 
 
@@ -456,7 +450,7 @@ class _RoleOfHead(NamedTuple):
     effect: RoleEffect
 
 
-def _role_table(result: Ablation, top: int | None) -> RowTable[Any]:
+def _role_table(result: Ablation, top: int | None) -> Table[Any]:
     metric = result.metrics[0]
     columns = [
         *pick(HEAD, "id"),
@@ -464,18 +458,18 @@ def _role_table(result: Ablation, top: int | None) -> RowTable[Any]:
         *_amounts(result, "On its tokens", "effect.queries"),
         *_amounts(result, "On others", "effect.others"),
         *_amounts(result, "Difference", "effect.difference", interval=True),
-        Field("n", attrgetter("effect.n"), detail=True),
+        Field("n", "effect.n", detail=True),
     ]
     rows = [_RoleOfHead(head.id, effect) for head in result.heads for effect in head.roles]
     rows.sort(key=lambda row: -row.effect.difference[metric.name].value)
     title, order = f"Heads on the tokens of roles, {metric.title} in {metric.unit}", "the largest difference first"
-    return first_rows(title, columns, rows, top, "ablate.json", noun="row", order=order)
+    return Table(title, columns, rows).first(top, "ablate.json", "row", order)
 
 
 SPEC = CommandSpec[Ablation](
-    content=lambda result, choices: with_intervals(_content(result, choices)),
+    content=_content,
     tables=_tables,
-    table=lambda result, _: NamedTable("heads", _FIELDS, result.heads),
+    table=lambda result, _: Table("", _FIELDS, result.heads, name="heads"),
 )
 
 

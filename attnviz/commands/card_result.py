@@ -4,7 +4,7 @@ Every number keeps the definition of the command that measures it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attnviz.commands.ablate import Ablation, with_intervals
+from attnviz.commands.ablate import Ablation
 from attnviz.commands.circuits import Circuits, Pair
 from attnviz.commands.heads.analysis import Analysis, Part
 from attnviz.commands.outputs import HeadOutputs
@@ -367,38 +367,34 @@ def _card_entry(card: Card) -> Entry:
     promotions = None if effects is None else effects.promotions.get(head)
     of_weights = without = None
     if circuits is not None:
-        reads, read_by = (
-            pair and {**asdict(pair), "id": str(pair.id), "writer": str(pair.writer)}
-            for pair in strongest(circuits, head)
-        )
+        reads, read_by = strongest(circuits, head)
         of_head = circuits.head(head)
         of_weights = {"reads": reads, "read_by": read_by, "copying": of_head.copying, "untrained": of_head.untrained}
     if card.ablation is not None:
         effect = card.ablation.head(head)
-        roles = [with_intervals(vars(role)) for role in effect.roles]
-        without = {"texts": card.ablation.n_texts, "method": card.ablation.method}
-        without |= {**with_intervals(effect.damage), "roles": roles}
+        without = {"texts": card.ablation.n_texts, "method": card.ablation.method, **effect.damage}
+        without["roles"] = effect.roles
     return {
         "shown": card.text,
         "tokens": tokens_entry(card.tokens),
         "verification": verification_entry(card.analysis.verification),
         **target_entry(card.analysis.target),
-        "head": str(head),
+        "head": head,
         "sentence": sentence_of(card).removesuffix(".") or None,
         "not_measured": not_measured(card),
         "roles": [entry(_ROLES[1:], role) for role in card.roles],
         "examples": shown and examples_entry([shown]),
         "published": published_entries(claim for claim in card.analysis.published if claim.id == head),
-        "nearest": [{"id": str(other), "divergence": distance} for other, distance in card.nearest[:NEAREST]],
+        "nearest": [{"id": other, "divergence": distance} for other, distance in card.nearest[:NEAREST]],
         "outputs": {
             "projection_share": card.outputs.head(head).projection_share,
             "at": effects and effects.position,
-            "promoted": promotions and [asdict(token) for token in promotions.promoted],
+            "promoted": promotions and promotions.promoted,
         },
         "circuits": of_weights,
         "ablation": without,
         "patch": card.patched,
-        "on_repeats": repeats and with_intervals(vars(repeats.head(head).roles[0])),
+        "on_repeats": repeats and repeats.head(head).roles[0],
     }
 
 
@@ -409,7 +405,7 @@ def _table(result: Card | Cards, _: ViewOptions) -> Table[Role]:
 def _tables(result: Card | Cards, choices: ViewOptions) -> "Iterator[RenderableType]":
     from rich.text import Text
 
-    from attnviz.present.tables import verification_line
+    from attnviz.present.sentences import verification_line
 
     first = result.cards[0]
     yield verification_line(first.analysis.verification, first.checkpoint)

@@ -60,14 +60,15 @@ from attnviz.models.opening import Model, named_source, open_checkpoint
 from attnviz.options import checked, flag_of, typed
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry
-from attnviz.present.fields import ENDS, ID, Field, NamedTable, plain
+from attnviz.present.fields import ID, Field, Table, interval_field, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import ARROWS, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import RowTable, cell, notes
+from attnviz.present.table_layout import cell
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.printable import one_line
 from attnviz.profiles.parts import PARTS, SYNTACTIC, corpora_of, measured_on, part_of
@@ -499,9 +500,9 @@ def _of_claim(name: str) -> Field[CheckedClaim]:
 
     def value(row: CheckedClaim) -> object:
         given = getattr(row.claim, name)
-        return None if given in ("", ()) else [*map(str, given)] if name == "corpus" else given
+        return None if given in ("", ()) else given
 
-    return Field(name.capitalize(), value, name=name, meaning=_MEANINGS.get(name, ""))
+    return Field(value=value, name=name, meaning=_MEANINGS.get(name, ""))
 
 
 def _interval(ends: Interval | None) -> str:
@@ -512,16 +513,15 @@ def _interval(ends: Interval | None) -> str:
 _OF_CLAIM = ("line", "head", "kind", "what", "direction", "text", "corpus", "at_least", "at_most", "published")
 _MEASURED: tuple[Field[CheckedClaim], ...] = (
     Field(
-        "Measured",
         name="measured",
         write=lambda value: amount(value) if isinstance(value, float) else value,
         meaning="the number that decides",
     ),
-    Field("Baseline", name="baseline", write=shown_baseline, detail=True, meaning="the same of the best guess"),
-    Field("Interval", name="interval", csv=ENDS, write=_interval),
-    Field("Untrained", name="untrained", detail=True, meaning="the best head of a freshly initialised copy"),
+    Field(name="baseline", write=shown_baseline, detail=True, meaning="the same of the best guess"),
+    interval_field(write=_interval),
+    Field(name="untrained", detail=True, meaning="the best head of a freshly initialised copy"),
     Field("n", name="n", detail=True, meaning="cases measured"),
-    Field("Verdict", name="verdict"),
+    Field(name="verdict"),
 )
 _FIELDS = (*map(_of_claim, _OF_CLAIM), *_MEASURED, *plain("source", "reason"), Field(name="sentence", csv={}))
 _OF_PAPER = "head what verdict measured low high baseline untrained n at_least at_most direction text corpus"
@@ -538,7 +538,7 @@ def _content(check: Check, _: ViewOptions) -> dict[str, Any]:
 def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     counts = ", ".join(f"{verdict}: {check.count(verdict)}" for verdict in VERDICTS)
     title = f"Claims on {check.checkpoint.short_name} ({counts})"
-    claim = Field[CheckedClaim]("Claim", lambda row: row.claim.words)
+    claim = Field[CheckedClaim]("Claim", "claim.words")
     lines = [] if check.claims[0].claim.line is None else [_of_claim("line")]
     shown: Sequence[CheckedClaim] = check.claims
     if len(shown) > _FEW and not choices.verbose:
@@ -547,7 +547,7 @@ def _tables(check: Check, choices: ViewOptions) -> Iterator[RenderableType]:
     if len(shown) < len(check.claims):
         caption = f"{counted(len(check.claims) - len(shown), 'claim')} that hold left out: --verbose lists all."
     measured = [field for field in _MEASURED if any(field.value_for(row) is not None for row in shown)]
-    yield RowTable(title, [*lines, claim, *measured], shown, caption=caption)
+    yield Table(title, [*lines, claim, *measured], shown, caption=caption)
     yield Text("\n".join(f"{row.sentence}." for row in shown if row.verdict == HOLDS and row.sentence))
     about: dict[str, list[str]] = {}  # each reason once, with the claims that it is about
     for row in check.claims:
@@ -586,7 +586,7 @@ def junit_text(check: Check) -> bytes:
         place = {"classname": check.checkpoint.short_name, "name": claim.words, "file": claim.place, "line": claim.line}
         case = ElementTree.SubElement(suite, "testcase", _written(place))
         if row.verdict not in (HOLDS, REPORTED):
-            numbers = [f"{field.title} {cell(field.write(field.value_for(row)))}" for field in _MEASURED[:-1]]
+            numbers = [f"{field.heading} {cell(field.shown_for(row))}" for field in _MEASURED[:-1]]
             said = {"type": row.verdict, "message": "; ".join(filter(None, [row.reason, *numbers]))}
             ElementTree.SubElement(case, "failure" if row.verdict == FAILS else "error", _written(said))
     ElementTree.indent(root)
@@ -601,7 +601,7 @@ def _written(attributes: dict[str, Any]) -> dict[str, str]:
 
 SPEC = CommandSpec[Check](
     content=_content,
-    table=lambda check, _: NamedTable("claims", _FIELDS, check.claims),
+    table=lambda check, _: Table("", _FIELDS, check.claims, name="claims"),
     tables=_tables,
     paper=tuple(_OF_PAPER.split()),
 )

@@ -4,14 +4,13 @@ A is the first side and B the second; every difference is B - A, so that a posit
 Heads are ordered by their Jensen-Shannon distance (:mod:`attnviz.measures.differences`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from rich.console import RenderableType
-from rich.text import Text
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -27,16 +26,14 @@ from attnviz.models.compared import check_shapes, model_names, same_weights, why
 from attnviz.models.head_ids import HeadId, layers_in_words
 from attnviz.options import checked
 from attnviz.present.documents import model_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, pick, plain
+from attnviz.present.fields import HEAD, Field, Table, pick, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.tables import first_rows, notes, verification_line
+from attnviz.present.sentences import first_lines, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import amount, counted, quoted, rounded, shortened_token, signed, visible
-
-if TYPE_CHECKING:
-    pass
 
 
 class LargestDifference(NamedTuple):
@@ -360,10 +357,9 @@ _MOST_TOKENS = 4
 
 # How much a head differs, on a text or over a corpus.
 DIFFERENCE: tuple[Field[Any], ...] = (
-    Field("Rank", name="rank"),
-    Field("Divergence", name="divergence", unit="nats", write=THOUSANDTHS),
+    Field(name="rank"),
+    Field(name="divergence", unit="nats", write=THOUSANDTHS),
     Field(
-        "Distance",
         name="distance",
         unit="√nats",
         write=THOUSANDTHS,
@@ -386,7 +382,7 @@ def _weight(result: Comparison, name: str, of_numbers: str, of_labels: str) -> F
     return Field(value=value, name=name, csv=columns, meaning="the largest change of a weight, from query to key")
 
 
-def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifference]:
+def _table(result: Comparison, choices: ViewOptions) -> Table[HeadDifference]:
     fields: tuple[Field[HeadDifference], ...] = (
         *HEAD,
         *DIFFERENCE,
@@ -395,11 +391,11 @@ def _table(result: Comparison, choices: ViewOptions) -> NamedTable[HeadDifferenc
         Field(name="label_before", meaning="what the head does in A"),
         Field(name="label_after", meaning="in B"),
         *plain("label_changed"),
-        Field(value=lambda head: head.before.certain, name="label_before_certain"),
-        Field(value=lambda head: head.after.certain, name="label_after_certain"),
+        Field(value="before.certain", name="label_before_certain"),
+        Field(value="after.certain", name="label_after_certain"),
         Field(value=lambda head: not head.rounding, name="beyond_rounding"),
     )
-    return NamedTable("heads", fields, result.select(choices.select))
+    return Table("Heads", fields, result.select(choices.select), name="heads")
 
 
 def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
@@ -413,10 +409,10 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
         "options": {**asdict(first.options), "tokens_cut_off": first.tokens.truncated, "parser": parser},
         "tokens": [tokens_entry(side.tokens) for side in sides],
         **({} if target is None else {"target": target.text, "target_tokens": tokens_entry(target.tokens)}),
-        "words": [list(side.units.labels) for side in sides] if first.options.words else None,
+        "words": [side.units.labels for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.rows.differing) if differs],
         "verification": [verification_entry(side.verification) for side in sides],
-        **({"decisions": [each.entry for each in result.decisions], "flips": result.flips} if result.decisions else {}),
+        **({"decisions": result.decisions, "flips": result.flips} if result.decisions else {}),
         "rounding": result.floor,
         "largest_possible": result.furthest,
     }
@@ -424,7 +420,7 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
 
 def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType]:
     verified = [verification_line(side.verification, side.checkpoint) for side in result.sides]
-    yield first_lines(_headline(result), side_lines(result), verified)
+    yield first_lines(_headline(result), side_lines(result), *verified)
     rounding = f"Rounding alone may move a weight by {result.floor:.1e}."
     if not result.any_beyond_rounding:
         yield notes(f"{rounding} compare.csv has the heads with their labels.")
@@ -440,11 +436,12 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
 
     table = _table(result, choices)
     columns: list[Field[HeadDifference]] = [
-        *pick(table.fields, "rank", "id", "distance", "total_variation"),
+        *pick(table.columns, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels)),
         Field("Largest difference of content", largest, "B − A"),
     ]
-    yield first_rows("Heads", columns, table.rows, choices.rows(FEW), "compare.csv", order=MOST_DIFFERENT_FIRST)
+    listed = replace(table, columns=columns)
+    yield listed.first(choices.rows(FEW), "compare.csv", order=MOST_DIFFERENT_FIRST)
     if not choices.verbose:
         yield notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
         return
@@ -454,12 +451,6 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
         f"A single label holds on both sides. {rounding} One text shows what changed here, not what changes in "
         "general.",
     )
-
-
-def first_lines(headline: str, lines: Sequence[str], verified: Sequence[Text]) -> Text:
-    """What was found, then both sides, and how they were verified, once where that is the same."""
-    said = Text.assemble((headline, "bold"), "\n", "\n".join(lines))
-    return Text("\n").join([said, *(verified[:1] if verified[0] == verified[1] else verified)])
 
 
 _OF_CONTENT = "content_difference content_query_label content_key_label"

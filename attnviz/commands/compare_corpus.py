@@ -6,7 +6,6 @@ The distance of a head is the mean over texts, with an interval from a bootstrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter, sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,12 +56,12 @@ from attnviz.models.compared import shape_of, why_not_compared
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source
 from attnviz.options import ModelOptions, checked
-from attnviz.present.fields import ENDS, HEAD, Field, NamedTable, pick, plain
+from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, plain, values_of
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads
-from attnviz.present.tables import first_rows, notes
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
@@ -350,8 +349,7 @@ def _content(result: CorpusComparison, choices: ViewOptions) -> dict[str, Any]:
 def _role(side: str) -> Field[HeadChange]:
     def value(head: HeadChange) -> dict[str, Any] | None:
         role = getattr(head, side)
-        names = ("direction", "score", "baseline", "n")
-        return role and {"name": role.role, **{name: getattr(role, name) for name in names}}
+        return role and {"name": role.role, **values_of(role, "direction", "score", "baseline", "n")}
 
     meaning = f"the clearest role of the {'first' if side == 'before' else 'second'} model's head"
     return Field(value=value, name=f"role_{side}", csv={f"role_{side}": ("name",)}, meaning=meaning)
@@ -366,10 +364,9 @@ _WRITE_INTERVAL = partial(bracketed, write=THOUSANDTHS)
 
 
 def _distance_on(group: str, title: str) -> tuple[Field[HeadChange], Field[HeadChange]]:
-    ends = {f"{group}_low": (0,), f"{group}_high": (1,)}
     return (
-        Field(title, attrgetter(f"{group}.distance"), name=group, unit="√nats", write=THOUSANDTHS),
-        Field("Interval", attrgetter(f"{group}.interval"), name=f"{group}_interval", csv=ends, write=_WRITE_INTERVAL),
+        Field(title, f"{group}.distance", name=group, unit="√nats", write=THOUSANDTHS),
+        interval_field(f"{group}_interval", f"{group}.interval", write=_WRITE_INTERVAL),
     )
 
 
@@ -377,14 +374,7 @@ _ON_FLIPS = (*_distance_on("on_flips", "On these"), *_distance_on("on_others", "
 _FIELDS: tuple[Field[HeadChange], ...] = (
     *HEAD,
     *pick(DIFFERENCE, "rank", "distance"),
-    Field(
-        "Interval",
-        name="interval",
-        csv=ENDS,
-        write=_WRITE_INTERVAL,
-        detail=True,
-        meaning=f"its interval at {ERROR_RATE:g}, for all heads together",
-    ),
+    interval_field(write=_WRITE_INTERVAL, over="for all heads together", detail=True),
     *pick(DIFFERENCE, "divergence", "total_variation"),
     _role("before"),
     _role("after"),
@@ -400,8 +390,8 @@ def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[Renderab
         *pick(_FIELDS, "total_variation"),
     ]
     last = ["", "largest", THOUSANDTHS(result.largest), *[""] * (len(columns) - 3)]
-    heads, rows = result.select(choices.select), choices.rows(FEW)
-    yield first_rows("Heads", columns, heads, rows, "compare-corpus.csv", order=MOST_DIFFERENT_FIRST, last=last)
+    table, rows = Table("Heads", columns, result.select(choices.select), last), choices.rows(FEW)
+    yield table.first(rows, "compare-corpus.csv", order=MOST_DIFFERENT_FIRST)
     if result.flips:
         yield from _flips(result, rows)
     if not choices.verbose:
@@ -435,22 +425,20 @@ def _flips(result: CorpusComparison, rows: int | None) -> Iterator[RenderableTyp
             f"Too few to tell which heads change with the class: {ENOUGH_TEXTS} are needed, and as many others."
         )
         return
-    distances = attrgetter("on_others.distance", "on_flips.distance")
-    heads = sorted(result.heads, key=lambda head: sub(*distances(head)))
-    columns = [*pick(_FIELDS, "id"), *_ON_FLIPS]
-    yield first_rows(
-        "Heads on texts that change their class",
-        columns,
-        heads,
-        rows,
-        "compare-corpus.csv",
-        order="the largest difference first",
-    )
+
+    def difference(head: HeadChange) -> float:
+        assert head.on_flips is not None
+        assert head.on_others is not None
+        return head.on_flips.distance - head.on_others.distance
+
+    heads = sorted(result.heads, key=difference, reverse=True)
+    table = Table("Heads on texts that change their class", [HEAD[0], *_ON_FLIPS], heads)
+    yield table.first(rows, "compare-corpus.csv", order="the largest difference first")
 
 
-def _table(result: CorpusComparison, choices: ViewOptions) -> NamedTable[HeadChange]:
+def _table(result: CorpusComparison, choices: ViewOptions) -> Table[HeadChange]:
     fields = _FIELDS if result.heads[0].on_flips is None else (*_FIELDS, *_ON_FLIPS)
-    return NamedTable("heads", fields, result.select(choices.select))
+    return Table("", fields, result.select(choices.select), name="heads")
 
 
 SPEC = CommandSpec(

@@ -25,7 +25,7 @@ from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, PackedPattern, label_entry, pack, statistic_entry
 from attnviz.present.figure_context import FigureContext, capital, caption_of, hatched_in_words
-from attnviz.present.tables import verification_line
+from attnviz.present.sentences import verification_line
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, shortened_token, signed
 

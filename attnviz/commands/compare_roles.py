@@ -7,13 +7,12 @@ interval holds over all pairs of a head of A and one of B (:func:`attnviz.judge.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.compare import FEW, first_lines
+from attnviz.commands.compare import FEW
 from attnviz.inputs.reading import Corpus
 from attnviz.judge.roles import BestHeads, Role
 from attnviz.measures.decisions import TextDecisions
@@ -21,12 +20,13 @@ from attnviz.measures.intervals import ERROR_RATE, excludes_zero
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import model_names, why_not_compared
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import ENDS, Field, NamedTable, pick
+from attnviz.present.fields import Field, Table, interval_field, listed_of, pick, values_of
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import RowTable, first_rows, listed_of, notes, verification_line
+from attnviz.present.sentences import first_lines, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.run.checks import Verification
 from attnviz.wording import bracketed, counted, percent, quoted, rounded, signed, visible
@@ -119,43 +119,37 @@ CHOSEN_HERE = (
     f"{ERROR_RATE:g} over all heads of a role, or all pairs of a head of A and one of B."
 )
 
+_INTERVAL = partial(bracketed, write=rounded)
+
 
 def _of(side: str) -> Iterator[Field[BestHeads]]:
     best = f"the head of {side.upper()} with the highest score"
-    yield Field(side.upper(), lambda row: str(getattr(row, side).id), name=f"{side}_head", meaning=best)
+    yield Field(side.upper(), f"{side}.id", name=f"{side}_head", meaning=best)
     meanings = {"direction": "", "score": "its score", "baseline": "its guess", "n": "its instances, or tokens"}
     for name, meaning in meanings.items():
-        yield Field(name, attrgetter(f"{side}.{name}"), name=f"{side}_{name}", meaning=meaning)
-    ends = {f"{side}_low": (0,), f"{side}_high": (1,)}
-    yield Field(value=attrgetter(f"{side}.interval"), name=f"{side}_interval", csv=ends)
+        yield Field(name, f"{side}.{name}", name=f"{side}_{name}", meaning=meaning)
+    yield interval_field(f"{side}_interval", f"{side}.interval", write=_INTERVAL)
 
 
 _FIELDS: tuple[Field[BestHeads], ...] = (
-    Field("Role", name="role", write=lambda role: role_name(role, None)),
+    Field(name="role", write=lambda role: role_name(role, None)),
     *_of("a"),
     *_of("b"),
     Field("B − A", name="difference", write=signed, meaning="score of B less that of A"),
-    Field(
-        "Interval",
-        name="interval",
-        csv=ENDS,
-        write=partial(bracketed, write=rounded),
-        meaning=f"its interval at {ERROR_RATE:g}, over all pairs of heads",
-    ),
+    interval_field(write=_INTERVAL, over="over all pairs of heads"),
 )
 
 
 def content(result: RoleComparison, _: ViewOptions) -> dict[str, Any]:
     """What the documents of models of one shape and of others have in common."""
-    counts = {name: getattr(result, name) for name in ("texts", "tokens", "left_out", "parser")}
+    counts = values_of(result, "texts", "tokens", "left_out", "parser")
     verified = [{**verification_entry(side), "texts_verified": result.texts_verified} for side in result.verifications]
-    flips = [text._asdict() for text in result.flips]
     return {
         "models": [model_entry(model) for model in (result.first, result.second)],
         "corpora": [{**result.corpus.entry, **counts}],
         "seed": result.seed,
         "verification": verified,
-        **({"accuracy": result.accuracy, "flips": flips} if result.decisions is not None else {}),
+        **({"accuracy": result.accuracy, "flips": result.flips} if result.decisions is not None else {}),
     }
 
 
@@ -169,22 +163,22 @@ def found_lines(result: RoleComparison, said: str) -> Text:
         a, b = (percent(result.accuracy[side]) for side in "ab")
         said += f"; of {result.accuracy['n']:,} with a label A is right on {a}, B on {b}"
     verified = [verification_line(side, model, sample=sample) for side, model in models]
-    return first_lines(f"{said}.", result.side_lines, verified)
+    return first_lines(f"{said}.", result.side_lines, *verified)
 
 
-def flip_table(result: RoleComparison, rows: int | None, file: str) -> RowTable[TextDecisions]:
+def flip_table(result: RoleComparison, rows: int | None, file: str) -> Table[TextDecisions]:
     """The texts of which two classifiers have different classes."""
     columns: list[Field[TextDecisions]] = [
-        Field("Line", lambda text: text.line),
-        Field("A", lambda text: visible(text.a)),
-        Field("B", lambda text: visible(text.b)),
-        Field("Label", lambda text: None if text.label is None else visible(text.label), detail=True),
-        Field("Text", lambda text: quoted(text.text)),
+        Field(name="line"),
+        Field(name="a", write=visible),
+        Field(name="b", write=visible),
+        Field(name="label", write=lambda label: label and visible(label), detail=True),
+        Field(name="text", write=quoted),
     ]
-    return first_rows("Texts that change their class", columns, result.flips, rows, file, "text")
+    return Table("Texts that change their class", columns, result.flips).first(rows, file, "text")
 
 
-def role_table(result: RoleComparison, rows: int | None, file: str) -> RowTable[BestHeads]:
+def role_table(result: RoleComparison, rows: int | None, file: str) -> Table[BestHeads]:
     """The best heads of both models side by side, the largest difference first; ``file`` has all rows."""
 
     def score(role: Role) -> str:
@@ -197,8 +191,8 @@ def role_table(result: RoleComparison, rows: int | None, file: str) -> RowTable[
         Field("Score (guess)", lambda row: score(row.b)),
         *pick(_FIELDS, "difference", "interval", "a_n"),
     ]
-    order = "the largest difference first"
-    return first_rows("Best heads by role", columns, result.roles, rows, file, "role", order)
+    table = Table("Best heads by role", columns, result.roles)
+    return table.first(rows, file, "role", "the largest difference first")
 
 
 def _tables(result: RoleComparison, choices: ViewOptions) -> Iterator[RenderableType]:
@@ -222,7 +216,7 @@ def left_out_note(result: RoleComparison) -> str:
 SPEC = CommandSpec[RoleComparison](
     content=content,
     tables=_tables,
-    table=lambda result, _: NamedTable("roles", _FIELDS, result.roles),
+    table=lambda result, _: Table("", _FIELDS, result.roles, name="roles"),
     patterns=True,
     paper=tuple("role a_head a_score b_head b_score difference low high a_baseline a_n b_baseline".split()),
 )

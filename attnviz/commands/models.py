@@ -7,7 +7,7 @@ they do not print is marked there, and oddities of the originals are kept, and n
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
@@ -30,9 +30,8 @@ from attnviz.models.sources import (
 )
 from attnviz.options import checked
 from attnviz.plugins import ORIGIN
-from attnviz.present.documents import csv_text
-from attnviz.present.fields import Field
-from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.present.fields import Field, Table, pick, plain
+from attnviz.present.tables import notes, spaced
 from attnviz.version import __version__
 from attnviz.wording import abbreviated, visible
 
@@ -78,12 +77,6 @@ class Configuration:
     def float32_gib(self) -> float | None:
         """Size of the weights in float32, in GiB (2**30 bytes)."""
         return None if self.parameters is None else self.parameters * 4 / 2**30
-
-    def entry(self) -> dict[str, Any]:
-        """The JSON entry of the configuration."""
-        content = asdict(self)
-        trailing = {key: content.pop(key) for key in ("reproduced", "reason", "origins", "notes")}
-        return {**content, "float32_gib": self.float32_gib, "level": self.level, **trailing, "notes": list(self.notes)}
 
 
 @cache
@@ -396,17 +389,26 @@ LEVEL_TEXT = (
 )
 
 
+_FIELDS: tuple[Field[Any], ...] = (
+    Field(name="name", write=visible),
+    *plain("kind", "source", "architecture", "n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "positions"),
+    *plain("vocabulary", "parameters", "attention_parameters", "stated_parameters"),
+    *plain("n_decoder_layers", "n_decoder_heads", "float32_gib", "level", "reproduced", "reason"),
+    Field(name="origins", csv={}),
+    *plain("notes"),
+)
+
+
 def models_document(models: Sequence[Configuration]) -> dict[str, Any]:
     """The document of models.json, with the papers cited."""
     cited = {model.source for model in models if model.kind == "paper"}
     papers = {name: title for name, title in paper_titles().items() if name in cited}
-    return {"attnviz": __version__, "models": [model.entry() for model in models], "papers": papers}
+    return {"attnviz": __version__, "models": Table("", _FIELDS, models).entries(), "papers": papers}
 
 
 def models_csv(content: dict[str, Any]) -> str:
     """The CSV file of the document of models.json."""
-    columns = [name for name in Configuration("", "").entry() if name != "origins"]
-    return csv_text(columns, content["models"])
+    return Table("", _FIELDS, content["models"]).csv()
 
 
 def models_report(models: Sequence[Configuration]) -> RenderableType:
@@ -427,11 +429,11 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
         return (model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind
 
     columns: list[Field[Configuration]] = [
-        Field("Name", lambda model: visible(model.name)),
+        *pick(_FIELDS, "name"),
         *(size(title, name) for title, name in _SIZES.items()),
         Field("Parameters", lambda model: abbreviated(model.stated_parameters or model.parameters)),
         Field("Source", source, detail=True),
-        Field("Level", lambda model: model.level),
+        *pick(_FIELDS, "level"),
     ]
     papers = [model for model in models if model.kind == "paper"]
     lines = []
@@ -456,7 +458,7 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
     cited = {model.source for model in papers}
     lines += [f"{name}: {title}." for name, title in paper_titles().items() if name in cited]
     title = "Models (from configs and papers; no weights were loaded)"
-    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
+    return spaced([Table(title, columns, models), notes(*map(visible, lines))])
 
 
 def families_document() -> dict[str, Any]:
@@ -479,9 +481,9 @@ def families_report(document: dict[str, Any]) -> RenderableType:
 
     families = document["families"]
     columns: list[Field[dict[str, Any]]] = [
-        Field("model_type", lambda family: family["architecture"]),
-        Field("Level", lambda family: family["level"] or "?"),
-        Field("Commands that take it", lambda family: commands_in_words(family["commands"])),
+        Field("model_type", "architecture"),
+        Field(name="level", write=lambda level: level or "?"),
+        Field("Commands that take it", "commands", write=commands_in_words),
     ]
     title = "Families that attnviz reproduces"
     plugged = ", ".join(f"{family['architecture']} ({family['plugin']})" for family in families if "plugin" in family)
@@ -493,5 +495,5 @@ def families_report(document: dict[str, Any]) -> RenderableType:
         f"{', '.join(document['refused'])}."
     )
     return spaced(
-        [RowTable(title, columns, families), notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)]
+        [Table(title, columns, families), notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)]
     )

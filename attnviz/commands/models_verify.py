@@ -21,8 +21,8 @@ from attnviz.models.files import read_json
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import csv_text, model_entry, verification_entry
-from attnviz.present.fields import Field
-from attnviz.present.tables import RowTable, notes, spaced
+from attnviz.present.fields import Field, Table
+from attnviz.present.tables import notes, spaced
 from attnviz.run.corpus import verified_texts
 from attnviz.run.layer_steps import verify_stages
 from attnviz.version import __version__
@@ -121,18 +121,16 @@ def verified_report(document: dict[str, Any]) -> RenderableType:
     """Table with a row per model that was verified, why others were not, and what a report of a fault needs."""
     models: Sequence[dict[str, Any]] = document["models"]
 
-    def error(title: str) -> Field[dict[str, Any]]:
-        def value(model: dict[str, Any]) -> object:
-            return model.get("errors", {}).get(f"{title.lower()}_error")
-
-        return Field(f"{title} error", value, write=lambda number: number if number is None else f"{number:.1e}")
+    def error(name: str) -> Field[dict[str, Any]]:
+        title, path = f"{name.capitalize()} error", f"errors.{name}_error"
+        return Field(title, path, write=lambda number: number if number is None else f"{number:.1e}")
 
     columns: list[Field[dict[str, Any]]] = [
-        Field("Name", lambda model: visible(model["model"]["name"])),
-        Field("Level", lambda model: model["level"]),
-        *map(error, ("Pattern", "Output", "Layer")),
-        Field("Time", lambda model: model.get("seconds"), "s"),
-        Field("Memory", lambda model: model.get("peak_bytes"), "GiB", write=lambda size: size and size / 2**30),
+        Field("Name", "model.name", write=visible),
+        Field(name="level"),
+        *map(error, ("pattern", "output", "layer")),
+        Field("Time", "seconds", "s"),
+        Field("Memory", "peak_bytes", "GiB", write=lambda size: size and size / 2**30),
     ]
     title = "Verified on four texts: long, padded, another script, special tokens"
     lines = [
@@ -149,4 +147,4 @@ def verified_report(document: dict[str, Any]) -> RenderableType:
             lines.append(f"{entry['name']}: {model['reason']}")
     programs = ("attnviz", "torch", "transformers", "python", "platform")
     lines.append(", ".join(f"{name} {document[name]}" for name in programs))
-    return spaced([RowTable(title, columns, models), notes(*map(visible, lines))])
+    return spaced([Table(title, columns, models), notes(*map(visible, lines))])

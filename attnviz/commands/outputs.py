@@ -30,7 +30,7 @@ from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.direct_effects import effects_entry, effects_in_words, linear_path
 from attnviz.present.documents import Entry, layer_entry, target_entry, text_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, Table, pick, plain_value, values_of
+from attnviz.present.fields import HEAD, Field, Table, pick, values_of
 from attnviz.present.figure_context import FigureContext
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, TextResult
@@ -349,14 +349,14 @@ def _table(result: HeadOutputs, choices: ViewOptions) -> Table[HeadContribution]
         Field(value=lambda head: ranks[head.id], name="rank"),
         *_COLUMNS,
         adds("Adds" if end is None else "Start", "direct_effect", of_heads),
-        Field(value=lambda head: plain_value(moved.get(head.id)), name="promotion", csv={}),
+        Field(value=lambda head: moved.get(head.id), name="promotion", csv={}),
         *([] if end is None else [adds("End", "direct_effect_on_end", end.heads)]),
     ]
     return Table("Heads", columns, result.select(choices.select), name="heads")
 
 
 def _tables(result: HeadOutputs, choices: ViewOptions) -> "Iterator[RenderableType]":
-    from attnviz.present.tables import verification_line
+    from attnviz.present.sentences import verification_line
 
     effects, verbose = result.effects, choices.verbose
     more = f", the sum of all heads and b_O by at most {error(max(layer.sum_error for layer in result.layers))}"
@@ -368,8 +368,9 @@ def _tables(result: HeadOutputs, choices: ViewOptions) -> "Iterator[RenderableTy
         )
     yield verified
     table, few = _table(result, choices), choices.rows(10 if effects is None else 4)
-    listed = replace(table, columns=pick(table.columns, *(_LISTED if verbose else _FIRST)))
-    yield listed.first(few, _CSV, order="the largest share of their layer’s output first")
+    yield table.pick(*(_LISTED if verbose else _FIRST)).first(
+        few, _CSV, order="the largest share of their layer’s output first"
+    )
     if effects is not None:
         yield _effects_table(result, effects, table, verbose).first(few, _CSV, order="the largest first")
     for of_end in (effects, result.end_effects):
@@ -430,7 +431,7 @@ def _notes(result: HeadOutputs, choices: ViewOptions) -> Iterator[str]:
             promoted = "Promoted tokens: mean over the vocabulary removed; ~ continues a word."
             yield promoted if effects.promotions else NO_PROMOTIONS
     if target is not None:
-        from attnviz.present.tables import target_note
+        from attnviz.present.sentences import target_note
 
         yield f"{target_note(target.text, target.generated)} X: keys, and so f(x) and sinks, are of the source."
 

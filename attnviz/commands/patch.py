@@ -62,12 +62,13 @@ from attnviz.models.head_ids import HeadId, head_named, number_of, selection_tex
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.documents import model_entry, sample_entry
-from attnviz.present.fields import ENDS, HEAD, Field, NamedTable, pick, plain_value
+from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, values_of
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.tables import first_lines, first_rows, notes
+from attnviz.present.sentences import first_lines, resumed_line
+from attnviz.present.tables import notes
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
 from attnviz.run.passes import SampleVerification
@@ -419,28 +420,21 @@ _interval = partial(bracketed, write=_three)
 
 
 _POSITION: tuple[Field[PatchEffect], ...] = (
-    Field("Position", name="position"),
-    Field("Token", name="token", if_known=True, write=lambda token: "" if token is None else visible(token)),
+    Field(name="position"),
+    Field(name="token", if_known=True, write=lambda token: "" if token is None else visible(token)),
 )
 _EFFECT: tuple[Field[PatchEffect], ...] = (
-    Field("Rank", name="rank"),
-    Field("Effect", name="effect", write=_three, meaning="share of the prompts' difference that it moves"),
-    Field(
-        "Interval",
-        name="interval",
-        csv=ENDS,
-        write=_interval,
-        detail=True,
-        meaning=f"its interval at {ERROR_RATE:g}, for all together",
-    ),
-    Field("Unrelated", name="unrelated", write=_three, meaning="the effect from the prompt of another pair"),
+    Field(name="rank"),
+    Field(name="effect", write=_three, meaning="share of the prompts' difference that it moves"),
+    interval_field(write=_interval, over="for all together", detail=True),
+    Field(name="unrelated", write=_three, meaning="the effect from the prompt of another pair"),
     Field(
         name="above_unrelated",
         csv={"above_unrelated_low": (0,), "above_unrelated_high": (1,)},
         meaning="interval of effect less unrelated",
     ),
     Field(
-        value=lambda effect: plain_value(effect.repair),
+        value="repair",
         name="self_repair",
         csv={name: (name,) for name in ("direct_effect", "total_effect", "repaired")}
         | {"repaired_low": ("interval", 0), "repaired_high": ("interval", 1)}
@@ -452,36 +446,40 @@ _EFFECT: tuple[Field[PatchEffect], ...] = (
 
 _REPAIR: tuple[Field[PatchEffect], ...] = (
     *pick(HEAD, "id"),
-    Field("Direct", attrgetter("repair.direct_effect"), "logits", write=_three),
-    Field("Total", attrgetter("repair.total_effect"), "logits", write=_three),
-    Field("Repaired", attrgetter("repair.repaired"), "logits", write=_three),
-    Field("Interval", attrgetter("repair.interval"), "logits", write=_interval, detail=True),
-    Field("Share", attrgetter("repair.share")),
-    Field("By norm", attrgetter("repair.norm"), "logits", write=_three, detail=True),
-    Field("Most changed", attrgetter("repair.most_changed"), "logits"),
+    Field("Direct", "repair.direct_effect", "logits", write=_three),
+    Field("Total", "repair.total_effect", "logits", write=_three),
+    Field("Repaired", "repair.repaired", "logits", write=_three),
+    Field("Interval", "repair.interval", "logits", write=_interval, detail=True),
+    Field("Share", "repair.share"),
+    Field("By norm", "repair.norm", "logits", write=_three, detail=True),
+    Field("Most changed", "repair.most_changed", "logits"),
 )
 
 
-def _fields(result: Patching) -> list[Field[PatchEffect]]:
-    """Which part an effect is of, and its numbers."""
-    part: list[Field[Any]] = [Field("Layer", lambda effect: number_of(effect.layer), name="layer")]
+def _part_fields(result: Patching) -> list[Field[Any]]:
+    """Which part an effect is of."""
+    position = _POSITION if result.by_position else ()
     if result.kind == OF_HEAD:
-        part = [*HEAD]
+        return [*HEAD, *position]
+    part: list[Field[Any]] = [Field(value=lambda effect: number_of(effect.layer), name="layer")]
     if result.kind == KV_HEAD:
         groups = {key: " ".join(map(str, heads)) for key, heads in kv_groups(result.checkpoint).items()}
-        part.append(Field("KV head", name="kv_head", value=lambda effect: effect.head))
-        part.append(Field("Heads", lambda effect: groups[effect.layer, effect.head or 0], name="heads"))
-    return [*part, *(_POSITION if result.by_position else ()), *_EFFECT]
+        part.append(Field("KV head", "head", name="kv_head"))
+        part.append(Field(value=lambda effect: groups[effect.layer, effect.head or 0], name="heads"))
+    return [*part, *position]
 
 
-def _table(result: Patching, _: ViewOptions) -> NamedTable[PatchEffect]:
+def _table(result: Patching, _: ViewOptions) -> Table[PatchEffect]:
     name = "positions" if result.by_position else result.kind.lower().replace(" ", "_") + "s"
-    return NamedTable(name, _fields(result), result.effects)
+    title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
+    if result.receiver:
+        title = f"Paths from heads to {_receiver_text(result)}"
+    return Table(title, [*_part_fields(result), *_EFFECT], result.effects, name=name)
 
 
 def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
     pair = result.pairs[0]
-    file = result.file and {"path": str(result.file.path), "sha256": result.file.sha256}
+    file = result.file and values_of(result.file, "path", "sha256")
     base, other = ("corrupt", "clean") if result.denoises else ("clean", "corrupt")
     return {
         "model": model_entry(result.checkpoint),
@@ -492,7 +490,7 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
         "pairs_with_unrelated": result.n_unrelated,
         "clean": result.clean,
         "corrupt": result.corrupt,
-        "worse": result.worse and list(result.worse),
+        "worse": result.worse,
         "effect": f"(metric - {base}) / ({other} - {base})",
         "verification": sample_entry(result.verified),
     }
@@ -500,40 +498,34 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
 
 def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
     source, what = f"{result.checkpoint.short_name} on {_prompts_text(result)}", f"{capital(_metric_text(result))}."
-    yield first_lines(source, what, result.verified, result.checkpoint, "prompt" if choices.verbose else None)
+    noun = "prompt" if choices.verbose else None
+    yield first_lines(source, [what], resumed_line(result.verified, result.checkpoint, noun))
     of_file = () if result.file is None else result.file.notes
     if result.options["self_repair"]:
         yield from _repair_tables(result, choices)
         if not choices.verbose:
             yield notes(*of_file)
             return
-    fields = _fields(result)
-    shown = [
-        field.name for field in fields if field.title and field.name not in ("rank", "effect", "interval", "unrelated")
-    ]
-    columns = pick(fields, "rank", *shown, "effect")
+    part = [field.name for field in _part_fields(result) if field not in HEAD[1:]]
+    shown = ["rank", *part, "effect"]
     if any(effect.interval for effect in result.effects):
-        columns += pick(fields, "interval")
+        shown.append("interval")
     if result.n_unrelated:
-        columns += pick(fields, "unrelated")
-    title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
-    if result.receiver:
-        title = f"Paths from heads to {_receiver_text(result)}"
-    order = "the effect furthest from 0 first"
-    yield first_rows(title, columns, result.effects, choices.rows(6), "patch.csv", _noun(result), order)
+        shown.append("unrelated")
+    table, order = _table(result, choices).pick(*shown), "the effect furthest from 0 first"
+    yield table.first(choices.rows(6), "patch.csv", _noun(result), order)
     told = f"{capital(_direction_text(result))}.", _interval_text(result), _rest_text(result), _unrelated_text(result)
     yield notes(*told, *of_file)
 
 
 def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    direct_effect, interval = attrgetter("repair.direct_effect"), attrgetter("repair.interval")
-    heads = sorted(result.heads, key=lambda head: -abs(direct_effect(head)))
+    heads = sorted(result.heads, key=lambda head: -abs(attrgetter("repair.direct_effect")(head)))
     left_out = set() if choices.verbose else {"By norm"}
-    if not any(map(interval, heads)):
+    if not any(map(attrgetter("repair.interval"), heads)):
         left_out.add("Interval")
     columns = [field for field in _REPAIR if field.title not in left_out]
-    order = "the largest direct effect first"
-    yield first_rows("Self-repair of removed heads", columns, heads, choices.rows(6), "patch.csv", order=order)
+    table, order = Table("Self-repair of removed heads", columns, heads), "the largest direct effect first"
+    yield table.first(choices.rows(6), "patch.csv", order=order)
     yield notes(
         "Direct: lost by its corrupt output alone; total: when all after it runs; repaired: direct − total, by later "
         "parts and the final norm."

@@ -312,8 +312,8 @@ def _inputs(result: Rollout, _: ViewOptions) -> Table[Entry]:
 
 
 def _tables(result: Rollout, choices: ViewOptions) -> "Iterator[RenderableType]":
+    from attnviz.present.sentences import verification_line
     from attnviz.present.table_layout import glued
-    from attnviz.present.tables import verification_line
 
     worst = max(layer.parts_error for layer in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}" if choices.verbose else ""

@@ -348,7 +348,7 @@ def _pairs(result: Account, _: ViewOptions) -> Table[Entry]:
 
 
 def _tables(result: Account, choices: ViewOptions) -> "Iterator[RenderableType]":
-    from attnviz.present.tables import verification_line
+    from attnviz.present.sentences import verification_line
 
     scores, key, effects, whole = result.scores, result.keys[0], result.effects, choices.verbose
     sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"

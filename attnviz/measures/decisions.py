@@ -31,11 +31,6 @@ class Decision(NamedTuple):
     right: bool | None = None  # whether it is the text's label; None without one
 
     @property
-    def entry(self) -> dict[str, Any]:
-        """How documents name it."""
-        return self._asdict() | {"logits": list(self.logits)}
-
-    @property
     def in_words(self) -> str:
         """``“good” (0.93), which is right``."""
         verdicts = {None: "", True: ", which is right", False: ", which is wrong"}

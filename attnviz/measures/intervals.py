@@ -45,6 +45,11 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
+    def entry(self) -> dict[str, float | Interval | None]:
+        """How documents name it."""
+        return {"value": self.value, "interval": self.interval}
+
+    @property
     def side(self) -> int | None:
         """Sign of the interval: 1 above zero, -1 below, 0 if it includes zero; None without an interval."""
         return None if self.interval is None else (self.interval[0] > 0) - (self.interval[1] < 0)

@@ -1,7 +1,6 @@
 """Direct effects on the logit of an answer, for documents and in words (:mod:`attnviz.measures.direct_effects`)."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from attnviz.measures.direct_effects import NOT_LINEAR, DirectEffects
 from attnviz.models.checkpoint import Checkpoint
@@ -22,7 +21,7 @@ _OF_LAYERS = {
 
 def effects_entry(effects: DirectEffects) -> Entry:
     """Effects of all that is no head, and what they are of, as a document has them."""
-    parts = [asdict(part) | layer_entry(part.layer) for part in effects.parts]
+    parts = [vars(part) | layer_entry(part.layer) for part in effects.parts]
     return {**values_of(effects, *_WRITTEN), "parts": parts}
 
 

@@ -1,10 +1,11 @@
 """Tables: rows with typed columns, each stated once, of which JSON, CSV, frame(), terminal and LaTeX are made."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from attnviz.models.head_ids import LayerId
+from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.present.documents import Entry, csv_text
 from attnviz.wording import counted
 
@@ -13,54 +14,79 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Row = TypeVar("Row")
-Path = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
-
-ENDS: Mapping[str, Path] = {"low": (0,), "high": (1,)}  # columns of the ends of an interval
+Keys = Sequence[str | int | Callable[[Any], object]]  # keys, or functions, one after the other
 
 
 @dataclass(frozen=True)
 class Field(Generic[Row]):
     """A fact of a row."""
 
-    title: str = ""  # of its column in a table
-    # from a row to the plain value that JSON has; default ``row.<name>``, of a dictionary ``row[name]``
-    value: Callable[[Row], object] | None = None
+    title: str = ""  # of its column in a table; default the name in words
+    # from a row to its value, or the value's path by attributes or keys (``repair.share``), None where a part of that
+    # is None or no key; default the name
+    value: Callable[[Row], object] | str = ""
     unit: str = ""  # of the values, below the title in brackets
     name: str = ""  # its key in the entry of a row in JSON; '' for what tables alone have
     # CSV column → path into the JSON value; default the value itself, by ``name``
-    csv: Mapping[str, Path] | None = None
+    csv: Mapping[str, Keys] | None = None
     of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
     if_known: bool = False  # whether it is left out where its value is None
-    # how a table writes the value; default :func:`attnviz.present.tables.cell`.
+    # how a table writes the value; default :func:`attnviz.present.table_layout.cell`.
     write: Callable[[Any], object] = lambda value: value
     detail: bool = False  # whether a table that is too wide leaves it out before others
     meaning: str = ""  # what it is, for the caption of a table of a paper
 
     @property
+    def heading(self) -> str:
+        words = self.name.replace("_", " ")
+        return self.title or words[:1].upper() + words[1:]
+
+    @property
     def header(self) -> str:
-        return f"{self.title}\n({self.unit})" if self.unit else self.title
+        return f"{self.heading}\n({self.unit})" if self.unit else self.heading
 
     def value_for(self, row: Row) -> Any:
         """The value of a row."""
-        if self.value is not None:
+        if callable(self.value):
             return self.value(row)
-        return row[self.name] if isinstance(row, dict) else getattr(row, self.name)
+        found: Any = row
+        for key in self.value.split(".") if self.value else [self.name]:
+            if found is not None:
+                found = found.get(key) if isinstance(found, dict) else getattr(found, key)
+        return found
+
+    def shown_for(self, row: Row) -> object:
+        """The value of a row as tables write it."""
+        return self.write(self.value_for(row))
 
 
 def plain(*names: str) -> tuple[Field[Any], ...]:
-    """Fields without a title, which no table lists by itself."""
+    """Fields of these names, with nothing else to say of them."""
     return tuple(Field(name=name) for name in names)
 
 
-by_name = plain  # its name for rows that are dictionaries, in commands that are still several files
+def interval_field(
+    name: str = "interval", value: str = "", *, write: Callable[[Any], object], over: str = "", detail: bool = False
+) -> Field[Any]:
+    """An interval, whose ends are the columns ``low`` and ``high``, of ``a_interval`` ``a_low`` and ``a_high``.
+
+    ``value``: its path, as of a :class:`Field`; ``over``: of what it holds together.
+    """
+    from attnviz.measures.intervals import ERROR_RATE
+
+    before = name.removesuffix("interval")
+    csv = {f"{before}low": (0,), f"{before}high": (1,)}
+    meaning = f"its interval at {ERROR_RATE:g}, {over}" if over else ""
+    return Field("Interval", value, name=name, csv=csv, write=write, detail=detail, meaning=meaning)
+
 
 ID = "layer and head, counted from 0"
 # which head a row is of; within an encoder-decoder its layer is counted within the kind of attention
 HEAD: tuple[Field[Any], ...] = (
-    Field("Head", lambda row: str(row.id), name="id", meaning=ID),
+    Field("Head", name="id", meaning=ID),
     Field(value=lambda row: getattr(row.id.layer, "number", row.id.layer), name="layer"),
-    Field(value=lambda row: row.id.layer.stack.name, name="stack", of_stacks=True),
-    Field(value=lambda row: row.id.head, name="head"),
+    Field(value="id.layer.stack.name", name="stack", of_stacks=True),
+    Field(value="id.head", name="head"),
 )
 
 
@@ -71,20 +97,35 @@ def entry(fields: Iterable[Field[Any]], row: Any) -> Entry:
         if field.name and (not field.of_stacks or isinstance(row.id.layer, LayerId)):
             value = field.value_for(row)
             if value is not None or not field.if_known:
-                values[field.name] = list(value) if isinstance(value, tuple) else value
+                values[field.name] = plain_value(value)
     return values
 
 
 def values_of(record: Any, *names: str) -> Entry:
     """Some attributes of a record as JSON has them."""
-    return {name: plain_value(getattr(record, name)) for name in names}
+    return entry(plain(*names), record)
 
 
 def plain_value(value: Any) -> Any:
-    """A record as a dictionary, a tuple as a list, and so what is in them."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain_value(each) for name, each in asdict(value).items()}
-    return list(map(plain_value, value)) if isinstance(value, tuple) else value
+    """A value as JSON has it, and so all in it.
+
+    A head is its name, as a file; what has an ``entry`` is that; other records are dictionaries, tuples are lists.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, HeadId | Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: plain_value(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        if hasattr(value, "_asdict"):
+            return plain_value(value._asdict())
+        return list(map(plain_value, value))
+    if hasattr(value, "entry"):
+        return plain_value(value.entry)
+    if is_dataclass(value):
+        return {each.name: plain_value(getattr(value, each.name)) for each in fields(value)}
+    return value
 
 
 def pick(fields: Iterable[Field[Row]], *names: str) -> list[Field[Row]]:
@@ -104,6 +145,10 @@ class Table(Generic[Row]):
     caption: str = ""  # a line below the table
     name: str = ""  # key of the document with an entry a row; '' where the document has these rows in another shape
 
+    def pick(self, *names: str) -> "Table[Row]":
+        """The table with these columns, by name."""
+        return replace(self, columns=pick(self.columns, *names))
+
     def first(self, top: int | None, file: str, noun: str = "head", order: str = "") -> "Table[Row]":
         """The ``top`` first rows, 0 or None for all; the title says how many, the caption which ``file`` has all."""
         listed, total = self.rows[: top or None], len(self.rows)
@@ -116,7 +161,7 @@ class Table(Generic[Row]):
         """The cells of every column as the terminal shows them, below them those of :attr:`last`."""
         from attnviz.present.table_layout import cell
 
-        values = [[field.write(field.value_for(row)) for row in self.rows] for field in self.columns]
+        values = [[field.shown_for(row) for row in self.rows] for field in self.columns]
         return [[*map(cell, column), *map(cell, self.last[at : at + 1])] for at, column in enumerate(values)]
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
@@ -175,14 +220,3 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
         return ""
     more = counted(total - shown, f"more {noun}")
     return f"{more} left out: --top 0 lists all; {file} has them."
-
-
-class NamedTable(Table[Row]):
-    """A table without a title, in commands that are still several files."""
-
-    def __init__(self, name: str, fields: Sequence[Field[Row]], rows: Sequence[Row]) -> None:
-        super().__init__("", fields, rows, name=name)
-
-    @property
-    def fields(self) -> Sequence[Field[Row]]:
-        return self.columns

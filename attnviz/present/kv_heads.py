@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.documents import layer_entry
-from attnviz.present.fields import Field, NamedTable
+from attnviz.present.fields import Field, Table
 
 KV_HEAD: Field[Any] = Field(name="kv_head", if_known=True, meaning="which keys and values it shares with other heads")
 
@@ -29,7 +28,7 @@ def kv_head_field(model: Checkpoint) -> Field[Any]:
     return replace(KV_HEAD, value=lambda row: numbers.get(row.id))
 
 
-def kv_table(model: Checkpoint, statistics: Mapping[str, Mapping[HeadId, float | None]]) -> NamedTable[Any]:
+def kv_table(model: Checkpoint, statistics: Mapping[str, Mapping[HeadId, float | None]]) -> Table[Any]:
     """A row a KV head: the mean of each statistic over its heads; None where one of these has no number."""
     rows = []
     for (layer, number), heads in kv_groups(model).items():
@@ -38,5 +37,5 @@ def kv_table(model: Checkpoint, statistics: Mapping[str, Mapping[HeadId, float |
             values = [value for value in map(by_head.get, heads) if value is not None]
             row[name] = fmean(values) if len(values) == len(heads) else None
         rows.append(row)
-    fields = [Field[Any](name, itemgetter(name), name=name, detail=name in statistics) for name in rows[0]]
-    return NamedTable("kv_heads", fields, rows)
+    fields = [Field[Any](name, name=name, detail=name in statistics) for name in rows[0]]
+    return Table("KV heads", fields, rows, name="kv_heads")

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 
-from attnviz.present.fields import Field
-from attnviz.present.tables import RowTable, notes
+from attnviz.present.fields import Field, Table
+from attnviz.present.tables import notes
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import PublishedHead
 from attnviz.wording import rounded, visible
@@ -70,4 +70,4 @@ def published_table(published: Sequence[PublishedHead]) -> Group:
     if any(head.by_name for head in published):
         lines.append("The model is recognised by its name only: a fine-tuned model of this name is another one.")
     papers = ", ".join(sorted({head.paper for head in published}))
-    return Group(RowTable(f"Published ({papers}; not measured here)", fields, list(by_role.items())), notes(*lines))
+    return Group(Table(f"Published ({papers}; not measured here)", fields, list(by_role.items())), notes(*lines))

@@ -15,6 +15,7 @@ from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_
 from attnviz.options import DrawingOptionNames, ViewOptionNames, checked
 from attnviz.plugins import plugins_used
 from attnviz.present.documents import Entry, caption_files, json_text
+from attnviz.present.fields import Table, plain_value
 from attnviz.present.figure_context import FigureContext, with_models
 from attnviz.present.output_folder import OutputFolder, folder_named
 from attnviz.present.report import View, checked_views, spec_of, views_of
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from attnviz.figures.style import Style
     from attnviz.inputs.prompt import Prompt
     from attnviz.models.checkpoint import Checkpoint
-    from attnviz.present.fields import Table
     from attnviz.present.view import File, ViewOptions
 
 
@@ -169,15 +169,15 @@ class Result:
         label = f"tab:attnviz-{self.command.replace('.', '-')}"
         return paper_table(choices.table or "md", table, spec.paper, caption, label)
 
-    def table(self, choices: "ViewOptions") -> "Table[Any]":
+    def table(self, choices: "ViewOptions") -> Table[Any]:
         """The rows that the JSON document and the CSV file have."""
         return spec_of(self.command).table(self, choices)
 
     def tables(self, choices: "ViewOptions") -> "RenderableType":
         """The tables that the command prints, for :mod:`rich`."""
         from attnviz.models.opening import encoder_note
-        from attnviz.present.fields import Table
-        from attnviz.present.tables import cut_note, notes, spaced
+        from attnviz.present.sentences import cut_note
+        from attnviz.present.tables import notes, spaced
 
         checkpoint = getattr(self, "checkpoint", None)
         lines = [] if checkpoint is None else [encoder_note(checkpoint)]
@@ -186,11 +186,11 @@ class Result:
         tables = [*spec_of(self.command).tables(self, choices)]
         for by_kv in self._by_kv_head(choices):
             file, rows = f"{self.command}-kv-heads.csv", choices.rows(12)
-            tables.append(Table("KV heads", by_kv.columns, by_kv.rows).first(rows, file, "KV head"))
+            tables.append(by_kv.first(rows, file, "KV head"))
         told = spec_of(self.command).notes(self, choices)
         return spaced([*tables, notes(*told, *lines, *self.reading_notes)])
 
-    def _by_kv_head(self, choices: "ViewOptions") -> "list[Table[Any]]":
+    def _by_kv_head(self, choices: "ViewOptions") -> list[Table[Any]]:
         table = spec_of(self.command).kv_heads
         return [table(self)] if choices.by and table is not None else []
 
@@ -358,13 +358,13 @@ class Result:
             )
         return spec_of(self.command).completed(ViewOptions.from_keywords(style, choices))
 
-    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: "Table[Any]") -> Entry:
+    def _document(self, figures: Sequence[str], choices: "ViewOptions", table: Table[Any]) -> Entry:
         from attnviz.measures.patterns import PATTERNS
         from attnviz.measures.statistics import STATISTICS
 
         spec = spec_of(self.command)
         tables = [table, *self._by_kv_head(choices)]
-        content = spec.content(self, choices) | {each.name: each.entries() for each in tables if each.name}
+        content = plain_value(spec.content(self, choices)) | {each.name: each.entries() for each in tables if each.name}
         plugins = plugins_used(
             architecture=[model.get("architecture") for model in _models_of(content)],
             pattern=[*PATTERNS] if spec.patterns else [],

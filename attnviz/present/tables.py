@@ -1,49 +1,24 @@
-"""Tables and sentences on the terminal."""
+"""Tables and notes as the terminal and the page show them."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.present.fields import Field, Row, Table, left_out, listed_of
-from attnviz.present.table_layout import GLUE, cell, glued
+from attnviz.present.fields import Row, Table
+from attnviz.present.table_layout import GLUE
 from attnviz.printable import printable
-from attnviz.wording import counted, error, quoted, visible
-
-if TYPE_CHECKING:
-    from attnviz.inputs.prompt import Prompt
-    from attnviz.models.checkpoint import Checkpoint
-    from attnviz.run.checks import Verification
-    from attnviz.run.passes import SampleVerification
-
-
-# names that commands which are still several files import from here
-RowTable = Table
-__all__ = ["RowTable", "cell", "glued", "left_out", "listed_of"]
+from attnviz.wording import visible
 
 _NARROWEST = 20  # columns of a terminal
 
 
-def first_rows(
-    title: str,
-    columns: Sequence[Field[Row]],
-    rows: Sequence[Row],
-    top: int | None,
-    file: str,
-    noun: str = "head",
-    order: str = "",
-    last: Sequence[object] = (),
-) -> Table[Row]:
-    """:meth:`attnviz.present.fields.Table.first` of a table of the terminal alone."""
-    return Table(title, columns, rows, last).first(top, file, noun, order)
-
-
-def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequence[Row], head: int) -> dict[str, Any]:
+def page_table(table: Table[Row], note: str, head: int) -> dict[str, Any]:
     """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
 
     def page_cell(value: object) -> object:
@@ -51,91 +26,14 @@ def page_table(title: str, note: str, fields: Sequence[Field[Row]], rows: Sequen
             return value
         return round(value, 5) if isinstance(value, float) else visible(str(value))
 
-    columns = [(field.title or field.name.replace("_", " ")).lower() for field in fields]
-    cells = [[page_cell(field.write(field.value_for(row))) for field in fields] for row in rows]
-    return {"title": title, "note": note, "columns": columns, "rows": cells, "head": head}
-
-
-def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
-    """How many heads were verified, and the largest differences from the model; of outputs as shares of the largest.
-
-    ``more``: what else was compared, beginning with a comma; ``sample``: on which texts, beginning with a space.
-    """
-    if not verification.level:
-        return checked_line(verification, model)
-    how = "" if verification.attention == "eager" else ", seen on random values"
-    errors = (
-        f"weights within {error(verification.pattern_error)} ({verification.attention}{how}), outputs within "
-        f"{error(verification.output_error)}"
-    )
-    if not verification.pattern_error and not verification.output_error:
-        errors = f"weights and outputs bit for bit ({verification.attention})"
-    return Text.assemble(
-        ("Verified", "bold green"),
-        f" {counted(verification.heads_compared, 'head')} of {visible(model.name)} ({model.runs_as}){sample}, level "
-        f"{verification.level} of 4: {errors}{more}.{_how_checked(verification, model)}",
-    )
-
-
-def first_lines(source: str, what: str, sample: "SampleVerification", model: "Checkpoint", noun: str | None) -> Text:
-    """What was measured on which ``source``, and how closely the heads reproduce the model; a ``noun`` asks for all."""
-    more = ""
-    if noun:
-        more = (
-            f", replaced values by at most {error(sample.values_error)}, final states of resumed passes by at most "
-            f"{error(sample.resumed_error)}, on {counted(sample.n_inputs, noun)}"
-        )
-    return Text.assemble((source, "bold"), f"\n{what}\n", verification_line(sample.attention, model, more))
-
-
-def checked_line(verification: "Verification", model: "Checkpoint") -> Text:
-    """:func:`verification_line` in short: the larger of both differences."""
-    if not verification.level:
-        return Text.assemble(("Not verified", "bold yellow"), ": these weights were given; nothing was recomputed.")
-    worst = max(verification.pattern_error, verification.output_error)
-    how = f"to {worst:.0e}" if worst else "bit for bit"
-    return Text.assemble(
-        ("Checked", "bold green"),
-        f": all {verification.heads_compared} heads equal the model's own ({how}).{_how_checked(verification, model)}",
-    )
-
-
-def _how_checked(verification: "Verification", model: "Checkpoint") -> str:
-    compiled = " The model is compiled; its uncompiled modules were verified." if model.compiled else ""
-    seen, tolerance = verification.scale_seen, verification.tolerance
-    if seen is None or tolerance.row is None:
-        return compiled
-    scale = f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on" if seen < 1 else "no wrong scale"
-    weight = f"a wrong single weight from {tolerance.row:.0%} of the largest in its row"
-    if verification.attention != "eager":
-        weight = f"a single weight that is wrong from {tolerance.probe:g}"
-    which, finer = f"In {str(model.dtype).removeprefix('torch.')}", "--dtype float32"
-    if model.quantised:
-        which, finer = "With these weights", "a dequantised checkpoint"
-    return (
-        f" {which} the comparison is coarse. It finds {scale}, and {weight} on; {finer} finds smaller errors, and a "
-        f"scale that is wrong in one head only.{compiled}"
-    )
+    columns = [field.heading.lower() for field in table.columns]
+    cells = [[page_cell(field.shown_for(row)) for field in table.columns] for row in table.rows]
+    return {"title": table.title, "note": note, "columns": columns, "rows": cells, "head": head}
 
 
 def notes(*lines: str) -> Text:
     """Notes below tables; empty ones are left out."""
     return Text("\n".join(line for line in lines if line), style="dim")
-
-
-def cut_note(tokens: "Prompt", name: str = "text") -> str:
-    """Note on what was cut from a text, or ''."""
-    cut = tokens.truncated
-    return f"The {name} was cut: without its last {counted(cut, 'token')} (--truncate)." if cut else ""
-
-
-def target_note(text: str, generated: bool) -> str:
-    """Note on the target of an encoder-decoder."""
-    whose = "generated by the model, greedily" if generated else "given"
-    return (
-        f"Target ({whose}): {quoted(text)}. D and X attend from what the decoder reads, a start token and the target "
-        "without its last token: the row of each token predicts the next one."
-    )
 
 
 def spaced(parts: Iterable[RenderableType]) -> Group:

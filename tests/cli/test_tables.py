@@ -6,6 +6,8 @@ import re
 import sys
 from contextlib import redirect_stderr
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,11 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import OutputError
 from attnviz.figures.page import format_number
 from attnviz.language.syntax import Arc
+from attnviz.measures.decisions import Decision
+from attnviz.measures.intervals import Estimate
+from attnviz.models.head_ids import HeadId
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text
-from attnviz.present.fields import Field, Table
+from attnviz.present.fields import Field, Table, interval_field, plain_value
 from attnviz.present.tables import plain_text
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, percent, rounded, signed
@@ -147,7 +152,7 @@ def test_the_first_screen_is_at_most_22_lines_and_no_two_columns_have_one_title(
     (first,) = tables_of(analysis)
     assert len(first.rows) <= 7
     (asked_for,) = tables_of(analysis, maps=("local",))
-    assert "Local" in [column.title for column in asked_for.columns]
+    assert "Local" in [column.heading for column in asked_for.columns]
     for table in (first, *tables_of(analysis, verbose=True)):
         titles = [column.header for column in table.columns]
         assert len(set(titles)) == len(titles) > 1
@@ -291,6 +296,37 @@ def test_rows_may_be_the_entries_of_the_document():
     table = Table("", [Field("Head", name="id"), Field(name="score")], [{"id": "L0H0", "score": 0.5}])
     assert table.entries() == table.rows
     assert [cell.plain for column in table.cells() for cell in column] == ["L0H0", "0.50"]
+
+
+def test_a_value_is_found_by_its_name_or_path_and_none_where_a_part_of_it_is_none():
+    row = SimpleNamespace(best={"head": HeadId(1, 2)}, none=None)
+    assert Field[Any](value="best.head", name="id").value_for(row) == HeadId(1, 2)
+    assert Field[Any](value="none.head").value_for(row) is None
+    assert Field[Any](name="a.b").value_for({"a.b": 1}) == 1
+    assert Field[Any](name="b").value_for({"a.b": 1}) is None
+    with pytest.raises(AttributeError):
+        Field[Any](name="misspelt").value_for(row)
+
+
+def test_a_column_is_headed_by_its_title_or_its_name_in_words():
+    assert Field[Any](name="total_effect", unit="nats").header == "Total effect\n(nats)"
+    assert Field[Any]("n", name="label_n").heading == "n"
+
+
+def test_a_document_has_heads_by_name_records_by_key_and_lists():
+    head, estimate, decision = HeadId(1, 2), Estimate(0.5, 0.25, 1.0), Decision("good", 0.75, (0.0, 1.0))
+    assert plain_value({"of": [(head, Path("a.txt"))], "damage": estimate}) == {
+        "of": [["L1H2", "a.txt"]],
+        "damage": {"value": 0.5, "interval": [0.25, 1.0]},
+    }
+    assert plain_value(decision) == {"label": "good", "probability": 0.75, "logits": [0.0, 1.0], "right": None}
+    assert plain_value(Arc(0, 1, "det")) == {"dependent": 0, "head": 1, "relation": "det"}
+
+
+def test_the_ends_of_an_interval_are_columns_of_their_own():
+    columns = [interval_field(write=str), interval_field("b_interval", "b.ends", write=str)]
+    table = Table("", columns, [{"interval": (0.0, 0.5), "b": {"ends": (1.0, 2.0)}}, {}])
+    assert table.csv() == "low,high,b_low,b_high\n0.0,0.5,1.0,2.0\n,,,\n"
 
 
 def test_a_line_below_the_rule_and_a_caption_stand_below_the_rows():

@@ -69,7 +69,8 @@ def test_heads_and_compare_tell_what_a_classifier_decides_from_the_verified_pass
     torch.testing.assert_close(torch.tensor(analysis.decision.logits, dtype=torch.float64), own, **CLOSE)
     label = LABELS[int(own.argmax())]
     assert (analysis.decision.label, analysis.decision.right) == (label, None)
-    assert analysis.document()["decision"] == analysis.decision.entry
+    decided = analysis.decision._asdict()
+    assert analysis.document()["decision"] == decided | {"logits": list(decided["logits"])}
     assert label in analysis.report()
     other = copy.deepcopy(model)
     last = from_loaded(other, tokenizer).classifier.head[-1]

@@ -15,7 +15,7 @@ from attnviz.errors import OutputError
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.head_ids import HeadId, Stack
 from attnviz.present.documents import CAPTIONS, caption_files, csv_text, json_text
-from attnviz.present.fields import Field, NamedTable
+from attnviz.present.fields import Field, Table
 from attnviz.present.view import ViewOptions
 from attnviz.version import __version__
 from tests.support.captions import read_captions
@@ -166,4 +166,4 @@ def test_columns_of_encoder_decoders_alone_stand_last_in_the_csv_file():
     fields = (Field(name="id"), Field(name="stack", value=lambda row: row.id.layer, of_stacks=True), Field(name="b"))
     for layer, columns in ((Stack("E", "encoder", 0, 1, 1).layer(0), ["id", "b", "stack"]), (0, ["id", "b"])):
         rows = [SimpleNamespace(id=HeadId(layer, 0), b=2)]
-        assert NamedTable("heads", fields, rows).csv_rows()[0] == columns
+        assert Table("", fields, rows).csv_rows()[0] == columns

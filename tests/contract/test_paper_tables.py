@@ -13,7 +13,7 @@ import attnviz
 from attnviz.commands.profile.show import paper_table_of
 from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import LATEX_CAPTIONS
-from attnviz.present.fields import NamedTable, by_name
+from attnviz.present.fields import Table, plain
 from attnviz.present.latex import latex
 from attnviz.present.paper_tables import paper_table, text_width
 from attnviz.present.published import DESCRIBING
@@ -55,7 +55,7 @@ def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_lef
     columns = ("id", "cosine", "loss", "n", "layer_baseline")
     values = [("L0H0", 0.00349, None, 7, 1.0), ("L0H1", -9.7e-05, None, 8, 0.5)]
     rows = [dict(zip(columns, each, strict=True)) for each in values]
-    text = paper_table("md", NamedTable("", by_name(*columns), rows), (), "Some heads.", "tab:some")
+    text = paper_table("md", Table("", plain(*columns), rows), (), "Some heads.", "tab:some")
     assert "| head | cosine | n | layer baseline |" in text
     assert "| --- | ---: | ---: | ---: |" in text
     assert "| L0H0 | 0.0035 | 7 |  |" in text  # the baseline of a share of uniform attention is none
@@ -65,13 +65,13 @@ def test_a_column_shows_two_digits_of_its_largest_number_and_an_empty_one_is_lef
 @pytest.mark.parametrize(("role", "is_said"), [("sink", True), ("induction", False)])
 def test_a_role_that_only_describes_is_said_to_and_numbers_are_written_as_elsewhere(role: str, is_said: bool):
     rows = [{"role": role, "score": 0.74, "untrained": 0.085, "n": 26332, "holds": True}]
-    text = paper_table("md", NamedTable("", by_name(*rows[0]), rows), (), "Some heads.", "tab:some")
+    text = paper_table("md", Table("", plain(*rows[0]), rows), (), "Some heads.", "tab:some")
     assert f"| {role} | 0.74 | 0.09 | 26,332 | True |" in text
     assert (DESCRIBING in text) == is_said
 
 
 def tex_of(rows: list[dict[str, Any]], caption: str = "Heads.") -> str:
-    return paper_table("tex", NamedTable("", by_name(*rows[0]), rows), (), caption, "tab:h")
+    return paper_table("tex", Table("", plain(*rows[0]), rows), (), caption, "tab:h")
 
 
 def test_a_table_longer_than_a_page_is_several_with_one_caption():

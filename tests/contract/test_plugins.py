@@ -355,7 +355,7 @@ def test_what_cannot_be_registered_is_refused_by_name(extension, name, word):
 
 
 def test_the_words_that_no_pattern_may_begin_with_are_those_of_attnviz():
-    fields = [field.name for field in result_of("heads").table(ViewOptions()).fields]
+    fields = [field.name for field in result_of("heads").table(ViewOptions()).columns]
     more = ["syntactic", "sink", "broad", "offset", "total", "rows", "apart"]
     own = [*scalars(), *fields, *_LABELS, *PATTERNS, *more]
     assert {re.split("[-_: ]", name)[0] for name in own} - {*own_words(), ""} == set()

@@ -10,7 +10,7 @@ from torch import nn
 
 import attnviz
 from attnviz.models.checkpoint import Checkpoint, from_loaded
-from attnviz.present.tables import verification_line
+from attnviz.present.sentences import verification_line
 from tests.support.families import TEXT, model_of, verified
 
 

@@ -16,7 +16,7 @@ from attnviz.models.families import base
 from attnviz.models.offloading import parameter_of
 from attnviz.models.opening import open_checkpoint
 from attnviz.models.quantised import has_gradient, input_rounding, rounded_to_8_bits
-from attnviz.present.tables import verification_line
+from attnviz.present.sentences import verification_line
 from attnviz.reference.attention import linear
 from tests.support.families import first_of
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2

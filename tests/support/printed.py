@@ -18,7 +18,7 @@ def rows_in(printed: Any, title: str) -> list[dict[str, str]]:
     """The cells of the one table whose title begins so, row by row, by the titles of their columns."""
     (table,) = [table for table in tables_in(printed) if table.title.startswith(title)]
     columns = {
-        field.title: [text.plain.replace("\ue000", " ") for text in cells]
+        field.heading: [text.plain.replace("\ue000", " ") for text in cells]
         for field, cells in zip(table.columns, table.cells(), strict=True)
     }
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]

@@ -23,12 +23,11 @@ from attnviz.measures.statistics import statistic_named
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import ids_and_names
 from attnviz.present.documents import layer_entry
-from attnviz.present.fields import Field, entry
+from attnviz.present.fields import Field, Table, entry, listed_of
 from attnviz.present.figure_context import capital
 from attnviz.present.published import role_numbers, score_and_baseline
 from attnviz.present.role_words import family_words, role_words, short_name
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import RowTable, listed_of
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, quoted, rounded, visible
 
@@ -120,11 +119,11 @@ def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookR
     return [LookRow(head, head.role if analysis.profile else selected_verdict(head, names)) for head in heads]
 
 
-def look_table(analysis: Analysis, rows: Sequence[LookRow], choices: ViewOptions) -> RowTable[LookRow]:
+def look_table(analysis: Analysis, rows: Sequence[LookRow], choices: ViewOptions) -> Table[LookRow]:
     """What each head does over the corpus, or without a profile on this text."""
     unit, model = analysis.units.name, analysis.checkpoint
     columns: list[Field[LookRow]] = [
-        Field("Head", lambda row: row.head.id),
+        Field("Head", "head.id"),
         Field("Over the corpus" if analysis.profile else "On this text", lambda row: does(analysis, *row)),
         Field("Name", lambda row: short_name(row.judged.role) if row.judged else ""),
         Field("Score", lambda row: score_and_baseline(row.judged)[0] if row.judged else ""),
@@ -144,7 +143,7 @@ def look_table(analysis: Analysis, rows: Sequence[LookRow], choices: ViewOptions
     if with_role:
         named = [] if model.name == "minilm" else model.model_options
         title += f"; more of one: {visible(' '.join(['attnviz card', with_role[0], *named]))}"
-    return RowTable(title, columns, rows)
+    return Table(title, columns, rows)
 
 
 def on_this_text(analysis: Analysis, head: HeadFindings) -> str:
@@ -240,7 +239,7 @@ def summary_entry(part: Part, heads: Sequence[HeadFindings]) -> dict[str, Any]:
         kinds[kind] = {
             "heads": len(of_kind),
             "labels": dict(Counter(head.label for head in of_kind).most_common()),
-            "best": best and {"id": str(best.id), "see": f"--select {best.id}", **entry(LABEL, best)},
+            "best": best and {"id": best.id, "see": f"--select {best.id}", **entry(LABEL, best)},
         }
     return {
         "heads": len(heads),
@@ -295,7 +294,7 @@ LABEL: tuple[Field[HeadFindings], ...] = (
     Field(
         "Baseline", lambda head: head.labelled.judged[1], name="label_baseline", meaning="the same of the best guess"
     ),
-    Field(value=lambda head: head.labelled.error_reduction, name="label_error_reduction"),
-    Field("n", lambda head: head.labelled.n, name="label_n", meaning="pairs of tokens or words, or positions"),
-    Field(value=lambda head: head.labelled.certain, name="label_certain"),
+    Field(value="labelled.error_reduction", name="label_error_reduction"),
+    Field("n", "labelled.n", name="label_n", meaning="pairs of tokens or words, or positions"),
+    Field(value="labelled.certain", name="label_certain"),
 )

@@ -42,8 +42,9 @@ from attnviz.page.page import (
 from attnviz.present.figure_context import STACK_LEGEND, capital, caption_of
 from attnviz.present.published import role_name
 from attnviz.present.role_words import family_words
+from attnviz.present.sentences import verification_line
 from attnviz.present.statistics import LOOKBACK, described
-from attnviz.present.tables import page_table, verification_line
+from attnviz.present.tables import page_table
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted
 
@@ -129,8 +130,7 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
     rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        table = look_table(analysis, rows, choices)
-        listed = page_table(table.title, " ".join(score_notes(analysis, rows)), table.columns, rows, head=0)
+        listed = page_table(look_table(analysis, rows, choices), " ".join(score_notes(analysis, rows)), head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from io import BytesIO
 from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -38,22 +37,15 @@ from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, TWO_TEXTS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, scalars, statistics
 from attnviz.models.head_ids import LayerId, ids_and_names
 from attnviz.present.documents import target_entry, tokens_entry, verification_entry
-from attnviz.present.fields import HEAD, Field, NamedTable, entry, pick, plain, values_of
+from attnviz.present.fields import HEAD, Field, Table, entry, pick, plain, values_of
 from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
+from attnviz.present.sentences import checked_line, cut_note, target_note, verification_line
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import (
-    RowTable,
-    checked_line,
-    cut_note,
-    first_rows,
-    glued,
-    notes,
-    target_note,
-    verification_line,
-)
+from attnviz.present.table_layout import glued
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.reference.attention import Chunk
@@ -93,7 +85,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         more = {
             **target_entry(target),
             "target_tokens_cut_off": target.tokens.truncated,
-            "target_words": list(target.context.units.labels) if words else None,
+            "target_words": target.context.units.labels if words else None,
         }
     parsed = None
     if parse is not None:  # words by their tokens, arcs by word; also the parser's own arcs if they were mapped
@@ -102,9 +94,9 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "parser": parse.parser,
             "vocabulary": parse.vocabulary.name,
             "mapped_from": mapped_from,
-            "words": [{"text": word.text, "tokens": list(word.positions)} for word in parse.words],
-            "arcs": list(map(asdict, parse.arcs)),
-            "own_arcs": None if mapped_from is None else list(map(asdict, parse.own_arcs)),
+            "words": [{"text": word.text, "tokens": word.positions} for word in parse.words],
+            "arcs": parse.arcs,
+            "own_arcs": None if mapped_from is None else parse.own_arcs,
         }
     return {
         "model": analysis.model_entry,
@@ -122,19 +114,19 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": parse.parser if parse else None,
         },
-        **({"decision": analysis.decision.entry} if analysis.decision else {}),
+        **({"decision": analysis.decision} if analysis.decision else {}),
         "verification": verification_entry(analysis.verification),
         "summary": {part.name: summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.parts[0].name
         else summary_entry(*parts[0]),
-        "words": list(analysis.units.labels) if words else None,
+        "words": analysis.units.labels if words else None,
         "parse": parsed,
         "syntax_note": analysis.syntax_note or None,
         "profile": None if analysis.profile is None else analysis.profile.origin,
     }
 
 
-def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
+def table(analysis: Analysis, choices: ViewOptions) -> Table[HeadFindings]:
     """A row a head."""
     heads = analysis.select(choices.select)
     fields = _fields(analysis)
@@ -144,7 +136,7 @@ def table(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
             for relation in relations_of(analysis, heads, choices.relation)
         }
         fields.append(Field(value=lambda head: related.get(head.id), name="relation", csv={}))
-    return NamedTable("heads", fields, heads)
+    return Table("", fields, heads, name="heads")
 
 
 def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
@@ -273,7 +265,7 @@ def _head_table(part: Part, ranked: Sequence[HeadFindings], top: int | None, ord
         *(_statistic(name, unit) for name in listed),
     ]
     last = ["uniform", "", "", "", "", *(context.uniform.get(name) for name in listed)]
-    return first_rows("Heads", columns, ranked, top, "heads.csv", order=order, last=last)
+    return Table("Heads", columns, ranked, last).first(top, "heads.csv", order=order)
 
 
 def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
@@ -282,7 +274,7 @@ def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int |
     columns = [HEAD[0], *map(_statistic, CONTACTS)]
     ranked = sorted(heads, key=lambda head: -(head.statistics["contacts_l"] or 0.0))
     last = ["chance", *analysis.context.contacts.chance.values()]
-    yield first_rows("Heads that find contacts", columns, ranked, top, "heads.csv", order="best first", last=last)
+    yield Table("Heads that find contacts", columns, ranked, last).first(top, "heads.csv", order="best first")
 
 
 def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
@@ -298,17 +290,19 @@ def _pattern_table(heads: Sequence[HeadFindings]) -> RenderableType:
             patterns.append(entries)
         elif n >= LEAST_N and (role == SYNTACTIC + base or n < of_roles[SYNTACTIC + base][0][1].n):
             relations.append(entries)  # no subtype that is all of its base
-    rows = []
+    rows = list[dict[str, object]]()
     for entries in [*patterns, *relations[:_RELATIONS]]:
         measured = [verdict for _, verdict in entries if verdict.score is not None] or [entries[0][1]]
         best = min(measured, key=lambda verdict: (-(verdict.score or 0.0), verdict.direction or ""))
         guess = "" if best.baseline is None else best.largest_baseline
         showing = f"{sum(verdict.holds for _, verdict in entries)}/{len(entries)}" if best.n >= ENOUGH else "–"
-        name = role_name(best.name, best.direction)
-        rows.append((name, _strongest(best, entries), best.baseline, guess, best.n, showing))
-    titles = ("Pattern", "Strongest heads", "Baseline", "which", "n", "Show")
-    columns = [Field(title, itemgetter(at), detail=title == "which") for at, title in enumerate(titles)]
-    return RowTable("Patterns (the strongest heads of each, with their scores)", columns, rows)
+        row: dict[str, object] = {
+            "Pattern": role_name(best.name, best.direction),
+            "Strongest heads": _strongest(best, entries),
+        }
+        rows.append(row | {"Baseline": best.baseline, "which": guess, "n": best.n, "Show": showing})
+    columns = [Field[Any](title, title, detail=title == "which") for title in rows[0]]
+    return Table("Patterns (the strongest heads of each, with their scores)", columns, rows)
 
 
 def _strongest(best: Verdict, entries: Sequence[tuple[HeadFindings, Verdict]]) -> str | Text:
@@ -387,7 +381,7 @@ def _farthest(part: Part, heads: Sequence[HeadFindings]) -> Text:
     return notes(f"Farthest (no sinks), {mean}: {named}." if named else "")
 
 
-def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindings]:
+def _in_paper(analysis: Analysis, choices: ViewOptions) -> Table[HeadFindings]:
     """Heads that were selected by what they do stand in the terminal's order, with the numbers that selected them."""
     whole = table(analysis, choices)
     _, names = ids_and_names(choices.select)
@@ -400,7 +394,7 @@ def _in_paper(analysis: Analysis, choices: ViewOptions) -> NamedTable[HeadFindin
             if verdict is not None:
                 labelled = replace(labelled, verdicts=(verdict,), n=verdict.n)
             rows.append(replace(head, labelled=labelled))
-    return NamedTable("heads", whole.fields, rows)
+    return replace(whole, rows=rows)
 
 
 def _further(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[str, bytes | str]]:
@@ -417,7 +411,7 @@ def _further(analysis: Analysis, choices: ViewOptions) -> Iterator[tuple[str, by
         yield "attention.npz", content.getvalue()
 
 
-def _kv_heads(analysis: Analysis) -> NamedTable[dict[str, Any]]:
+def _kv_heads(analysis: Analysis) -> Table[dict[str, Any]]:
     names, heads = analysis.heads[0].statistics, analysis.heads
     return kv_table(
         analysis.checkpoint, {name: {head.id: head.statistics.get(name) for head in heads} for name in names}

@@ -12,8 +12,8 @@ from attnviz.inputs.prompt import Span
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import short_float
-from attnviz.present.fields import HEAD, Field, NamedTable
-from attnviz.present.tables import RowTable, glued, left_out, listed_of
+from attnviz.present.fields import HEAD, Field, Table, left_out, listed_of, plain
+from attnviz.present.table_layout import glued
 from attnviz.wording import rounded, visible
 
 _STRONGEST = 3  # heads that a row of the terminal's table names
@@ -25,15 +25,15 @@ _NUMBERS = (
 
 _SHARE: tuple[Field[SpanShare], ...] = (
     *HEAD,
-    Field(value=lambda row: row.source, name="from"),
-    Field(value=lambda row: row.target, name="to"),
-    *(Field(name=name) for name in _NUMBERS),
+    Field(value="source", name="from"),
+    Field(value="target", name="to"),
+    *plain(*_NUMBERS),
 )
 
 
-def span_table(shares: SpanShares, heads: Sequence[HeadFindings]) -> NamedTable[SpanShare]:
+def span_table(shares: SpanShares, heads: Sequence[HeadFindings]) -> Table[SpanShare]:
     """A row for every head and two spans of which the first sees the second; heads.json has them by pair."""
-    return NamedTable("", _SHARE, [shares.between(head.id, *pair) for head in heads for pair in shares.pairs])
+    return Table("", _SHARE, [shares.between(head.id, *pair) for head in heads for pair in shares.pairs])
 
 
 def spans_entry(
@@ -78,19 +78,24 @@ def span_tables(
             (spans.between(head.id, *pair) for head in heads),
             key=lambda share: (share.judged[1] - share.judged[0], share.id),
         )
-        rows.append((*(visible(spans.spans[number].name) for number in pair), shares))
-    columns: list[Field[Any]] = [
-        Field("Attends", lambda row: row[0]),
-        Field("to", lambda row: row[1]),
-        Field("Heads", lambda row: glued(f"{share.id} {rounded(share.judged[0])}" for share in row[2][:_STRONGEST])),
-        Field("Uniform", lambda row: row[2][0].judged[1]),
-        Field("On sinks", lambda row: glued(rounded(share.sink) for share in row[2][:_STRONGEST])),
-        Field("Last token (uniform)", lambda row: _strongest_last(row[2]), detail=True),
-    ]
+        source, target = (visible(spans.spans[number].name) for number in pair)
+        strongest = shares[:_STRONGEST]
+        rows.append(
+            {
+                "Attends": source,
+                "to": target,
+                "Heads": glued(f"{share.id} {rounded(share.judged[0])}" for share in strongest),
+                "Uniform": shares[0].judged[1],
+                "On sinks": glued(rounded(share.sink) for share in strongest),
+                "Last token (uniform)": _strongest_last(shares),
+            }
+        )
+    columns = [Field[Any](title, title, detail=title.startswith("Last")) for title in rows[0]]
     title = f"Heads that read one span from another ({listed_of(len(listed), len(pairs))} pairs)"
     known = ((spans.lookback(head.id), head.id) for head in heads)
     said = list[str]()
-    if ratios := sorted((-ratio, id) for ratio, id in known if ratio is not None):
+    ratios = sorted((-ratio, id) for ratio, id in known if ratio is not None)
+    if ratios:
         most = ", ".join(f"{id} {rounded(-ratio)}" for ratio, id in ratios[:_STRONGEST])
         least = f"; least {ratios[-1][1]} {rounded(-ratios[-1][0])}" if len(ratios) > _STRONGEST else ""
         said.append(f"Lookback ratio (uniform {rounded(spans.lookback_uniform(heads[0].id))}): {most}{least}.")
@@ -102,7 +107,7 @@ def span_tables(
             *said,
             left_out(len(listed), len(pairs), "pair", "heads-spans.csv"),
         ]
-    yield RowTable(title, columns, rows, caption=" ".join(filter(None, said)))
+    yield Table(title, columns, rows, caption=" ".join(filter(None, said)))
 
 
 def _strongest_last(shares: Sequence[SpanShare]) -> Text:

@@ -25,11 +25,13 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.present.claim import sentence
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import ID, Field, NamedTable, entry, pick, plain
+from attnviz.present.fields import ID, Field, Table, entry, interval_field, left_out, pick, plain
 from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
-from attnviz.present.tables import RowTable, first_rows, glued, left_out, notes, verification_line
+from attnviz.present.sentences import verification_line
+from attnviz.present.table_layout import glued
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.parts import SYNTACTIC
@@ -37,40 +39,29 @@ from attnviz.profiles.published import published_entries, published_heads
 from attnviz.profiles.store import StoredRelation
 from attnviz.wording import counted, rounded, span, visible
 
-_ENDS: dict[str, tuple[int]] = {"low": (0,), "high": (1,)}
-
 # The fields of a role of a head over a corpus.
 ROLE_FIELDS: tuple[Field[Any], ...] = (
-    Field(value=lambda role: str(role.id), name="id", meaning=ID),
+    Field(name="id", meaning=ID),
     Field(name="role", meaning="what the head does over the corpus"),
     Field(
-        "Direction",
         name="direction",
         write=lambda name: ARROWS.get(name or "", ""),
         detail=True,
         meaning="from which word to which (dep is the dependent of a relation, head its head)",
     ),
-    Field("Score", name="score", meaning="share of attention, or of right guesses (semantic: a cosine)"),
-    Field("Baseline", name="baseline", write=shown_baseline, meaning="the score of the best guess"),
+    Field(name="score", meaning="share of attention, or of right guesses (semantic: a cosine)"),
+    Field(name="baseline", write=shown_baseline, meaning="the score of the best guess"),
     Field(
         name="baselines",
         csv={"baseline_name": (lambda of_guesses: max(of_guesses, key=of_guesses.get, default=None),)},
         meaning="and which guess that is",
     ),
     Field("n", name="n", meaning="instances, positions or sequences"),
-    Field(
-        "Interval",
-        name="interval",
-        csv=_ENDS,
-        write=span,
-        detail=True,
-        meaning=f"its interval at {ERROR_RATE:g}, for all heads and directions together",
-    ),
-    Field(name="difference", csv={f"difference_{end}": keys for end, keys in _ENDS.items()}),
+    interval_field(write=span, over="for all heads and directions together", detail=True),
+    Field(name="difference", csv={"difference_low": (0,), "difference_high": (1,)}),
     Field(name="simultaneous_over"),
     *plain("holds", "passed", "too_few", "error_reduction", "texts", "q"),
     Field(
-        "Untrained",
         name="untrained",
         write=lambda score: "" if score is None else score,
         meaning="the score of the best head of a freshly initialised copy",
@@ -85,18 +76,6 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     if tally is not None:
         statistics = {name: _numbers(value) for name, value in tally.results().items() if name not in OFFSETS}
         statistics["baseline"] = {name: value for name, value in tally.baselines().items() if name not in OFFSETS}
-    chats = [
-        {
-            "measure": pair.measure,
-            "from": pair.source or None,
-            "to": pair.target or None,
-            "chats": pair.scores.texts,
-            "value": _numbers(pair.scores.scores[0]),
-            "uniform": _numbers(pair.scores.baseline[0]),
-            "error": _numbers(pair.scores.errors[0]),
-        }
-        for pair in profile.chats
-    ]
     return {
         "model": model_entry(profile.checkpoint),
         "corpora": [
@@ -111,7 +90,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "syntax": relations
         and {"gold": profile.gold, "relations": [_relation(profile, relation) for relation in relations]},
         "coreference": profile.coreference and _coreference(profile.coreference),
-        "chats": chats or None,
+        "chats": [entry(_CHATS, pair) for pair in profile.chats] or None,
         "repeats": repeats
         and {RETRIEVAL: None, **{name: _numbers(scores.mean(0)) for name, scores in repeats.scores.items()}},
         "published": published_entries(published_heads(profile.checkpoint)),
@@ -129,7 +108,7 @@ def _relation(profile: Profile, relation: RelationCount) -> dict[str, Any]:
         "sentences": estimate.texts,
         "offset": relation.offset,
         "offset_accuracy": relation.offset_accuracy,
-        "best": {"id": str(head), "direction": direction, "accuracy": accuracy, "role": verdict},
+        "best": {"id": head, "direction": direction, "accuracy": accuracy, "role": verdict},
         "accuracy": _by_direction(estimate.scores, estimate),
         "baselines": {name: _by_direction(values, estimate) for name, values in estimate.baselines.items()},
     }
@@ -154,6 +133,8 @@ def _coreference(names: NameCount) -> dict[str, Any]:
 
 
 def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
+    """The columns of the table of chats."""
+
     def strongest(pair: ChatScores) -> Text:
         values = pair.scores.scores[0].nan_to_num(-math.inf)
         above = (values - pair.scores.baseline[0].nan_to_num()).flatten()
@@ -162,16 +143,24 @@ def _chat_fields(profile: Profile) -> list[Field[ChatScores]]:
         return glued(f"{head} {rounded(float(values[head]))}" for head in heads)
 
     return [
-        Field("Attends", lambda pair: pair.source or "the answer"),
-        Field("to", lambda pair: pair.target or "what stands before"),
-        Field("Measure", lambda pair: _MEASURES[pair.measure]),
+        *pick(_CHATS, "from", "to", "measure"),
         Field("Heads", strongest),
         Field("Uniform", lambda pair: float(pair.scores.baseline.mean())),
-        Field("Chats", lambda pair: pair.scores.texts),
+        *pick(_CHATS, "chats"),
     ]
 
 
 _MEASURES = {SHARE: "share", LAST: "of the last token", LOOKBACK: "lookback ratio"}
+# Attention between the messages of chats, over all of them.
+_CHATS: tuple[Field[ChatScores], ...] = (
+    Field(name="measure", write=_MEASURES.__getitem__),
+    Field("Attends", lambda pair: pair.source or None, name="from", write=lambda name: name or "the answer"),
+    Field("to", lambda pair: pair.target or None, name="to", write=lambda name: name or "what stands before"),
+    Field(value="scores.texts", name="chats"),
+    Field(value=lambda pair: _numbers(pair.scores.scores[0]), name="value"),
+    Field(value=lambda pair: _numbers(pair.scores.baseline[0]), name="uniform"),
+    Field(value=lambda pair: _numbers(pair.scores.errors[0]), name="error"),
+)
 
 
 def _numbers(values: Tensor) -> list[list[float | None]]:
@@ -199,11 +188,11 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
         columns, said = relation_fields(profile), {role.relation for role in shown}
         order = "those with a sentence below, then the most frequent" if said - {None} else "the most frequent first"
         relations = sorted(profile.relations, key=lambda relation: relation.relation not in said)
-        yield first_rows("Relations", columns, relations, few, "profile.json", noun="relation", order=order)
+        yield Table("Relations", columns, relations).first(few, "profile.json", "relation", order)
     if profile.chats:
         order = "shares of attention to content, means over chats"
         pairs = [pair for pair in profile.chats if pair.measure == LOOKBACK or pair.source != pair.target]
-        yield first_rows("Chats", _chat_fields(profile), pairs, few, "profile.json", noun="pair", order=order)
+        yield Table("Chats", _chat_fields(profile), pairs).first(few, "profile.json", "pair", order)
     control = profile.control_texts is not None
     of_heads = profile.roles_by_head()
     top = choices.rows(_FEW if profile.relations is not None else 2 * _FEW) or 0
@@ -253,7 +242,7 @@ def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
     ]
     if profile.control_texts is not None:
         columns.append(Field("Untrained", lambda relation: best[relation.relation].untrained))
-    return [*columns, Field("n", lambda relation: relation.n), Field("Pass", verdict)]
+    return [*columns, Field("n", "n"), Field("Pass", verdict)]
 
 
 def best_role(profile: Any, relation: RelationCount | StoredRelation) -> Role:
@@ -293,7 +282,7 @@ def by_head(of_heads: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, c
         *pick(ROLE_FIELDS, *shown),
     ]
     title = f"Heads ({len(listed)} of {n_heads}; {n_heads - len(heads)} show no role)"
-    return RowTable(title, columns, rows, caption=left_out(len(listed), len(heads), "head", file))
+    return Table(title, columns, rows, caption=left_out(len(listed), len(heads), "head", file))
 
 
 def _notes(profile: Profile) -> Iterator[str]:
@@ -317,25 +306,26 @@ def _notes(profile: Profile) -> Iterator[str]:
         yield f"Copying and copy-suppression were not measured: {profile.why_no_copying}."
 
 
-def _table(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
+def _table(profile: Profile, _: ViewOptions) -> Table[Role]:
     """All roles; those that hold have their sentence."""
 
     def sentence_of(role: Role) -> str | None:
         return sentence(role, profile.checkpoint.full_name) if role.holds else None
 
     said: Field[Role] = Field(value=sentence_of, name="sentence", csv={})
-    return NamedTable("roles", [*ROLE_FIELDS, kv_head_field(profile.checkpoint), said], profile.roles)
+    return Table("", [*ROLE_FIELDS, kv_head_field(profile.checkpoint), said], profile.roles, name="roles")
 
 
-def _in_paper(profile: Profile, _: ViewOptions) -> NamedTable[Role]:
+def _in_paper(profile: Profile, _: ViewOptions) -> Table[Role]:
     """The roles that heads have; where there are none, the best head of each."""
     best: dict[str, Role] = {}
     for role in profile.roles:
         best[role.role] = max(best.get(role.role, role), role, key=attrgetter("margin"))
-    return NamedTable("roles", ROLE_FIELDS, [role for role in profile.roles if role.holds] or [*best.values()])
+    rows = [role for role in profile.roles if role.holds] or [*best.values()]
+    return Table("", ROLE_FIELDS, rows, name="roles")
 
 
-def _kv_heads(profile: Profile) -> NamedTable[Any]:
+def _kv_heads(profile: Profile) -> Table[Any]:
     heads = select_heads((), profile.checkpoint.kinds)
     by_name = {entry["key"]: dict(zip(heads, entry["values"], strict=True)) for entry in statistic_entries(profile)}
     return kv_table(profile.checkpoint, by_name)

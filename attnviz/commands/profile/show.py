@@ -1,8 +1,7 @@
 """Roles, examples and pictures of a stored profile: ``attnviz profile --show``."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from operator import methodcaller
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -16,12 +15,12 @@ from attnviz.errors import UsageError
 from attnviz.judge.roles import Role
 from attnviz.models.checkpoint import short_name
 from attnviz.models.head_ids import HeadId, select_heads
-from attnviz.present.fields import Field, NamedTable
+from attnviz.present.fields import Field, Table, listed_of
 from attnviz.present.kv_heads import KV_HEAD
 from attnviz.present.paper_tables import paper_table
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.result import Result
-from attnviz.present.tables import RowTable, listed_of, notes
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
@@ -120,15 +119,15 @@ def example_tables(profile: StoredProfile, chosen: Sequence[RoleExamples], top: 
         rows, n = named_examples(examples, top), sum(map(len, examples.groups.values()))
         others = any(not row.example.hit and row.example.gold for row in rows)
         columns: list[Field[NamedExample]] = [
-            Field("Example", lambda row: row.name),
-            Field("Weight", lambda row: row.example.weight),
+            Field("Example", "name"),
+            Field("Weight", "example.weight"),
             *([right_one] if others else []),
             Field("Sentence", lambda row: sentence_of(row.example)),
         ]
         role = _role(profile, examples)
         numbers = role_numbers(role) if role and role.holds else "its best relation; it does not pass"
         name = f"{examples.id} {role_name(examples.role, examples.direction)}"
-        yield RowTable(f"{name} ({numbers}; {listed_of(len(rows), n)} examples)", columns, rows)
+        yield Table(f"{name} ({numbers}; {listed_of(len(rows), n)} examples)", columns, rows)
         has_others, has_more = has_others or others, has_more or len(rows) < n
     another = "; (the right one) where that is another" if has_others else ""
     yield notes(
@@ -157,10 +156,9 @@ def roles_document(profile: StoredProfile) -> dict[str, Any]:
     return {"attnviz": profile.document["attnviz"], "model": profile.model, "parts": profile.parts, "roles": roles}
 
 
-def role_table(entries: Sequence[dict[str, Any]]) -> NamedTable[dict[str, Any]]:
+def role_table(entries: Sequence[dict[str, Any]]) -> Table[dict[str, Any]]:
     """Roles as in profile.json as the rows of a table."""
-    fields = [replace(field, value=methodcaller("get", field.name)) for field in (*ROLE_FIELDS, KV_HEAD)]
-    return NamedTable("roles", fields, entries)
+    return Table("", (*ROLE_FIELDS, KV_HEAD), entries, name="roles")
 
 
 def paper_table_of(profile: StoredProfile, kind: str, wanted: Sequence[str] = ()) -> str:
@@ -214,7 +212,7 @@ class StoredPictures(Result):
         parts = [self.stored.parts["syntax"]] if role else self.stored.parts.values()
         return " · ".join([self.checkpoint.short_name, *dict.fromkeys(map(measured_on, parts)), *more])
 
-    def table(self, _: ViewOptions) -> NamedTable[Any]:
+    def table(self, _: ViewOptions) -> Table[Any]:
         """Every role that is stored."""
         return role_table(self.stored.document["roles"])
 

@@ -4,18 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
 from attnviz.measures.alignments import ALIGNMENT
-from attnviz.measures.decisions import Decision
 from attnviz.present.documents import json_text, model_entry, verification_entry
-from attnviz.present.fields import HEAD, ID, Field, NamedTable, by_name, entry, pick, plain
+from attnviz.present.fields import HEAD, ID, Field, Table, entry, pick, plain
 from attnviz.present.report import CommandSpec
+from attnviz.present.sentences import first_lines, verification_line
 from attnviz.present.statistics import statistic_field
-from attnviz.present.tables import first_rows, notes, verification_line
+from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted, quoted, rounded, span, visible
 
@@ -23,20 +22,14 @@ LISTED = ("sink", "entropy", "previous", "next", "confidence", "distance")
 
 # The fields of a text in documents.
 LINES: tuple[Field[OneText], ...] = (
-    Field("Line", lambda text: text.place and text.place.line, name="line"),
-    Field("Id", name="id", if_known=True),
+    Field(value="place.line", name="line"),
+    Field(name="id", if_known=True),
     Field("Class", name="label", if_known=True),
-    Field("Text", name="text", write=quoted),
-    Field("Pair", name="pair", if_known=True, write=lambda pair: pair and quoted(pair)),
-    Field(
-        "Decision",
-        lambda text: text.decision and text.decision.entry,
-        name="decision",
-        if_known=True,
-        write=lambda decided: decided and Decision(**decided).in_words,
-    ),
-    Field("Tokens", lambda text: text.n_tokens, name="tokens"),
-    Field(value=lambda text: text.cut, name="tokens_cut_off"),
+    Field(name="text", write=quoted),
+    Field(name="pair", if_known=True, write=lambda pair: pair and quoted(pair)),
+    Field(name="decision", if_known=True, write=lambda decision: decision and decision.in_words),
+    Field(value="n_tokens", name="tokens"),
+    Field(value="cut", name="tokens_cut_off"),
     *plain("folder", "pattern_error", "output_error"),
 )
 
@@ -51,21 +44,17 @@ def text_row(text: OneText) -> str:
     return f"{place}{counted(text.n_tokens, 'token')}, {heads}: {quoted(text.text)}"
 
 
-_ID = Field[HeadSpread]("Head", lambda head: str(head.id), name="head", meaning=ID)
-_LABEL = Field[HeadSpread](
-    "Label", lambda head: visible(head.label), name="label", meaning="the one that most texts give"
-)
-_SCORE = Field[HeadSpread](
-    "Score", lambda head: head.score.mean, name="score", meaning="of its pattern, the mean over texts"
-)
+_ID = Field[HeadSpread](value="id", name="head", meaning=ID)
+_LABEL = Field[HeadSpread](name="label", write=visible, meaning="the one that most texts give")
+_SCORE = Field[HeadSpread](value="score.mean", name="score", meaning="of its pattern, the mean over texts")
 
 
-def _in_paper(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[HeadSpread]:
+def _in_paper(result: TextsAnalysis, choices: ViewOptions) -> Table[HeadSpread]:
     """The table of heads for a paper: numbers of texts and means."""
-    texts = Field[HeadSpread]("Texts", lambda head: head.labels[head.label], name="texts", meaning="how many give it")
+    texts = Field[HeadSpread](value=lambda head: head.labels[head.label], name="texts", meaning="how many give it")
     names = LISTED if result.gold is None else ALIGNMENT
     means = (statistic_field(name, lambda head, name=name: head.statistics[name].mean) for name in names)  # type: ignore[misc]
-    return NamedTable("heads", [_ID, _LABEL, texts, _SCORE, *means], result.select(choices.select))
+    return Table("", [_ID, _LABEL, texts, _SCORE, *means], result.select(choices.select), name="heads")
 
 
 def _spreads(names: Sequence[str]) -> Iterator[Field[HeadSpread]]:
@@ -77,8 +66,8 @@ def _spreads(names: Sequence[str]) -> Iterator[Field[HeadSpread]]:
 
 _SPREAD: tuple[Field[Spread], ...] = (
     *plain("n", "mean", "sd"),
-    Field(value=lambda spread: spread.least, name="min"),
-    Field(value=lambda spread: spread.largest, name="max"),
+    Field(value="least", name="min"),
+    Field(value="largest", name="max"),
 )
 
 
@@ -109,20 +98,20 @@ def _head(head: HeadSpread) -> dict[str, Any]:
     }
 
 
-def _statistics(result: TextsAnalysis, choices: ViewOptions) -> NamedTable[dict[str, Any]]:
+def _statistics(result: TextsAnalysis, choices: ViewOptions) -> Table[dict[str, Any]]:
     rows = []
     for head in result.select(choices.select):
         of_head = {"label": head.label, "label_texts": head.labels[head.label]}
         for name, spread in _head(head)["statistics"].items():
             rows.append({**entry(HEAD, head), **of_head, "statistic": name, **spread})
-    return NamedTable("", by_name(*(name for name in rows[0] if name != "stack")), rows)
+    return Table("", plain(*(name for name in rows[0] if name != "stack")), rows)
 
 
 def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableType]:
     n, gold, whole = len(result.texts), result.gold, choices.verbose
     on_texts = f" on {counted(n, 'text')}" if n > 1 else ""
     verified = verification_line(result.verification, result.checkpoint, sample=on_texts)
-    yield Group(Text(f"Texts: {result.source}", "bold"), verified)
+    yield first_lines(f"Texts: {result.source}", [], verified)
     heads = sorted(result.select(choices.select), key=lambda head: head.rank_key, reverse=True)
     order = "those of the same label in most texts first"
     names = LISTED if whole else LISTED[:3]
@@ -139,14 +128,14 @@ def _tables(result: TextsAnalysis, choices: ViewOptions) -> Iterator[RenderableT
     if gold is not None:
         heads, order, last = [head for head in result.aligned if head in heads], "least error rate first", []
         fields = [_ID, *_spreads(ALIGNMENT)]
-    yield first_rows("Heads", fields, heads, rows, "heads-texts.csv", order=order, last=last)
+    yield Table("Heads", fields, heads, last).first(rows, "heads-texts.csv", order=order)
     if whole:
         columns = [
             field
             for field in pick(LINES, *NAMED, "decision", "tokens")
             if any(field.value_for(text) is not None for text in result.texts)
         ]
-        yield first_rows("Texts", columns, result.texts, rows, "heads-texts.json", noun="text")
+        yield Table("Texts", columns, result.texts).first(rows, "heads-texts.json", "text")
     if gold is not None:
         baseline = rounded(result.aligned[0].statistics["aer_baseline"].mean)
         how = f"AER: alignment error rate (baseline {baseline}). Output: rows that predict a word; input: that read it."
