@@ -27,13 +27,9 @@ def _longest(visible: Tensor, pieces: Tensor) -> Tensor:
 
 # Guesses without head or offset, by name: the word that each word, [batch, n], guesses. They are given ``visible``,
 # boolean [batch, n, n], the other words that each may attend to, and how many pieces words have, [batch, n]; of a word
-# that sees no other the guess does not matter. An entry here is a baseline of relations everywhere.
+# that sees no other the guess does not matter. An entry here is a baseline of relations everywhere, beside
+# the best fixed offset, a random word, and the same head's guesses from other words.
 GUESSES: dict[str, Guess] = {"first word": _first, "last word": _last, "longest word": _longest}
-
-
-def baselines() -> tuple[str, ...]:
-    """Names of a head's baselines: the best fixed offset, a random word, GUESSES, and its guesses from other words."""
-    return ("fixed offset", "chance", *GUESSES, "other words")
 
 
 def error_reduction(score: float | None, baseline: float | None) -> float | None:

@@ -113,7 +113,7 @@ class RelationCount:
 
     relation: str
     offset: int  # the best fixed offset: +1 if the head is the word after the dependent
-    accuracy: HeadScores  # by direction, beside attnviz.measures.guesses.baselines()
+    accuracy: HeadScores  # by direction, beside fixed offset, chance, GUESSES and other words
     # Boolean [n_directions, n_layers, n_heads], whether mean attention to sinks exceeds that to the other end; None for
     # a corpus, and for a text without sinks.
     on_sinks: Tensor | None = None
