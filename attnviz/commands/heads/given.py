@@ -46,11 +46,16 @@ class GivenAttention(AttentionSource):
     patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
     tokens: tuple[Prompt, Prompt]  # of rows and columns
     notes: tuple[str, ...] = ()
+    revision: str | None = None
     encoder_only: bool = False
 
     @property
     def short_name(self) -> str:
         return visible(self.name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.patterns[self.layers[0]].dtype
 
     @property
     def layers(self) -> Sequence[int]:
