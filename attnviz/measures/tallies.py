@@ -23,7 +23,7 @@ from attnviz.measures.patterns import (
     masks_of,
 )
 from attnviz.measures.rows import ATTENTION, LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
-from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, row_sums
+from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, row_sums, statistics
 from attnviz.measures.sums import SumTally, as_of, copy_to_host
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
@@ -117,6 +117,8 @@ class StatisticsTally(TextTally):
         self.roles = [spec.name for spec in self._applicable]
         has = [ONE_TEXT, SINKS, *([LEARNED_SINKS] if self._learned else [])]
         self._statistics = measurable(self._applicable, has)
+        names = [*(spec.statistic for spec in self._patterns), *(statistic.name for statistic in self._statistics)]
+        self._names = [*dict.fromkeys([*(name for name in statistics() if name in names), *names])]
         self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
         self._layers = LayerSums(self._statistics)
 
@@ -190,7 +192,7 @@ class StatisticsTally(TextTally):
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         samples = quotients(self._statistics, self._counts[name].movedim(-1, 0))
         nothing = torch.full_like(samples["entropy"], torch.nan)
-        return {spec.statistic: nothing for spec in self._patterns} | samples
+        return {name: samples.get(name, nothing) for name in self._names}
 
     def _baselines(self) -> dict[str, Tensor]:
         """Values of uniform attention, [1 + replicates, n_layers]; of shares those of uniform attention to content."""
@@ -232,8 +234,7 @@ class StatisticsTally(TextTally):
         """Each statistic of uniform attention, None where not measurable; means over layers where windows differ."""
         layers = slice(None) if self.windowed else slice(1)
         known = {name: float(values[0, layers].mean()) for name, values in self._baselines().items()}
-        impossible = dict.fromkeys(spec.statistic for spec in self._patterns)
-        return impossible | {name: value for name, value in known.items() if name not in SHUFFLED.values()}
+        return {name: known.get(name) for name in self._names if name not in SHUFFLED.values()}
 
     @property
     def windowed(self) -> bool:

@@ -240,10 +240,11 @@ def _check(patterns: Tensor, layers: Sequence[int]) -> None:
     if fits.all():
         return
     layer, head, query = place = tuple((~fits).nonzero()[0].tolist())
-    least, total = float(patterns[place].min()), float(sums[place])
+    below = patterns[place][~(patterns[place] >= 0)]  # not a number, too
+    found = f"{float(below[0]):.4g}" if len(below) else f"a row that sums to {float(sums[place]):.4g}"
     raise UsageError(
-        f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found at L{layers[layer]}H{head}, "
-        f"query #{query}, {least:.4g} as the least of a row that sums to {total:.4g}; give softmax(scores)."
+        f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found} at "
+        f"L{layers[layer]}H{head}, query #{query}; give softmax(scores)."
     )
 
 
