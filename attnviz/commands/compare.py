@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
 from attnviz.commands.heads.analysis import Analysis, Part
+from attnviz.commands.heads.given import RawAttention
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.prompt import Positions, Prompt, merge_subwords
 from attnviz.judge.verdicts import Label
@@ -25,7 +26,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import check_shapes, model_names, same_weights, why_not_compared
 from attnviz.models.head_ids import HeadId, layers_in_words
 from attnviz.options import checked
-from attnviz.present.documents import model_entry, tokens_entry, verification_entry
+from attnviz.present.documents import tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, Table, pick, plain
 from attnviz.present.figure_context import capital
 from attnviz.present.report import CommandSpec
@@ -113,7 +114,7 @@ class ComparedPart:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Comparison(Result, OfHeads[HeadDifference]):
-    """What :func:`compare` measured; both sides are verified."""
+    """What :func:`compare` measured; both sides are verified, unless they are given weights."""
 
     command: ClassVar[str] = "compare"
 
@@ -128,10 +129,10 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """What A and B decide, if both are classifiers with the same classes; else empty."""
-        if why_not_compared(self.first.checkpoint, self.second.checkpoint):
-            return ()
         decided = [side.decision for side in self.sides if side.decision is not None]
-        return tuple(decided) if len(decided) == len(self.sides) else ()
+        if len(decided) < len(self.sides) or why_not_compared(self.first.checkpoint, self.second.checkpoint):
+            return ()
+        return tuple(decided)
 
     @property
     def flips(self) -> bool:
@@ -203,7 +204,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     >>> attnviz.compare(before, after).heads[0].id  # doctest: +SKIP
 
     Args:
-        first: A, the side before, as :func:`attnviz.analyze` returns it.
+        first: A, the side before, as :func:`attnviz.analyze` returns it, or both sides as :func:`attnviz.draw` does.
         second: B; what B has more of is positive.
 
     Raises:
@@ -214,14 +215,15 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         VerificationError: a model was changed since it was analysed.
     """
     for side in (first, second):
-        if not isinstance(side, Analysis) or not side.verification.level:
+        if not isinstance(side, Analysis):
             raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {as_found(side)}.")
     check_comparable(first, second)
     floor = max(
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
-    tally = DifferenceTally(first.checkpoint, samples=0)
+    context = first.context
+    tally = DifferenceTally(first.checkpoint.kinds, context.causal, context.learned_sinks, samples=0)
     largest, of_content = (dict[HeadId, LargestDifference]() for _ in range(2))
     tally.count_texts([0], [len(first.tokens)])
     for layer in first.checkpoint.layers:
@@ -301,7 +303,14 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
         TextError: other tokens of the same text; texts of different length.
         UsageError: other architectures, layers, heads or options; another text and another model at once.
     """
-    check_shapes(first.checkpoint, second.checkpoint)
+    are_given = [isinstance(side, RawAttention) for side in (first, second)]
+    if not any(are_given):
+        check_shapes(first.checkpoint, second.checkpoint)
+    elif not all(are_given) or first.checkpoint.kinds != second.checkpoint.kinds:
+        raise UsageError(
+            "expected two analyses, or given weights on both sides with the same layers and heads, found "
+            f"{first!r} and {second!r}."
+        )
     if first.options != second.options:
         raise UsageError(
             f"the two sides were analysed with different options, {first.options} and {second.options}; "
@@ -334,7 +343,7 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
                 found = f"at position {position} found {labels[0]!r} and {labels[1]!r}"
                 break
         raise TextError(f"the models read the text differently: {found}; expected models with the same tokenizer.")
-    if not same_weights(first.checkpoint, second.checkpoint):
+    if any(are_given) or not same_weights(first.checkpoint, second.checkpoint):
         raise UsageError(
             "both the text and the model differ, so that no difference could be put down to either; expected "
             "the same text (token by token) for two models, or the same model for two texts."
@@ -403,7 +412,7 @@ def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
     parser = first.parse.parser if first.parse else None
     return {
         "compared": result.compared,
-        "models": [model_entry(side.checkpoint) for side in sides],
+        "models": [side.model_entry for side in sides],
         "texts": [side.text for side in sides],
         "pairs": [side.pair for side in sides],
         "options": {**asdict(first.options), "tokens_cut_off": first.tokens.truncated, "parser": parser},

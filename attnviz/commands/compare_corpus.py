@@ -212,7 +212,11 @@ class _Run:
         self.roles = [(StatisticsTally(model), RelationTally(model)) for model in self.models]
         self.decisions = None if why_not_compared(*self.models) else DecisionTally()
         # of texts of which two classifiers have different classes, and of all others
-        self.flipped, self.others = (DifferenceTally(loop.checkpoint, loop.seed) for _ in range(2))
+        self.flipped, self.others = (self._tally(loop.seed) for _ in range(2))
+
+    def _tally(self, seed: int = 0) -> DifferenceTally:
+        model = self.models[0]
+        return DifferenceTally(model.kinds, model.architecture.causal, model.architecture.learned_sinks, seed)
 
     def prepared(self, text: Text) -> Text | None:
         """The text with its relations; None where it is too short or too long, also for a B of another shape."""
@@ -297,7 +301,7 @@ class _Run:
         )
         if not self.like:
             return common
-        whole = DifferenceTally(self.models[0])
+        whole = self._tally()
         for tally in (self.flipped, self.others):
             whole.merge(tally.state())
         ranked = whole.ranked()

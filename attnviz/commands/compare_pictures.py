@@ -166,6 +166,18 @@ def _pooled_differences(
             yield head, np.where(a_hidden & b_hidden, np.nan, differences.cells)
 
 
+def _command_line(result: Comparison) -> dict[str, Any]:
+    """What measures it again; of given weights nothing does."""
+    first, second = result.sides
+    if not first.verification.level:
+        return {"program": [], "texts": [], "options": []}
+    texts, options = [first.text, second.text], command_options(first)
+    if result.compared == "models":
+        texts = texts[:1]
+        options += second.checkpoint.model_options if second.checkpoint.name else []
+    return {"program": ["compare"], "texts": texts, "options": options}
+
+
 def _end(heads: Sequence[HeadDifference]) -> float:
     """End of the colours: the largest difference of these heads; 1 where none is beyond rounding."""
     return rounded_up(max((abs(head.largest.difference) for head in heads if not head.rounding), default=0.0))
@@ -183,7 +195,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     """``PageData`` as in ``attnviz/page/patterns.js``."""
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
-    first, second = sides = result.sides
+    sides, first = result.sides, result.first
     model, n = first.checkpoint, len(result.rows.labels)
 
     def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[PackedPattern]]]:
@@ -194,11 +206,6 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
     position = {head: 2 * number for number, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget, "that differ most")
     axes = both_axes(*(axis_of(side.parts[0]) for side in sides))
-    texts = [first.text, second.text]
-    options = command_options(first)
-    if result.compared == "models":
-        texts = texts[:1]
-        options += second.checkpoint.model_options if second.checkpoint.name else []
     return {
         "command": "compare",
         "title": " · ".join(side_lines(result)),
@@ -220,7 +227,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
         "axes": axes,
         "end": _end(result.heads),
         "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
-        "columns": model.n_heads,
+        "columns": first.parts[0].shape[1],
         "statistics": list(_statistics(result)),
         "heads": list(_head_entries(result, position)),
         "patterns": [
@@ -229,7 +236,7 @@ def page_data(result: Comparison, choices: ViewOptions) -> dict[str, Any]:
             for axis, side, packed in zip((0, len(axes) - 1), sides, of_head, strict=True)
         ],
         "dropped": first.sinks,
-        "command_line": {"program": ["compare"], "texts": texts, "options": options},
+        "command_line": _command_line(result),
         "start": {"head": str(ranked[0]), "scale": "shared", "drop": choices.drop_special, "token": []},
         "tables": [],
     }

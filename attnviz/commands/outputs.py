@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from attnviz.errors import UsageError
+from attnviz.errors import CheckpointError, UsageError
 from attnviz.inputs.prompt import Prompt, TargetTokens, find_positions, merge_subwords, position_of
 from attnviz.inputs.refusals import refuse
 from attnviz.inputs.spans import named_span
@@ -213,7 +213,13 @@ def head_outputs(
     if token is not None and (why_not or checkpoint.classifier):
         why = why_not or "A classifier reads the final state of one token, the first or the last."
         raise UsageError(f"leave out --token (token=...), where direct effects are read. {why}")
+    labels = [] if checkpoint.class_head is None else checkpoint.class_head.labels
     of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
+    if of_span and len(labels) != 2:
+        raise CheckpointError(
+            f"the head for question answering gives {len(labels)} numbers a token; expected two, of the start and the "
+            "end of an answer (num_labels in config.json)."
+        )
     if of_span and (token, answer, foil) != (None, None, None):
         raise UsageError(f"leave out --token, --answer and --foil (token=..., answer=..., foil=...). {_SPANS}")
     if answer_span is not None and not of_span:

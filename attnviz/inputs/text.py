@@ -124,7 +124,8 @@ def _prompt(checkpoint: Checkpoint, text: Text, encoding: Encoding, labelled: bo
         return drawn_ids(text.ids, text)
     with naming_row(text.place):
         prompt = read_prompt(TokenIds(text.ids), checkpoint)
-    return replace(prompt, source=replace(text, text=prompt.source.text, pair=prompt.source.pair))
+    read = replace(text, text=prompt.source.text, pair=prompt.source.pair)
+    return replace(prompt, source=read, members=prompt.overlapping(text.spans))
 
 
 def rendered(text: Text, checkpoint: Checkpoint) -> Text:

@@ -17,8 +17,7 @@ from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import SAMPLES, simultaneous
 from attnviz.measures.measure import Measure
-from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, select_heads
+from attnviz.models.head_ids import HeadId, Stack, select_heads
 from attnviz.reference.attention import entropy, nowhere
 
 # The Jensen-Shannon distance of two patterns that share no key, in the square root of nats.
@@ -48,13 +47,15 @@ class Difference:
 class DifferenceTally(Measure):
     """Sums over texts of every head's differences, with bootstrap samples."""
 
-    def __init__(self, checkpoint: Checkpoint, seed: int = 0, samples: int = SAMPLES) -> None:
-        self._heads = select_heads((), checkpoint.kinds)
-        shape = 1 + samples, checkpoint.n_layers, 1 + max(id.head for id in self._heads)
+    def __init__(
+        self, kinds: Sequence[Stack], causal: bool, learned_sinks: bool, seed: int = 0, samples: int = SAMPLES
+    ) -> None:
+        self._heads = select_heads((), kinds)
+        shape = 1 + samples, sum(kind.n_layers for kind in kinds), 1 + max(id.head for id in self._heads)
         super().__init__()
         shapes = {"texts": (1 + samples,), "largest": (), "different": shape[1:]} | dict.fromkeys(STATISTICS, shape)
         self._counts = {name: torch.zeros(size).double() for name, size in shapes.items()}
-        self._causal, self._learned = checkpoint.architecture.causal, checkpoint.architecture.learned_sinks
+        self._causal, self._learned = causal, learned_sinks
         self._seed, self._samples = seed, samples
 
     def count_texts(self, numbers: Sequence[int], lengths: Sequence[int]) -> None:

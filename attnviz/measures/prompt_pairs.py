@@ -105,8 +105,11 @@ def read_pairs(
 
 def holds_ids(given: Any) -> bool:
     """Whether prompts in memory are token ids: a list of them, or of lists of them."""
-    items = values_of(given)
-    first = values_of(items[0]) if isinstance(items, list | tuple) and items else None
+    try:
+        items = values_of(given)
+        first = values_of(items[0]) if isinstance(items, list | tuple) and items else None
+    except RuntimeError:  # of torch: a tensor that is sparse, or on the device meta
+        return False
     return is_whole(first) or (isinstance(first, list | tuple) and bool(first) and is_whole(first[0]))
 
 

@@ -24,7 +24,7 @@ from attnviz.measures.patterns import (
     masks_of,
 )
 from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows, RowPlan
-from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, uniform_sums
+from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, statistics, uniform_sums
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import uniform_pattern
@@ -114,6 +114,8 @@ class StatisticsTally(TextTally):
         self.roles = [spec.name for spec in self._applicable]
         has = [ONE_TEXT, SINKS, *([LEARNED_SINKS] if self._learned else [])]
         self._statistics = measurable(self._applicable, has)
+        names = [*(spec.statistic for spec in self._patterns), *(statistic.name for statistic in self._statistics)]
+        self._names = [*dict.fromkeys([*(name for name in statistics() if name in names), *names])]
         self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
         self._layers = LayerSums(lambda _: self._statistics)
 
@@ -188,7 +190,7 @@ class StatisticsTally(TextTally):
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         samples = quotients(self._statistics, self._counts[name].movedim(-1, 0))
         nothing = torch.full_like(samples["entropy"], torch.nan)
-        return {spec.statistic: nothing for spec in self._patterns} | samples
+        return {name: samples.get(name, nothing) for name in self._names}
 
     def _baselines(self) -> dict[str, Tensor]:
         """Values of uniform attention, [1 + replicates, n_layers]; of shares those of uniform attention to content."""
@@ -227,8 +229,7 @@ class StatisticsTally(TextTally):
         """Each statistic of uniform attention, None where not measurable; means over layers where windows differ."""
         layers = slice(None) if self.windowed else slice(1)
         known = {name: float(values[0, layers].mean()) for name, values in self._baselines().items()}
-        impossible = dict.fromkeys(spec.statistic for spec in self._patterns)
-        return impossible | {name: value for name, value in known.items() if name not in SHUFFLED.values()}
+        return {name: known.get(name) for name in self._names if name not in SHUFFLED.values()}
 
     @property
     def windowed(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.errors import UsageError, VerificationError
+from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.measures.direct_effects import NOT_LINEAR
 from attnviz.measures.predictions import STATES
 from attnviz.models.opening import open_checkpoint
@@ -198,6 +198,12 @@ def test_answers_that_are_no_stretch_of_the_context_are_refused(given: dict[str,
     model, tokenizer = sharp_classifier("bert", SPANS, **BARE)
     with pytest.raises(UsageError):
         attnviz.head_outputs(QUESTION, model, tokenizer=tokenizer, pair=CONTEXT, **given)
+
+
+def test_a_head_for_answers_of_three_numbers_is_refused() -> None:
+    model, tokenizer = sharp_classifier("bert", SPANS, **{**BARE, "num_labels": 3})
+    with pytest.raises(CheckpointError, match="num_labels"):
+        attnviz.head_outputs(QUESTION, model, tokenizer=tokenizer, pair=CONTEXT)
 
 
 def test_a_head_that_is_not_divided_is_named(tmp_path: Path) -> None:

@@ -81,8 +81,32 @@ def test_of_given_weights_nothing_but_the_pattern_can_be_read():
     drawing = attnviz.draw(WEIGHTS, TOKENS)
     with pytest.raises(UsageError, match="pattern"):
         drawing.activation("z", 0)
-    with pytest.raises(UsageError, match="analyze"):
-        attnviz.compare(drawing, drawing)
+
+
+@pytest.mark.draws
+def test_given_weights_are_compared_with_others(tmp_path: Path):
+    before = attnviz.draw(WEIGHTS, TOKENS, name="before")
+    changed = WEIGHTS.clone()
+    changed[1, 2] = torch.eye(9)
+    comparison = attnviz.compare(before, attnviz.draw(changed, TOKENS, name="after"))
+    assert [str(head.id) for head in comparison.heads if not head.rounding] == ["L1H2"]
+    largest = (torch.eye(9) - WEIGHTS[1, 2]).abs().max()
+    assert abs(comparison.heads[0].largest.difference) == pytest.approx(float(largest), abs=SUMS_32)
+    comparison.save(tmp_path, figures=["all"])
+    document = json.loads((tmp_path / "compare.json").read_text())
+    assert [model["name"] for model in document["models"]] == ["before", "after"]
+    assert [side["level"] for side in document["verification"]] == [0, 0]
+
+
+def test_given_weights_are_compared_with_those_of_their_shape_and_tokens_alone():
+    drawing = attnviz.draw(WEIGHTS, TOKENS)
+    others = [attnviz.draw(WEIGHTS[:1], TOKENS), attnviz.draw(WEIGHTS, [*TOKENS[:-1], "home"])]
+    analysis = attnviz.analyze("one two three", model=sharp_gpt2(), tokenizer=gpt2_tokenizer())
+    for other in (*others, analysis):
+        with pytest.raises(UsageError):
+            attnviz.compare(drawing, other)
+        with pytest.raises(UsageError):
+            attnviz.compare(other, drawing)
 
 
 def test_each_head_of_given_weights_has_keys_of_its_own():

@@ -1,5 +1,6 @@
 """What is in memory, in every form, gives the rows that a file of it gives; and what cannot be read is named."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,11 @@ def test_ids_are_read_as_the_text_that_they_spell(kind: str):
                 wanted.offsets,
             )
             assert found.source.text == wanted.source.text
+    words = ((0, 3), (4, 7))  # as a parser finds them in what ids spell
+    for text, wanted in zip(read_texts(*open_corpora(ids)), expected, strict=True):
+        sources = [replace(source, spans=words) for source in (text, wanted.source)]
+        by_ids, by_text = encode(checkpoint, sources)
+        assert by_ids.members == by_text.members != ()
     [one] = open_corpora(ids[0])
     assert one.size == 1
     with pytest.raises(UsageError):

@@ -7,7 +7,7 @@ import torch
 
 from attnviz.inputs.reading import parse_texts
 from attnviz.language.syntax import DIRECTIONS, Arc, Parse, Word
-from attnviz.measures.guesses import baselines
+from attnviz.measures.guesses import GUESSES
 from attnviz.measures.relations import RelationCount
 from attnviz.models.head_ids import HeadId
 from tests.support.parsed import FakeParser, read
@@ -88,7 +88,7 @@ def test_the_baselines_of_a_relation_by_hand():
     assert found.keys() == {"x", "det"}
     assert found["x"].accuracy.directions == DIRECTIONS
     forward, backward = baselines_of(found["x"])
-    assert tuple(forward) == tuple(backward) == baselines()
+    assert tuple(forward) == tuple(backward) == ("fixed offset", "chance", *GUESSES, "other words")
     assert forward["fixed offset"] == backward["fixed offset"] == pytest.approx(1 / 3)  # -1, -4 and +1 once each
     assert forward["chance"] == backward["chance"] == pytest.approx(1 / 4)
     # word 4's head is the first word; word 3's the last; word 2's head, word 1, the longest

@@ -15,6 +15,7 @@ from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
 from attnviz.measures.patterns import SHUFFLED, PatternSpec, shares
 from attnviz.measures.relations import RelationTally
+from attnviz.measures.statistics import scalars
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
 from attnviz.models.checkpoint import from_loaded
 from tests.support import independent
@@ -40,6 +41,8 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint):
     """Against the independent loops of one text at a time, weighted by positions or by attention on content."""
     tally, model = statistics(checkpoint, TREES, 3), (checkpoint.model, checkpoint.tokenizer)
     found, baselines = tally.results(), tally.baselines()
+    for of_corpus in (found, baselines):  # in the order of heads.json
+        assert [name for name in scalars() if name in of_corpus] == [name for name in of_corpus if name in scalars()]
     sums, weights = Counter(), Counter()
     for text in TREES:
         sink = independent.sink_flags(*model, text.text, None)

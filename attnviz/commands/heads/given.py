@@ -47,11 +47,16 @@ class GivenAttention(AttentionSource):
     patterns: dict[int, Tensor]  # by layer, [n_heads, n_queries, n_keys]
     tokens: tuple[Prompt, Prompt]  # of rows and columns
     notes: tuple[str, ...] = ()
+    revision: str | None = None
     encoder_only: bool = False
 
     @property
     def short_name(self) -> str:
         return visible(self.name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.patterns[self.layers[0]].dtype
 
     @property
     def layers(self) -> Sequence[int]:
@@ -235,10 +240,11 @@ def _check(patterns: Tensor, layers: Sequence[int]) -> None:
     if fits.all():
         return
     layer, head, query = place = tuple((~fits).nonzero()[0].tolist())
-    least, total = float(patterns[place].min()), float(sums[place])
+    below = patterns[place][~(patterns[place] >= 0)]  # not a number, too
+    found = f"{float(below[0]):.4g}" if len(below) else f"a row that sums to {float(sums[place]):.4g}"
     raise UsageError(
-        f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found at L{layers[layer]}H{head}, "
-        f"query #{query}, {least:.4g} as the least of a row that sums to {total:.4g}; give softmax(scores)."
+        f"expected attention weights, from 0 to 1, whose rows sum to at most 1, found {found} at "
+        f"L{layers[layer]}H{head}, query #{query}; give softmax(scores)."
     )
 
 
