@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.inputs.prompt import UnitRows
 from attnviz.language.syntax import DIRECTIONS, Arc
@@ -167,8 +166,9 @@ class RelationTally(Measure):
         self._weights = torch.ones(1, len(words.members), dtype=torch.float64) if weights is None else weights
         if not words.numbers:
             return
-        sizes = [torch.tensor(list(map(len, members)), dtype=torch.long) for members in words.members]
-        guesses = self._guesses = WordGuesses.of(pad_sequence(sizes, batch_first=True), self._causal)
+        longest = max(map(len, words.members))
+        sizes = [[len(word) for word in members] + [0] * (longest - len(members)) for members in words.members]
+        guesses = self._guesses = WordGuesses.of(torch.tensor(sizes), self._causal)
         self._instances = torch.tensor([number for numbers in words.numbers.values() for number in numbers])
         relations = torch.repeat_interleave(torch.tensor(list(map(len, words.numbers.values()))))
         self._relation_text = relations * len(words.members) + words.pairs[self._instances, 0]
@@ -181,14 +181,13 @@ class RelationTally(Measure):
         offsets = words.pairs[:, 2] - words.pairs[:, 1]
         different = sorted(set(offsets.tolist()))
         counted = self._of_relations((offsets[:, None] == torch.tensor(different)).double())
-        as_measured = counted[:, 0].tolist()
+        as_measured, text_of = counted[:, 0].tolist(), words.pairs[:, 0].tolist()
         of_guesses = self._of_relations(self._from_either_end(right))
         for (name, numbers), of_offsets, measured, sums in zip(
             words.numbers.items(), counted, as_measured, of_guesses, strict=True
         ):
-            n_sentences = len(set(words.pairs[numbers, 0].tolist()))
             self._sum((name, "instances"), of_offsets.sum(1))
-            self._sum((name, "sentences"), torch.tensor(float(n_sentences)))
+            self._sum((name, "sentences"), torch.tensor(float(len({text_of[number] for number in numbers}))))
             for number, offset in enumerate(different):
                 if measured[number]:
                     self._sum((name, offset), of_offsets[:, number])

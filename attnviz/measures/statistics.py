@@ -654,12 +654,13 @@ class HeadStatistics(LayerSums):
             of_layer: dict[str, list[float | None]] = {name: [None] * sums.shape[1] for name in names}
             if context.source is not None:
                 of_layer[DIAGONALITY] = [None] * sums.shape[1]
-            for name, values in (quotients(context.statistics, sums) | self._types(layer)).items():
+            measured: dict[str, Any] = {**quotients(context.statistics, sums), **self._types(layer)}
+            for name, values in measured.items():
                 of_layer[name] = [value if math.isfinite(value) else None for value in values.tolist()]
             results[layer] = of_layer
         return results
 
-    def _types(self, layer: int) -> dict[str, Tensor]:
+    def _types(self, layer: int) -> dict[str, NDArray[np.float64]]:
         """Number of types from which each head shows a repeat, its mean over the type's positions above half."""
         found, context = {}, self._context_of(layer)
         of_repeats = self._of_units(_SEEN, layer) if context.repeats else ()
@@ -671,7 +672,7 @@ class HeadStatistics(LayerSums):
                 counts = np.bincount(numbers[order])
                 sums = np.add.reduceat(seen[..., order], np.cumsum(counts) - counts, axis=-1)
                 shown = (sums / counts > _HALF).sum(-1).astype(np.float64)
-            found[TYPES[name]] = torch.from_numpy(shown)
+            found[TYPES[name]] = shown
         return found
 
 

@@ -94,7 +94,7 @@ def counted(
 
 
 @pytest.mark.parametrize("implementation", first_of(["sdpa", "eager"]))
-@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 5.8), ("bert", 6.6), ("llama", 5.3)])
+@pytest.mark.parametrize(("kind", "ratio"), [("gpt2", 5.8), ("bert", 6.5), ("llama", 5.3)])
 def test_the_device_is_seldom_waited_for_and_asked_little(
     monkeypatch: pytest.MonkeyPatch, kind: str, ratio: float, implementation: str
 ) -> None:
@@ -134,6 +134,6 @@ def test_a_batch_of_a_profile_waits_no_oftener_in_more_layers(
     monkeypatch.setattr(relations, "fast_argmax", lambda rows: rows.argmax(-1))  # NumPy's is of a processor alone
     own, ours, waits = profiled(tmp_path, kind, 4)
     more_own, more, more_waits = profiled(tmp_path, kind, 8)
-    assert waits == more_waits <= 9
+    assert waits == more_waits <= 7
     assert ours <= ratio * own
     assert more <= ratio * more_own
