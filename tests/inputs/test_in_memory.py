@@ -223,8 +223,9 @@ def test_pairs_in_memory_are_those_of_a_table(tmp_path: Path):
     assert of(attnviz.patch(ids[0][0], model, corrupt=torch.tensor(ids[1][0]), **beside)) == of(
         attnviz.patch(clean[0], model, corrupt=corrupt[0], **beside)
     )
-    for others in (corrupt, None, [[999_999], ids[1][1]]):
-        with pytest.raises(AttnvizError):
+    letters = [token for letter in "cat" for token in given["tokenizer"](letter)["input_ids"]]  # of which it makes one
+    for others in (corrupt, None, [[999_999], ids[1][1]], [letters, ids[1][1]]):
+        with pytest.raises(UsageError):
             attnviz.patch(ids[0], model, corrupt=others, **beside)
     for wrong in ({"corrupt": corrupt[:1]}, {}, {"corrupt": corrupt, "labels": ["a"]}, {"corrupt": [1.5, " "]}):
         with pytest.raises(AttnvizError) as raised:

@@ -87,6 +87,7 @@ def test_the_baselines_of_a_relation_by_hand():
     found = accuracies(torch.full((10, 10), 0.1), UNEVEN)
     assert found.keys() == {"x", "det"}
     assert found["x"].accuracy.directions == DIRECTIONS
+    assert (found["x"].accuracy.n, found["x"].accuracy.texts) == (3, 1)  # instances, and sentences that have any
     forward, backward = baselines_of(found["x"])
     assert tuple(forward) == tuple(backward) == ("fixed offset", "chance", *GUESSES, "other words")
     assert forward["fixed offset"] == backward["fixed offset"] == pytest.approx(1 / 3)  # -1, -4 and +1 once each

@@ -5,6 +5,7 @@ have. A part knows what its rows and its columns are of; a :class:`PatternView` 
 """
 
 import html
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -91,9 +92,9 @@ class Target:
 class OfPatterns(OfHeads[HeadFindings]):
     """What has patterns to read: an analysis, and its parts."""
 
+    @abstractmethod
     def part_of(self, layer: int) -> "Part":
         """The part that a layer is of; UsageError where there is no such layer."""
-        raise NotImplementedError
 
     def layer_patterns(self, layer: int, heads: Sequence[int] | None = None) -> Tensor:
         """The verified patterns of one layer, or of some of its heads, [n_heads, n_queries, n_keys], on the CPU."""
