@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import VerificationError
+from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
@@ -69,14 +69,21 @@ class Edit:
     at: Tensor | None = None
 
     def edited(self, value: Tensor, instead: Tensor) -> Tensor:
-        """The value of the site in one copy of the batch, [rows, n, ..]."""
+        """The value of the site in one copy of the batch, [rows, n, ..]; UsageError for one of another shape."""
+        try:
+            new = instead.to(value).expand_as(value)
+        except RuntimeError as error:
+            raise UsageError(
+                f"an edit of {self.site} in layer {self.layer}: expected values that broadcast to {list(value.shape)}, "
+                f"found {list(instead.shape)}; those of another text must be of as many tokens."
+            ) from error
         where = torch.ones((), dtype=torch.bool, device=value.device)
         if self.heads is not None:
             where = torch.zeros(value.shape[-2], 1, dtype=torch.bool, device=value.device)
             where[list(self.heads)] = True
         if self.at is not None:
             where = where & self.at.to(value.device).reshape(*self.at.shape, *[1] * (value.ndim - 2))
-        return torch.where(where, instead.to(value), value)
+        return torch.where(where, new, value)
 
 
 @dataclass(frozen=True)

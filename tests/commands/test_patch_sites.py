@@ -252,6 +252,9 @@ def test_resample_ablation_is_a_function_of_its_own() -> None:
             model(**one)
         assert torch.allclose(states, seen[-1][0], atol=SUMS_32)
     assert len(found) == model.config.n_layer * model.config.n_head
+    longer = dict(tokenizer(f"{PROMPTS['gpt2'][1]} the cat", return_tensors="pt"))
+    with pytest.raises(UsageError, match="broadcast"):
+        resampled(from_loaded(model, tokenizer), one, longer)
 
 
 @pytest.mark.parametrize(
