@@ -1,10 +1,11 @@
-"""What cannot be combined: two options, or an option and a kind of model or of input."""
+"""What cannot be combined: two options, an option without another one, or with a kind of model or of input."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from attnviz.errors import AttnvizError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
+from attnviz.options import flag_of
 
 # Kinds of models, and of what is read.
 ENCODER_DECODER = "an encoder-decoder"
@@ -18,12 +19,17 @@ OTHER_KIND = "an input of another kind"
 
 
 class Refusal(NamedTuple):
-    """An option that cannot stand beside another one, or a kind of model or of input, and why."""
+    """An option that cannot stand beside another one (or :func:`without` it), or a kind of model or input, and why."""
 
     option: str
     beside: str
     reason: str
     error: type[AttnvizError] = UsageError
+
+
+def without(name: str) -> str:
+    """What an option that needs this one is refused beside."""
+    return f"no {name}"
 
 
 _OF_DECODERS = "is of what a decoder reads beside a text, in encoder-decoders such as Marian, BART or T5"
@@ -58,11 +64,13 @@ REFUSED = (
     Refusal("alignments", ONE_TEXT, "is of encoder-decoders"),
     Refusal("alignments", "truncate", "is of all of given texts"),
     Refusal("alignments", "max_new_tokens", "is of given targets"),
+    Refusal("answer", "label", "is beside a foil what the label would be"),
+    Refusal("answer", without("foil"), "is measured against a foil"),
+    Refusal("foil", without("answer"), "is what an answer is measured against"),
 )
 
 _NAMES = {
     "no_syntax": "--no-syntax (syntax=False)",
-    "spans": "--span (spans=...)",
     "treebanks": "a treebank or a GAP table",
     "truncate": "--truncate (truncate=True)",
     "words": "--words (words=True)",
@@ -71,22 +79,28 @@ _NAMES = {
 
 def option_name(name: str) -> str:
     """An option as the command line and Python spell it: ``--pair (pair=...)``."""
-    return _NAMES.get(name, f"--{name.replace('_', '-')} ({name}=...)")
+    return _NAMES.get(name, f"{flag_of(name)} ({name}=...)")
 
 
-def refuse(options: Mapping[str, Any], checkpoint: Checkpoint | None = None, reads: str = "") -> None:
+def refuse(options: Mapping[str, Any], checkpoint: Checkpoint | None = None, *reads: str) -> None:
     """Raise the error of the first of :data:`REFUSED` that holds for these options, by name; None, False: not given.
 
-    With a ``checkpoint`` also for its kind; ``reads`` is a kind of input that is no single text.
+    With a ``checkpoint`` also for its kind; ``reads`` are kinds of what is read, where that is no single text.
     """
     given = {name for name, value in options.items() if _is_given(value)}
-    kinds = {reads} if checkpoint is None else {reads, *_kinds(checkpoint)}
-    found = "what is read" if checkpoint is None else repr(checkpoint.architecture.name)
-    for row in REFUSED:
-        if row.option in given and row.beside in given:
-            raise row.error(f"{option_name(row.option)} {row.reason}; leave it out, or {option_name(row.beside)}.")
-        if row.option in given and row.beside in kinds:
-            raise row.error(f"{option_name(row.option)} {row.reason}, but {found} is {row.beside}; leave it out.")
+    missing = {without(name): name for name in options if name not in given}
+    kinds = dict.fromkeys(reads, "what is read")
+    if checkpoint is not None:
+        kinds |= dict.fromkeys(_kinds(checkpoint), repr(checkpoint.architecture.name))
+    for option, beside, reason, error in REFUSED:
+        if option not in given:
+            continue
+        if beside in given:
+            raise error(f"{option_name(option)} {reason}; leave it out, or {option_name(beside)}.")
+        if beside in missing:
+            raise error(f"{option_name(option)} {reason}; leave it out, or give {option_name(missing[beside])}, too.")
+        if beside in kinds:
+            raise error(f"{option_name(option)} {reason}, but {kinds[beside]} is {beside}; leave it out.")
 
 
 def _is_given(value: object) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Text
 from attnviz.inputs.reading import Corpus, open_corpora, read_texts
+from attnviz.inputs.refusals import refuse
 from attnviz.inputs.tables import Columns
 
 
@@ -23,15 +24,10 @@ Contrast = tuple[str | int, str | int]  # an answer and a foil
 
 def contrast_named(answer: str | int | None, foil: str | int | None, label: str | None) -> Contrast | None:
     """An answer, or a label in its place, and a foil; None without either. UsageError for one alone, or for three."""
-    if answer is None and foil is None:
-        return None
-    if answer is not None and label is not None:
-        raise UsageError("--answer and --label (answer=..., label=...) were given; expected one of them beside --foil.")
-    answer = label if answer is None else answer
-    if answer is None or foil is None:
-        found = "--foil (foil=...)" if answer is None else "--answer (answer=...)"
-        raise UsageError(f"expected an answer and a foil, --answer and --foil, found {found} alone.")
-    return answer, foil
+    refuse({"answer": answer, "label": label})
+    answer = label if answer is None and foil is not None else answer
+    refuse({"answer": answer, "foil": foil})
+    return None if answer is None or foil is None else (answer, foil)
 
 
 def read_sources(

@@ -9,7 +9,7 @@ import pytest
 import attnviz
 from attnviz.errors import AttnvizError
 from attnviz.inputs import refusals
-from attnviz.inputs.refusals import REFUSED, Refusal, option_name, refuse
+from attnviz.inputs.refusals import REFUSED, Refusal, option_name, refuse, without
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
 from tests.support.families import checkpoint_of
@@ -20,7 +20,9 @@ OPTIONS = {
     "treebanks",
     *signature(attnviz.analyze).parameters,
     *signature(attnviz.analyze_each).parameters,
+    *signature(attnviz.ablate).parameters,
 }
+MISSING = {without(name): name for name in OPTIONS}
 INPUTS = (refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND)
 GIVEN: dict[str, Any] = {"no_syntax": True, "words": True, "truncate": True, "queries": 0}
 
@@ -43,15 +45,16 @@ def test_every_row_is_refused_by_its_class_and_names_its_options(row: Refusal) -
     assert row.option in OPTIONS
     options = {row.option: GIVEN.get(row.option, "x")}
     read = row.beside if row.beside in INPUTS else ""
-    of_model = row.beside not in OPTIONS and not read
-    if row.beside in OPTIONS:
-        options[row.beside] = GIVEN.get(row.beside, "x")
+    other = MISSING.get(row.beside, row.beside)
+    of_model = other not in OPTIONS and not read
+    if other in OPTIONS:
+        options[other] = None if row.beside in MISSING else GIVEN.get(other, "x")
     checkpoint = model_of_kind(row.beside) if of_model else None
     with pytest.raises(AttnvizError) as refused:
         refuse(options, checkpoint, read)
     assert type(refused.value) is row.error
     assert option_name(row.option) in str(refused.value)
-    assert row.beside not in OPTIONS or option_name(row.beside) in str(refused.value)
+    assert other not in OPTIONS or option_name(other) in str(refused.value)
     refuse({row.option: options[row.option]})  # alone, and of no model
 
 

@@ -164,7 +164,7 @@ def analyze(
         **{"max_new_tokens": max_new_tokens, "generate": generate},
     }
     reads = SEVERAL_TEXTS if several else "" if text is None or isinstance(text, str) else OTHER_KIND
-    refuse(asked, reads=OF_TOKENIZER if inputs else reads)
+    refuse(asked, None, OF_TOKENIZER if inputs else reads)
     read: Any = text if pair is None else Text(str(text), pair=pair)
     if chat is not None:
         read = chat_of(chat)
@@ -193,7 +193,7 @@ def analyze(
         return list(reader.read_each(list(read_texts(in_memory(texts))), progress))
     documents = [document for item in inputs for document in documents_of(checkpoint, item)]
     if len(documents) > 1:
-        refuse(asked, reads=SEVERAL_TEXTS)
+        refuse(asked, None, SEVERAL_TEXTS)
     analyses = []
     for number, document in enumerate(documents):
         tell(progress, "texts", number, len(documents))
