@@ -192,8 +192,6 @@ def cards(
         analysis, outputs = read(texts[head])
         has_repeats = on_repeats is not None and any(effect.id == head for effect in on_repeats.heads)
         card = Card(
-            text=texts[head],
-            pair=None,
             checkpoint=checkpoint,
             tokens=analysis.tokens,
             head=head,

@@ -190,8 +190,6 @@ def explain(
     (stages,) = verify_stages(checkpoint, tokens, [followed.layer])
     tell(progress, "verifying", 1, 1)
     return Explanation(
-        text=text,
-        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         head=followed,

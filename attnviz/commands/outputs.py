@@ -259,8 +259,6 @@ def head_outputs(
     elif written is not None:
         effects = direct_effects(verified, written, position, *ids)
     return HeadOutputs(
-        text=text,
-        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         attention=verified,

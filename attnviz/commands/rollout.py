@@ -180,8 +180,6 @@ def rollout(
             apart[name] = rows_apart(rows)
         layers.append(LayerShares(number, on_sinks, apart, errors[number]))
     return Rollout(
-        text=text,
-        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         units=units,

@@ -167,8 +167,6 @@ def why(
 
     scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
     return Account(
-        text=text,
-        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         attention=verified,

@@ -253,6 +253,7 @@ def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Prompt:
         type_ids=None,
         word_labels=tuple(label for label, is_special in zip(labels, special, strict=True) if not is_special),
         unknown_id=types.get("[UNK]", types.get("<unk>")),
+        source=Text(" ".join(labels)),
     )
 
 

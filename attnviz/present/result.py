@@ -392,10 +392,16 @@ E = TypeVar("E", bound=_OfHead)
 class TextResult(Result):
     """What a command measured on one text, or a pair of texts."""
 
-    text: str
-    pair: str | None
     checkpoint: "Checkpoint"
     tokens: "Prompt"
+
+    @property
+    def text(self) -> str:
+        return self.tokens.source.text
+
+    @property
+    def pair(self) -> str | None:
+        return self.tokens.source.pair
 
     @property
     def figure_context(self) -> FigureContext:

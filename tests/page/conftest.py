@@ -11,6 +11,7 @@ import torch
 import attnviz
 from attnviz.commands.explain import Explanation
 from attnviz.commands.heads.analysis import Analysis
+from attnviz.inputs.prompt import Text
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
 from attnviz.wording import visible
@@ -85,7 +86,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis, translate
     other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
     pages = {
         "hostile": hostile.page(),
-        "escaped": replace(hostile, text=IN_COMMANDS, pair="\\x00 it's").page(),
+        "escaped": replace(hostile, tokens=replace(hostile.tokens, source=Text(IN_COMMANDS, pair="\\x00 it's"))).page(),
         "roles": hand_made(labels=LABELS, special=(0, 7), patterns=PATTERNS.reshape(2, 12, 8, 8), profile=ROLES).page(),
         "many": hand_made(labels=LABELS, special=(), patterns=causal.reshape(30, 9, 8, 8), causal=True).page(),
         "translated": translated.page(),

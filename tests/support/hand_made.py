@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
-from attnviz.inputs.prompt import Prompt, merge_subwords
+from attnviz.inputs.prompt import Prompt, Text, merge_subwords
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.measures.patterns import MaskInput
@@ -94,7 +94,7 @@ def hand_made(
     profile: StoredProfile | None = None,
 ) -> Analysis:
     """An analysis of given patterns [n_layers, n_heads, n, n]; no model is run."""
-    tokens = tokens_of(labels, special, causal, truncated)
+    tokens = replace(tokens_of(labels, special, causal, truncated), source=Text(text, pair=pair))
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
     units = merge_subwords(tokens, words)
@@ -121,8 +121,6 @@ def hand_made(
         rows=lambda layer, heads=None: _rows(layers[layer], heads),
     )
     return Analysis(
-        text=text,
-        pair=pair,
         checkpoint=_checkpoint(name, causal, n_layers, n_heads),
         tokens=tokens,
         context=context,

@@ -191,8 +191,6 @@ def _drawn(
         measured.statistics.update(LayerRows(layer, pattern[None]))
     given: Any = GivenAttention(name, (kind,), by_layer, (queries, read))
     return RawAttention(
-        text=" ".join(read.labels),
-        pair=None,
         checkpoint=given,
         tokens=read,
         context=context,

@@ -335,8 +335,6 @@ class Reader:
             target = Target(read.text, read.tokens, read.generated, of_stack["D"], of_stack["X"], self.max_new_tokens)
         shares = None if measured.spans is None else measured_spans(measured.spans, prompt, measured.context_of)
         analysis = Analysis(
-            text=prompt.source.text,
-            pair=prompt.source.pair,
             checkpoint=verified.checkpoint,
             tokens=prompt,
             context=context,
