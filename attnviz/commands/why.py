@@ -12,22 +12,23 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, product
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
 
 import torch
 
 from attnviz.errors import UsageError
-from attnviz.inputs.prompt import position_of
+from attnviz.inputs.prompt import Prompt, position_of
 from attnviz.inputs.text import tokenize
 from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
 from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
 from attnviz.measures.sinks import with_found_sinks
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.documents import Entry, text_entry, verification_entry
-from attnviz.present.fields import Field, Table, entry, values_of
+from attnviz.present.fields import Field, Table, entry, plain, values_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
 from attnviz.present.view import Drawing, ViewOptions, in_figures
@@ -46,23 +47,33 @@ if TYPE_CHECKING:
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row
 REST = "all others"
 
-_KEYS = 3  # keys that are explained where none is named
 _SHOWN = 3  # sources of a score that are named in a chain; all others are one
 _WHOLE, _AROUND = 40, 5  # tokens of a text that is shown whole; of a longer one, on either side of the path's tokens
 
 
+class SourceShare(NamedTuple):
+    """A source of a score, by name, and its share of the difference; None where parts cancel."""
+
+    source: str
+    share: float | None
+
+
 @dataclass(frozen=True)
 class ChainLink:
-    """The score of one head and key, and where most of it came from; shares are None where parts cancel."""
+    """The score of one head and key, and where most of it came from."""
 
     scores: QueryScores  # of the one key that the chain is at
     side: str  # on which the followed head stands, or the one with the largest source: query or key
-    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
-    branches: tuple[tuple[Source, float | None], ...]  # the largest sources of that side, the followed head first
+    sources: tuple[SourceShare, ...]  # the largest of that side, the followed head first
     rest: float | None  # share of all that is left out
-    position: int  # where that head wrote; that of the query or of the key
-    key: int | None = None  # from which it took most of its part
-    key_share: float | None = None  # what came from there, as a share of that part
+    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
+    source_position: int  # where that head wrote; that of the query or of the key
+    source_key: int | None = None  # from which it took most of its part
+    source_key_share: float | None = None  # what came from there, as a share of that part
+
+    @property
+    def explained(self) -> KeyScore:
+        return self.scores.keys[0]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -143,18 +154,14 @@ def why(
     tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
     at_query = position_of(tokens, query)
     at_key = None if key is None else position_of(tokens, key)
-    no_effects = why_no_effects(checkpoint)
-    read = at_query if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
-    if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
-        no_effects = "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
-    elif not no_effects and read != at_query:
-        no_effects = f"Direct effects are not given: the classifier reads #{read}; add --query '#{read}'."
+    no_effects = _no_effects(checkpoint, tokens, at_query)
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
+    followed = range(chosen.layer if depth == 1 else 0, chosen.layer + 1)
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
 
         def keep_call(call: AttentionCall) -> None:
-            if call.layer == chosen.layer or (depth > 1 and call.layer < chosen.layer):
+            if call.layer in followed:
                 written.calls[call.layer] = replace(call, value=torch.empty(0))
 
         verified = verify_attention(
@@ -165,7 +172,7 @@ def why(
     def scores_of(head: HeadId) -> ScoreDecomposer:
         return ScoreDecomposer(verified, written, head)
 
-    scores = scores_of(chosen).decompose(at_query, at_key, _KEYS)
+    scores = scores_of(chosen).decompose(at_query, at_key)
     return Account(
         checkpoint=checkpoint,
         tokens=tokens,
@@ -179,6 +186,16 @@ def why(
     )
 
 
+def _no_effects(checkpoint: Checkpoint, tokens: Prompt, position: int) -> str:
+    """Sentence on why direct effects are not given at a position, or ''."""
+    if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
+        return "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
+    read = position if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
+    if read != position and not why_no_effects(checkpoint):
+        return f"Direct effects are not given: the classifier reads #{read}; add --query '#{read}'."
+    return why_no_effects(checkpoint)
+
+
 def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
     """Follow the first key's score into the head that most of it came from, and so on, ``depth`` heads at most.
 
@@ -186,34 +203,40 @@ def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, dept
     """
     links: list[ChainLink] = []
     while True:
-        key = scores.keys[0]
-        sides = {side: scores.totals(side, key) for side in SIDES}
-        ranked = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
-        value, side, source = max(ranked, key=lambda part: part[0], default=(0.0, "key", None))
-        source = source if value > 0 and key.difference > 0 else None
-        largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
-        link = ChainLink(
-            scores=scores,
-            side=side,
-            source=source,
-            branches=tuple((name, key.share(part)) for name, part in largest),
-            rest=key.share(key.difference - sum(part for _, part in largest)),
-            position=scores.query if side == "query" else key.key,
-        )
-        if source is None:
-            return (*links, link)
-        taken = heads(scores.head).attribute_to_source(scores, side, source)
-        most = int(taken.argmax())
-        links.append(replace(link, key=most, key_share=float(taken[most] / taken.sum())))
-        if len(links) == depth or len(heads(source).allowed(link.position)) == 1:
+        link = _followed(heads(scores.head), scores)
+        links.append(link)
+        if link.source is None or len(links) == depth or len(heads(link.source).allowed(link.source_position)) == 1:
             return tuple(links)
-        scores = heads(source).decompose(link.position, most, 1)
+        scores = heads(link.source).decompose(link.source_position, link.source_key)
+
+
+def _followed(head: ScoreDecomposer, scores: QueryScores) -> ChainLink:
+    """The link from a head's first key to the earlier head that raises its score most, and to a key of that."""
+    key = scores.keys[0]
+    sides = {side: scores.totals(side, key) for side in SIDES}
+    of_heads = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
+    value, side, source = max(of_heads, key=lambda part: part[0], default=(0.0, "key", None))
+    source = source if value > 0 and key.difference > 0 else None
+    largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
+    link = ChainLink(
+        scores=scores,
+        side=side,
+        sources=tuple(SourceShare(source_name(name), key.share(part)) for name, part in largest),
+        rest=key.share(key.difference - sum(part for _, part in largest)),
+        source=source,
+        source_position=scores.query if side == "query" else key.key,
+    )
+    if source is None:
+        return link
+    taken = head.attribute_to_source(scores, side, source)
+    most = int(taken.argmax())
+    return replace(link, source_key=most, source_key_share=float(taken[most] / taken.sum()))
 
 
 # --- tables
 
 
-_PAIR_COLUMNS: tuple[Field[Entry], ...] = (
+_PART_COLUMNS: tuple[Field[Entry], ...] = (
     Field(name="key"),
     Field("Query's part", name="query_source"),
     Field("Key's part", name="key_source"),
@@ -227,7 +250,6 @@ _KEY_COLUMNS: tuple[Field[KeyScore], ...] = (
     Field("Mean of its keys", name="mean"),
     Field("Difference", name="difference", write=signed),
 )
-
 _SOURCE_COLUMNS: tuple[Field[Entry], ...] = (
     Field("Source", name="source"),
     Field("In the query", name="query_difference", write=signed),
@@ -238,68 +260,59 @@ _SOURCE_COLUMNS: tuple[Field[Entry], ...] = (
 
 
 def _parts(result: Account, key: KeyScore, most: int | None = MOST_PAIRS) -> tuple[list[Entry], list[Entry]]:
-    """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one.
+    """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
 
-    A part is what one source of the query makes with one source of the key.
-    """
-
-    def part(names: tuple[str, str], difference: float, score: float) -> Entry:
-        values = (key.key, *names, difference, key.share(difference), score)
-        return dict(zip((column.name for column in _PAIR_COLUMNS), values, strict=True))
+    def part(query_source: str, key_source: str, score: float, difference: float) -> Entry:
+        row = {"key": key.key, "query_source": query_source, "key_source": key_source}
+        return row | {"difference": difference, "share": key.share(difference), "score": score}
 
     names = list(product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources)))
-    differences, scores = key.differences.flatten(), key.pairs.flatten()
-    ranked = differences.abs().argsort(descending=True, stable=True)
-    shown = [part(names[at], float(differences[at]), float(scores[at])) for at in ranked[:most].tolist()]
-    below = [part((name, "–"), difference, score) for name, (score, difference) in key.extras.items()]
-    left = ranked[len(shown) :]
+    values = torch.stack([key.pairs.flatten(), key.differences.flatten()], 1)
+    ranked = values[:, 1].abs().argsort(descending=True, stable=True)
+    shown = [part(*names[at], *values[at].tolist()) for at in ranked[:most].tolist()]
+    below = [part(name, "–", *both) for name, both in key.extras.items()]
+    left = values[ranked[len(shown) :]]
     if len(left):
-        difference, score = (float(parts[left].double().sum()) for parts in (differences, scores))
-        below.append(part((REST, counted(len(left), "pair")), difference, score))
+        below.append(part(REST, counted(len(left), "pair"), *left.double().sum(0).tolist()))
     return shown, below
 
 
 def _sources(result: Account, key: KeyScore) -> Table[Entry]:
     """A row a source with its total on each side, the furthest from 0 first; None where it has no part."""
-    rows: dict[Source, Entry] = {}
-    for side in SIDES:
-        for source, value in result.scores.totals(side, key):
-            unknown = dict.fromkeys(column.name for column in _SOURCE_COLUMNS) | {"source": source_name(source)}
-            rows.setdefault(source, unknown).update({f"{side}_difference": value, f"{side}_share": key.share(value)})
+    query, of_key = (dict(result.scores.totals(side, key)) for side in SIDES)
 
-    def furthest(row: Entry) -> float:
-        return -max(abs(float(row[f"{side}_difference"] or 0)) for side in SIDES)
+    def furthest(source: Source) -> float:
+        return -max(abs(query.get(source, 0.0)), abs(of_key.get(source, 0.0)))
 
-    return Table("Sources", _SOURCE_COLUMNS, sorted(rows.values(), key=furthest))
-
-
-def _chain(result: Account) -> Table[Entry]:
-    """A row a link of the chain of heads."""
     rows = [
         {
-            "head": str(link.scores.head),
-            "query": link.scores.query,
-            **values_of(link.scores.keys[0], "key", "score", "difference"),
-            "error": link.scores.error,
-            "side": link.side,
-            "sources": [{"source": source_name(source), "share": share} for source, share in link.branches],
-            "rest": link.rest,
-            "source": None if link.source is None else str(link.source),
-            "source_position": link.position,
-            "source_key": link.key,
-            "source_key_text": None if link.key is None else result.tokens.labels[link.key],
-            "source_key_share": link.key_share,
+            "source": source_name(source),
+            "query_difference": query.get(source),
+            "query_share": key.share(query.get(source)),
+            "key_difference": of_key.get(source),
+            "key_share": key.share(of_key.get(source)),
         }
-        for link in result.chain
+        for source in sorted(query | of_key, key=furthest)
     ]
-    columns: list[Field[Entry]] = [
-        Field("Head", name="head"),
-        Field("Query", name="query", write=result.label),
-        Field("Key", name="key", write=result.label),
-        Field("Difference", name="difference", write=signed),
-        Field("Made of", lambda row: "\n".join(_parts_of_link(result, row))),
-    ]
-    return Table("Chain: where the first key's score came from", columns, rows)
+    return Table("Sources", _SOURCE_COLUMNS, rows)
+
+
+def _chain(result: Account) -> Table[ChainLink]:
+    """A row a link of the chain of heads."""
+    labels = result.tokens.labels
+    columns: tuple[Field[ChainLink], ...] = (
+        Field("Head", "scores.head", name="head"),
+        Field("Query", "scores.query", name="query", write=result.label),
+        Field("Key", "explained.key", name="key", write=result.label),
+        Field(value="explained.score", name="score"),
+        Field("Difference", "explained.difference", name="difference", write=signed),
+        Field("Made of", lambda link: "\n".join(_made_of(result, link))),
+        Field(value="scores.error", name="error"),
+        *plain("side", "sources", "rest", "source", "source_position", "source_key"),
+        Field(value=lambda link: None if link.source_key is None else labels[link.source_key], name="source_key_text"),
+        Field(name="source_key_share"),
+    )
+    return Table("Chain: where the first key's score came from", columns, result.chain)
 
 
 def _content(result: Account, _: ViewOptions) -> Entry:
@@ -329,7 +342,7 @@ def _content(result: Account, _: ViewOptions) -> Entry:
         "head": str(result.head),
         "query": {"position": result.query, "text": labels[result.query], "n_keys": scores.n_keys},
         "keys": keys,
-        "chain": _chain(result).rows,
+        "chain": _chain(result).entries(),
         "effects": effects
         and {
             **values_of(effects, *of_effects),
@@ -342,7 +355,7 @@ def _content(result: Account, _: ViewOptions) -> Entry:
 
 def _pairs(result: Account, _: ViewOptions) -> Table[Entry]:
     """A row a pair of sources, key by key."""
-    return Table("", _PAIR_COLUMNS, [part for key in result.keys for part in chain(*_parts(result, key))])
+    return Table("", _PART_COLUMNS, [part for key in result.keys for part in chain(*_parts(result, key))])
 
 
 def _tables(result: Account, choices: ViewOptions) -> "Iterator[RenderableType]":
@@ -355,19 +368,19 @@ def _tables(result: Account, choices: ViewOptions) -> "Iterator[RenderableType]"
     of_key = Field[KeyScore]("Key", lambda key: result.label(key.key))
     yield Table(f"{result.head}: what {result.label(result.query)} attends to", [of_key, *_KEY_COLUMNS], result.keys)
     shown, below = _parts(result, key, choices.rows(4) or None)
-    columns = _PAIR_COLUMNS[1:]
-    last = [column.write(column.value_for(part)) for part in below[-1:] for column in columns]
+    columns = _PART_COLUMNS[1:]
+    last = [column.shown_for(part) for part in below[-1:] for column in columns]
     title = f"Why {result.label(key.key)}, rather than its other keys: parts of the difference"
     yield Table(title, columns, [*shown, *below[:-1]], last)
     if whole:
         yield _sources(result, key).first(choices.top, "why.json", "source")
     if result.depth > 1:
-        yield _chain(result)
+        yield _chain(result).pick("head", "query", "key", "difference", "")
     if effects is None:
         return
     if whole:
         attended = [place for place, value in enumerate(effects.keys) if value]
-        ranked = sorted(attended, key=lambda place: (-abs(effects.keys[place]), place))
+        ranked = sorted(attended, key=lambda place: -abs(effects.keys[place]))
         adds = Field[int]("Adds", lambda place: effects.keys[place], "logits", write=signed)
         yield Table("What it does", [Field("Key", result.label), adds], ranked).first(choices.top, "why.json", "key")
     assert effects.foil is not None  # answers in question answering are not for why
@@ -407,24 +420,23 @@ def _answer(result: Account) -> str:
     )
 
 
-def _parts_of_link(result: Account, link: Entry) -> list[str]:
+def _made_of(result: Account, link: ChainLink) -> list[str]:
     """The parts of a link's score: of the followed head, also from where it took it; of other sources; of the rest."""
-    parts = [f"{percent(part['share'])} {part['source']}" for part in link["sources"]]
-    if link["source"] is not None:
-        there = f" in the {link['side']} {result.label(link['source_position'])}"
-        parts[0] += f"{there}, {percent(link['source_key_share'])} of it from {result.label(link['source_key'])}"
-    return [*parts, f"{percent(link['rest'])} {REST}"]
+    parts = [f"{percent(share)} {source}" for source, share in link.sources]
+    if link.source_key is not None:
+        there = f" in the {link.side} {result.label(link.source_position)}"
+        parts[0] += f"{there}, {percent(link.source_key_share)} of it from {result.label(link.source_key)}"
+    return [*parts, f"{percent(link.rest)} {REST}"]
 
 
 def _path(result: Account) -> str:
     """From the first token to the explained head: ``‘five’ #4 → L0H2 → ‘one’ #5 → L1H0``."""
-    followed = [link for link in reversed(result.chain) if link.source is not None]
-    if not followed:
-        return f"{result.label(result.keys[0].key)} → {result.head}"
-    steps = [result.label(followed[0].key or 0), str(followed[0].source)]
-    for link in followed:
-        steps += [result.label(link.position), str(link.scores.head)]
-    return " → ".join(steps)
+    steps, first = [str(result.head)], result.keys[0].key
+    for link in result.chain:
+        if link.source_key is not None:
+            steps += [result.label(link.source_position), str(link.source)]
+            first = link.source_key
+    return " → ".join(reversed([*steps, result.label(first)]))
 
 
 def _notes(result: Account, choices: ViewOptions) -> Iterator[str]:
@@ -449,11 +461,10 @@ def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
 
     key, about = result.keys[0], result.figure_context
     arcs, parts = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")], []
-    for link in _chain(result).rows:
-        parts.append(f"{link['head']}, by parts of the {link['side']}: {', '.join(_parts_of_link(result, link))}")
-        if link["source"] is not None:
-            share = percent(link["sources"][0]["share"])
-            arcs.append((link["source_key"], link["source_position"], f"{link['source']} {share}"))
+    for link in result.chain:
+        parts.append(f"{link.scores.head}, by parts of the {link.side}: {', '.join(_made_of(result, link))}")
+        if link.source_key is not None:
+            arcs.append((link.source_key, link.source_position, f"{link.source} {percent(link.sources[0].share)}"))
     pieces, numbers = _pieces(result.tokens.labels, {place for arc in arcs for place in arc[:2]})
     score = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
     beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]

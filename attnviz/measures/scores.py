@@ -27,6 +27,7 @@ from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, pa
 from attnviz.run.verify import VerifiedAttention
 
 _KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
+_STRONGEST = 3  # keys that are explained where none is named
 
 LEAST_OF_PARTS = 0.1  # a difference below this share of its largest part is not divided by (our own choice)
 
@@ -123,8 +124,8 @@ class ScoreDecomposer:
             parts = parts * heads.temperature.of(positions)[:, None]
         return parts * (heads.scale * heads.query_scale)
 
-    def decompose(self, query: int, key: int | None, most: int) -> QueryScores:
-        """The scores of a query: of one key, or of the ``most`` strongest.
+    def decompose(self, query: int, key: int | None) -> QueryScores:
+        """The scores of a query: of one key, or of the strongest.
 
         Raises UsageError where the query may attend to itself alone, or not to this key; VerificationError where the
         parts do not sum to the model's own scores of all its keys.
@@ -133,7 +134,7 @@ class ScoreDecomposer:
         self._refuse_key(query, key, allowed.tolist())
         row = pattern_row(self.verified, self.head, query)
         ranked = allowed[row[allowed].argsort(descending=True, stable=True)]  # their weights may round to 0, too
-        chosen = ranked[:most] if key is None else allowed.new_tensor([key])
+        chosen = ranked[:_STRONGEST] if key is None else allowed.new_tensor([key])
         places = torch.searchsorted(allowed, chosen)
         with without_gradients(row.device):
             query_sources, of_query = self.parts("query", allowed.new_tensor([query]))

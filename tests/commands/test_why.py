@@ -63,7 +63,7 @@ def test_parts_sum_to_the_scores_of_every_family_and_a_followed_heads_keys_to_it
     assert first.score - second.score == pytest.approx(math.log(first.weight) - math.log(second.weight), abs=1e-3)
     for step in result.chain:
         if step.rest is not None:
-            assert sum(share for _, share in step.branches) + step.rest == pytest.approx(1)
+            assert sum(source.share for source in step.sources) + step.rest == pytest.approx(1)
         assert step.scores.error < SUMS_32
         if step.source is not None:  # the chain ends where no earlier head raises the score
             assert step.scores.keys[0].difference > 0
@@ -206,11 +206,11 @@ def test_a_hand_built_models_parts_are_those_of_the_closed_form() -> None:
 def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> None:
     result = attnviz.why(REPEATED, "tiny-gpt2", head="L1H0", query="#9", key="#5", depth=2)
     first, second = result.chain
-    assert (first.side, str(first.source), first.position, first.key) == ("key", "L0H2", 5, 4)
-    assert first.branches[0][1] > 0.5
-    assert first.key_share == pytest.approx(1, abs=0.01)
+    assert (first.side, str(first.source), first.source_position, first.source_key) == ("key", "L0H2", 5, 4)
+    assert first.sources[0].share > 0.5
+    assert first.source_key_share == pytest.approx(1, abs=0.01)
     assert (str(second.scores.head), second.scores.query, second.scores.keys[0].key) == ("L0H2", 5, 4)
-    assert stream.source_name(second.branches[0][0]) == "position embedding"
+    assert second.sources[0].source == "position embedding"
 
 
 def drawn(result: Account) -> tuple[list[str], dict[str, tuple[str, str]]]:
