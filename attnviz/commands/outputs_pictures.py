@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
-import torch
 from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs import HeadOutputs
@@ -14,13 +13,14 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
+from attnviz.inputs.prompt import Prompt
 from attnviz.measures.direct_effects import DirectEffects
 from attnviz.measures.output_shares import HeadContribution
-from attnviz.models.head_ids import LayerId, Stack
+from attnviz.measures.patterns import allowed_units
+from attnviz.models.head_ids import Stack
 from attnviz.present.direct_effects import linear_path, versus
 from attnviz.present.figure_context import STACK_LEGEND, FigureContext, hatched_in_words
 from attnviz.present.view import Drawing, ViewOptions
-from attnviz.reference.attention import allowed_positions
 from attnviz.run.contributions import layer_contributions
 from attnviz.wording import percent, quoted, signed
 
@@ -68,46 +68,34 @@ def _overview(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadGridPla
 
 
 def _pooled(
-    result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[HeadContribution], int]
+    result: HeadOutputs, heads: Sequence[HeadContribution], factor: Callable[[int], int]
 ) -> Iterator[tuple[HeadContribution, Array, tuple[Array, Array]]]:
     """Yield heads by layer with ||f(x)|| of their keys, and pooled pattern and norm-weighted attention."""
-    by_layer = groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer)
-    for layer, some in by_layer:
+    for layer, some in groupby(sorted(heads, key=lambda head: head.id), lambda head: head.id.layer):
         of_layer, writing = list(some), layer_contributions(result.attention, layer)
         numbers = [head.id.head for head in of_layer]
         norms = [writing.value_norms(number) for number in numbers]
         queries, keys = result.attention.tokens_of(layer)
-        pooled = [[PooledPattern(len(queries), len(keys), factor(head)) for _ in range(2)] for head in of_layer]
+        pooled = [[PooledPattern(len(queries), len(keys), factor(layer)) for _ in range(2)] for _ in numbers]
         for first, patterns in writing.rows(numbers):
             for number, (raw, weighted), of_keys, rows in zip(numbers, pooled, norms, patterns, strict=True):
                 raw.add(first, rows.cpu())
                 weighted.add(first, writing.norms(number, rows, first, of_keys).cpu())
-        hidden = _hidden_cells(result, layer, factor(of_layer[0]))
+        hidden: Array = np.array(False)
+        if queries is keys:
+            mask = result.checkpoint.parameters(layer)
+            hidden = max_pool(allowed_units(len(queries), mask.causal, mask.window).numpy(), factor(layer)) == 0
         for head, of_keys, both in zip(of_layer, norms, pooled, strict=True):
             a, a_f = (np.where(hidden, np.nan, pattern.cells) for pattern in both)
             yield head, of_keys.float().cpu().numpy(), (a, a_f)
 
 
-def _hidden_cells(result: HeadOutputs, layer: int, factor: int) -> Array:
-    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
-    model, (queries, keys) = result.checkpoint, result.attention.tokens_of(layer)
-    if queries is not keys:
-        return np.array(False)
-    if isinstance(layer, LayerId):
-        causal, window = layer.stack.letter == "D", None
-    else:
-        causal, window = model.architecture.causal, model.windows[layer]
-    allowed = allowed_positions(torch.ones(1, len(queries)), causal, window)[0, 0].numpy()
-    hidden: Array = max_pool(allowed, factor) == 0
-    return hidden
-
-
-def _head_context(result: HeadOutputs, layer: int) -> FigureContext:
+def _head_context(result: HeadOutputs, queries: Prompt, keys: Prompt) -> FigureContext:
     """What the figure of one head says it read: of an encoder-decoder source, target, or both."""
     about = result.figure_context
-    if result.target is None or not isinstance(layer, LayerId) or layer.stack.letter == "X":
+    if result.target is None or queries is not keys:
         return about
-    if layer.stack.letter == "E":
+    if keys is result.tokens:
         return replace(about, texts=about.texts[:-1], sizes=())
     return replace(about, texts=about.texts[-1:], sizes=(), n=len(result.read))
 
@@ -115,16 +103,16 @@ def _head_context(result: HeadOutputs, layer: int) -> FigureContext:
 def _heads(result: HeadOutputs, choices: ViewOptions) -> Iterator[TilesPlan]:
     """Plan weights, and ‖f(x)‖ and their product as shares of their largest, of one head after the other."""
 
-    def pooling(head: HeadContribution) -> int:
-        queries, keys = result.attention.tokens_of(head.id.layer)
+    def pooling(layer: int) -> int:
+        queries, keys = result.attention.tokens_of(layer)
         return tile_pooling(queries.labels, len(_NAMES), _TILE, choices.style, keys.labels)[0]
 
     n, gated = max(len(result.tokens), len(result.read)), result.checkpoint.architecture.gated
     style, why_log = choices.style.scaled_for(n, "per-head"), choices.style.why_log(n)
     heads = result.select(choices.select)[: choices.top or None]
     for head, norms, (pattern, weighted) in _pooled(result, heads, pooling):
-        about, pooled = _head_context(result, head.id.layer), pooling(head)
         queries, keys = result.attention.tokens_of(head.id.layer)
+        about, pooled = _head_context(result, queries, keys), pooling(head.id.layer)
         value_norms = np.maximum.reduceat(norms, np.arange(0, len(norms), pooled))
         ends = [1.0, float(value_norms.max()), result.largest if style.scale == "shared" else head.largest]
         matrices = pattern, np.broadcast_to(value_norms, pattern.shape), weighted
@@ -176,7 +164,7 @@ def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]
         whole = f"the {split.boundary}" if split.boundary else "the difference of the logits"
         rest = ", ".join(f"{part.name} {signed(part.direct_effect)}" for part in split.parts if part.layer is None)
         sums.append(f"all parts sum to {whole}, {signed(split.difference)}; the rest: {rest}")
-    stacks: list[Stack | None] = [stack for stack in result.checkpoint.stacks if stack.letter != "E"]
+    stacks = [stack for stack in result.checkpoint.kinds if stack.letter != "E"]  # whose stream logits are made of
     yield HeadMapPlan(
         stem="outputs-effects",
         **about.caption_and_notes(
@@ -186,13 +174,12 @@ def _effects(result: HeadOutputs, choices: ViewOptions) -> Iterator[HeadMapPlan]
             *sums,
         ),
         title=f"{about.model}: direct effect of each head on {of_what}",
-        maps=tuple(_effects_map(result, split, stack, choices.style) for split in splits for stack in stacks or [None]),
+        maps=tuple(_effects_map(split, stack, choices.style) for split in splits for stack in stacks),
     )
 
 
-def _effects_map(result: HeadOutputs, split: DirectEffects, stack: Stack | None, style: Style) -> HeadMap:
-
-    layers = [layer.layer for layer in result.layers if stack is None or layer.layer in stack.layers]
+def _effects_map(split: DirectEffects, stack: Stack, style: Style) -> HeadMap:
+    layers = list(stack.layers)
     values = np.array([value for head, value in split.heads.items() if head.layer in layers]).reshape(len(layers), -1)
     beside = []
     for kind, short in _BESIDE.items():
@@ -206,7 +193,7 @@ def _effects_map(result: HeadOutputs, split: DirectEffects, stack: Stack | None,
         norm=Normalize(-top, top, clip=True),
         bar=f"logits for {quoted(split.answer.text)}",
         colours=style.diverging_map(),
-        name=split.boundary or ("" if stack is None else f"{stack.letter} ({stack.name})"),
+        name=split.boundary or (f"{stack.letter} ({stack.name})" if stack.name else ""),
         beside=tuple(beside),
     )
 

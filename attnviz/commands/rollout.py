@@ -316,17 +316,16 @@ def _tables(result: Rollout, choices: ViewOptions) -> "Iterator[RenderableType]"
     worst = max(layer.parts_error for layer in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}" if choices.verbose else ""
     yield verification_line(result.attention.verification, result.checkpoint, parts)
-    units, positions = result.units, result.positions
+    units, positions, inputs = result.units, result.positions, _inputs(result, choices)
 
-    def ranked(name: str) -> Field[int]:
-        row: Tensor = getattr(result.inputs, name)
-        order = row.argsort(descending=True, stable=True).tolist()
+    def ranked(method: str) -> Field[int]:
+        order = sorted(inputs.rows, key=lambda row: -row[method])
 
         def at_rank(rank: int) -> object:
-            position = order[rank]
-            return glued([f"{row[position]:.3f} #{position} {shortened_token(units.labels[position], 24)}"])
+            row = order[rank]
+            return glued([f"{row[method]:.3f} #{row['position']} {shortened_token(row['text'], 24)}"])
 
-        return Field(name.replace("_", " ").capitalize(), at_rank)
+        return Field(method.replace("_", " ").capitalize(), at_rank)
 
     numbers = ", ".join(f"#{position}" for position in positions[:4]) + (", …" if len(positions) > 4 else "")
     mean = f", mean of {len(positions)}" if len(positions) > 1 else ""
@@ -335,14 +334,10 @@ def _tables(result: Rollout, choices: ViewOptions) -> "Iterator[RenderableType]"
     yield Table(title, columns, range(len(units))).first(choices.rows(9), "rollout.csv", units.name, "ranked")
     if choices.verbose:
         short = {"attention": "attention", "rollout": "rollout", "norm_rollout": "norms", "uniform_rollout": "uniform"}
-
-        def share(heading: str, summary: str, method: str) -> Field[LayerShares]:
-            return Field(f"{heading}: {short[method]}", lambda layer: getattr(layer, summary)[method])
-
-        of_layers = [
-            Field[LayerShares]("Layer", name="layer"),
-            *(share("Sinks", "sink", method) for method in short),
-            *(share("Rows", "rows_apart", method) for method in [*short][1:]),
+        of_layers: list[Field[LayerShares]] = [
+            Field("Layer", name="layer"),
+            *(Field(f"Sinks: {name}", f"sink.{method}") for method, name in short.items()),
+            *(Field(f"Rows: {name}", f"rows_apart.{method}") for method, name in [*short.items()][1:]),
         ]
         yield Table("Layers (on sinks, and mean distance between two rows; 0–1)", of_layers, result.layers)
 
