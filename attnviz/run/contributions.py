@@ -152,21 +152,27 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
 
 
 def check_total(
-    checkpoint: Checkpoint, total: Tensor, model_numbers: Tensor, what: str, where: Callable[[int], str]
+    checkpoint: Checkpoint,
+    total: Tensor,
+    model_numbers: Tensor,
+    what: str,
+    where: Callable[[int], str],
+    of_pattern: bool = False,
 ) -> tuple[float, float]:
-    """Compare the sum of parts with the model's own numbers; VerificationError if they differ beyond the tolerance.
+    """Compare what was recomputed with the model's own numbers; VerificationError if they differ too much.
 
     ``what`` begins the message; ``where`` puts the flat index of the largest difference in words. Returns the largest
-    absolute difference as a share of the largest of the model's numbers, and this number.
+    absolute difference as a share of the largest of the model's numbers, and this number; of a pattern it is 1.
     """
-    tolerance = checkpoint.tolerance.output
-    scale, difference = float(model_numbers.abs().max()), (total - model_numbers).abs()
+    tolerance = checkpoint.tolerance.pattern if of_pattern else checkpoint.tolerance.output
+    scale = 1.0 if of_pattern else float(model_numbers.abs().max())
+    difference = (total - model_numbers).abs()
     error = float(difference.max()) / (scale or 1.0)
     if not error <= tolerance:  # a NaN is a failure, too
         worst = int(difference.nan_to_num(nan=torch.inf).argmax())
         raise VerificationError(
             f"{what}: they differ most {where(worst)}: the model gives {float(model_numbers.flatten()[worst]):.6g}, "
-            f"the sum {float(total.flatten()[worst]):.6g} (tolerance {tolerance:g} of the model's largest, "
-            f"{scale:.6g}). Nothing was written. {what_to_try(checkpoint)}"
+            f"recomputed it is {float(total.flatten()[worst]):.6g}, by {error:.2g} (tolerance {tolerance:g}) of "
+            f"{'1' if of_pattern else f'the largest, {scale:.6g}'}. Nothing was written. {what_to_try(checkpoint)}"
         )
     return error, scale

@@ -18,10 +18,10 @@ from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
 from attnviz.reference.layer import ACTIVATIONS, LayerParameters, LinearMap, recompute_layer
-from attnviz.run.contributions import without_gradients
+from attnviz.run.contributions import check_total, without_gradients
 from attnviz.run.finite import refuse_not_finite
 from attnviz.run.record import Observer, Rows, random_values, record_attention
-from attnviz.run.sites import Site, recording_all, what_to_try
+from attnviz.run.sites import Site, recording_all
 from attnviz.run.stream import embeddings_of
 
 _NORMS = ("attention_norm", "feed_forward_norm", "attention_output_norm", "feed_forward_output_norm")
@@ -176,10 +176,6 @@ class StageCheck:
     error: float  # largest absolute difference from them, divided by scale
     scale: float  # the model's largest absolute value, or 1 for weights of attention
     tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        return self.error <= self.tolerance
 
 
 @dataclass(frozen=True)
@@ -352,24 +348,16 @@ def _check(
         shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(model_tensor.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
     refuse_not_finite(model_tensor, where)
-    difference = (upcast(tensor) - upcast(model_tensor)).abs_().nan_to_num_(nan=torch.inf)
-    scale, limit = 1.0, tolerance.pattern
-    if name != "pattern":
-        scale, limit = float(model_tensor.abs().max()), tolerance.output
-    check = StageCheck(place, float(difference.max()) / (scale or 1.0), scale, limit)
-    if check.passed:
-        return check
-    position = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))
-    axes = _AXES[tensor.ndim]
-    if name == "pattern" and place.endswith(_ON_RANDOM_VALUES):
-        axes = ("head", "query", "dimension")
-    named = [
-        f"{axis} {index}" + ("" if axis in ("part", "head", "dimension") else f" ({tokens.labels[index]!r})")
-        for axis, index in zip(axes, position, strict=True)
-    ]
-    raise VerificationError(
-        f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
-        f"{', '.join(named)}: the model gives {float(model_tensor[position]):.6g}, the reference "
-        f"{float(tensor[position]):.6g}: {check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). "
-        f"Nothing was written. {what_to_try(checkpoint)}"
-    )
+    axes = ("head", "query", "dimension") if place.endswith(_ON_RANDOM_VALUES) else _AXES[tensor.ndim]
+
+    def place_of(worst: int) -> str:
+        indices = torch.unravel_index(torch.tensor(worst), tensor.shape)
+        named = [
+            f"{axis} {index}" + ("" if axis in ("part", "head", "dimension") else f" ({tokens.labels[index]!r})")
+            for axis, index in zip(axes, map(int, indices), strict=True)
+        ]
+        return f"at {', '.join(named)}"
+
+    what, of_pattern = f"the recomputed layer does not reproduce the model, first at {where}", name == "pattern"
+    error, scale = check_total(checkpoint, upcast(tensor), upcast(model_tensor), what, place_of, of_pattern)
+    return StageCheck(place, error, scale, tolerance.pattern if of_pattern else tolerance.output)

@@ -18,6 +18,7 @@ from attnviz.reference import attention
 from attnviz.reference.attention import LayerNorm, RMSNorm
 from attnviz.reference.layer import ACTIVATIONS, LayerParameters
 from attnviz.run import layer_steps
+from attnviz.run.contributions import check_total
 from attnviz.run.layer_steps import StageCheck, probes_of
 from attnviz.run.sites import Site
 from tests.conftest import SENTENCE
@@ -356,7 +357,8 @@ def test_a_model_that_is_all_zeros_is_compared_absolutely() -> None:
             parameter.zero_()
     (found,) = steps_of(checkpoint, [0])
     assert found["output"].check == StageCheck("input of h.1", 0.0, 0.0, 1e-4)
-    assert not StageCheck("here", float("nan"), 1.0, 1.0).passed
+    with pytest.raises(VerificationError, match="nan"):
+        check_total(checkpoint, torch.tensor([0.0, torch.nan]), torch.zeros(2), "these differ", "at {}".format)
 
 
 def test_an_activation_that_is_not_reproduced_is_refused_by_name_before_the_model_runs() -> None:
