@@ -23,7 +23,7 @@ from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.page.page import packed_numbers
 from attnviz.present.documents import Entry, text_entry
-from attnviz.present.fields import Field, Table
+from attnviz.present.fields import Field, Table, values_of
 from attnviz.present.layer_steps import TEXTS, steps_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
@@ -68,11 +68,13 @@ class FollowedRow:
     output: Tensor  # [d_head]
 
 
-def queries_and_keys(stages: VerifiedStages) -> Tensor:
-    """Queries and keys as they enter the scores, [2, n_heads, n, d_head]: normed, scaled, turned."""
+def queries_keys_values(stages: VerifiedStages) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys as they enter the scores (normed, scaled, turned), and values, [n_heads, n, d_head] each."""
+    heads = stages.parameters.heads
     *_, last = (name for name in stages if name in ("split", "head_norm", "rotated"))
     query, key = stages[last].wide[:2]
-    return torch.stack([query if "rotated" in stages else query * stages.parameters.heads.query_scale, key])
+    value = stages["split"].wide[2, :, :, : heads.output_weight.shape[1]]
+    return query if "rotated" in stages else query * heads.query_scale, key, value
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -100,34 +102,39 @@ class Explanation(TextResult):
     @cached_property
     def row(self) -> FollowedRow:
         """The row of the followed token in the followed head: its scores, weights and values, key by key."""
-        stages, parameters, head, token = self.stages, self.parameters, self.head.head, self.token
-        queries, keys = queries_and_keys(stages)[:, head]
-        of_row = {name: stages[name].wide[head, token] for name in stages if stages[name].tensor.ndim == 3}
-        allowed = stages["mask"].tensor[token].cpu()
+        stages, head, token = self.stages, self.head.head, self.token
+        query, key, value = (of_heads[head] for of_heads in queries_keys_values(stages))
+        of_row = {name: stage.wide[head, token] for name, stage in stages.items() if stage.tensor.ndim == 3}
+        allowed, weight = stages["mask"].tensor[token].cpu(), of_row["pattern"]
         entering = of_row.get("capped", of_row["scores"])
-        sinks = torch.empty(0) if parameters.sinks is None else upcast(parameters.sinks.detach()[head : head + 1]).cpu()
-        largest = torch.cat([entering[allowed], sinks]).max()
-        exponential = torch.where(allowed, (entering - largest).exp(), 0)
-        of_sink, weight = (sinks - largest).exp(), of_row["pattern"]
-        value = stages["split"].wide[2, head, :, : parameters.output_weight.shape[1]]
-        columns = {"product": keys @ queries[token], "score": of_row["scores"], "allowed": allowed}
-        columns |= {"exponential": exponential} | {name: of_row[name] for name in BY_POSITION if name in stages}
-        columns |= {"capped": of_row.get("capped"), "weight": weight}
+        sinks = self.parameters.sinks
+        sink = torch.empty(0) if sinks is None else _plain(sinks)[head : head + 1]
+        largest = torch.cat([entering[allowed], sink]).max()
+        exponential, of_sink = torch.where(allowed, (entering - largest).exp(), 0), (sink - largest).exp().sum()
+        columns: dict[str, Tensor | None] = {
+            "product": key @ query[token],
+            "score": of_row["scores"],
+            "allowed": allowed,
+            "exponential": exponential,
+            **{name: of_row[name] for name in BY_POSITION if name in stages},
+            "capped": of_row.get("capped"),
+            "weight": weight,
+        }
         entries: list[Entry] = [
             {"position": place, "token": label}
             | {name: None if numbers is None else numbers[place].item() for name, numbers in columns.items()}
             for place, label in enumerate(self.tokens.labels)
         ]
         for place in weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist():
-            entries[place] |= {"key": keys[place].tolist(), "value": value[place].tolist()}
+            entries[place] |= {"key": key[place].tolist(), "value": value[place].tolist()}
             entries[place]["weighted_value"] = (weight[place] * value[place]).tolist()
         return FollowedRow(
-            query=queries[token],
+            query=query[token],
             keys=entries,
-            scale=float(parameters.scale),
+            scale=float(self.parameters.scale),
             largest=float(largest),
-            sink=None if parameters.sinks is None else float(of_sink),
-            total=float(exponential.sum() + of_sink.sum()),
+            sink=None if sinks is None else float(of_sink),
+            total=float(exponential.sum() + of_sink),
             output=of_row["weighted"],
         )
 
@@ -225,8 +232,7 @@ def _content(result: Explanation, _: ViewOptions) -> Entry:
             "head": str(result.head),
             "token": result.token,
             "query": row.query.tolist(),
-            **{name: getattr(row, name) for name in ("scale", "largest", "sink", "total")},
-            "keys": row.keys,
+            **values_of(row, "scale", "largest", "sink", "total", "keys"),
             "output": row.output.tolist(),
         },
     }
@@ -453,8 +459,8 @@ def page_data(result: Explanation, _: ViewOptions) -> Entry:
 def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     """The tensors of every head, and what its result times its rows of W_O gives."""
     stages, parameters = result.stages, result.parameters
-    yield from zip(("query", "key"), queries_and_keys(stages)[:, :, rows], strict=True)
-    yield "value", stages["split"].wide[2, :, rows, : parameters.output_weight.shape[1]]
+    for name, of_heads in zip(("query", "key", "value"), queries_keys_values(stages), strict=True):
+        yield name, of_heads[:, rows]
     yield "mask", stages["mask"].wide[rows, rows]
     for name, stage in stages.items():
         if stage.tensor.ndim > 2 and name != "weighted":
