@@ -31,7 +31,7 @@ from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 from attnviz.run.checks import Verification
-from attnviz.run.layer_steps import Stage, StageCheck, VerifiedStages, verify_stages
+from attnviz.run.layer_steps import MOST_KEYS, FollowedRow, Stage, StageCheck, VerifiedStages, verify_stages
 from attnviz.wording import counted, error, right_to_left, rounded, shortened_token, visible
 
 if TYPE_CHECKING:
@@ -40,41 +40,13 @@ if TYPE_CHECKING:
 
     from attnviz.figures.row import RowPlan
 
-MOST_KEYS, FEW_KEYS = 32, 12  # keys of which explain.json has the vectors, those of largest weight; on the first screen
+FEW_KEYS = 12  # keys of the row on the first screen, those of largest weight
 
 _FIRST = 4  # numbers of a vector that the table of the row has room for
 _MOST_TOKENS, _MOST_NUMBERS = 48, 512  # tokens on the page, and numbers of a vector in the residual stream
 
 # Steps that have all heads side by side, and are thinned where they are wide, so that all are seen.
 _ALL_HEADS = {"query", "key", "value", "concatenated"}
-
-
-@dataclass(frozen=True, eq=False)
-class FollowedRow:
-    """The row of a token in a head: ``weight = exponential / total``, ``output`` = sum over keys of weight · value.
-
-    ``keys`` are the entries of the document, an entry a key: ``product`` of query and key, what is added to it by
-    position, ``score``, ``capped`` (None without a cap), ``allowed``, ``exponential`` of the score less the largest (0
-    of masked keys), ``weight``; of the :data:`MOST_KEYS` of largest weight also the vectors ``key``, ``value`` and
-    ``weighted_value``, [d_head] each.
-    """
-
-    query: Tensor  # [d_head]
-    keys: list[Entry]
-    scale: float  # what products are multiplied by
-    largest: float  # score that enters the softmax
-    sink: float | None  # exponential of a learned sink, which is no token; None without
-    total: float  # sum of all exponentials
-    output: Tensor  # [d_head]
-
-
-def queries_keys_values(stages: VerifiedStages) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys as they enter the scores (normed, scaled, turned), and values, [n_heads, n, d_head] each."""
-    heads = stages.parameters.heads
-    *_, last = (name for name in stages if name in ("split", "head_norm", "rotated"))
-    query, key = stages[last].wide[:2]
-    value = stages["split"].wide[2, :, :, : heads.output_weight.shape[1]]
-    return query if "rotated" in stages else query * heads.query_scale, key, value
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -102,41 +74,7 @@ class Explanation(TextResult):
     @cached_property
     def row(self) -> FollowedRow:
         """The row of the followed token in the followed head: its scores, weights and values, key by key."""
-        stages, head, token = self.stages, self.head.head, self.token
-        query, key, value = (of_heads[head] for of_heads in queries_keys_values(stages))
-        of_row = {name: stage.wide[head, token] for name, stage in stages.items() if stage.tensor.ndim == 3}
-        allowed, weight = stages["mask"].tensor[token].cpu(), of_row["pattern"]
-        entering = of_row.get("capped", of_row["scores"])
-        sinks = self.parameters.sinks
-        sink = torch.empty(0) if sinks is None else _plain(sinks)[head : head + 1]
-        largest = torch.cat([entering[allowed], sink]).max()
-        exponential, of_sink = torch.where(allowed, (entering - largest).exp(), 0), (sink - largest).exp().sum()
-        columns: dict[str, Tensor | None] = {
-            "product": key @ query[token],
-            "score": of_row["scores"],
-            "allowed": allowed,
-            "exponential": exponential,
-            **{name: of_row[name] for name in BY_POSITION if name in stages},
-            "capped": of_row.get("capped"),
-            "weight": weight,
-        }
-        entries: list[Entry] = [
-            {"position": place, "token": label}
-            | {name: None if numbers is None else numbers[place].item() for name, numbers in columns.items()}
-            for place, label in enumerate(self.tokens.labels)
-        ]
-        for place in weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist():
-            entries[place] |= {"key": key[place].tolist(), "value": value[place].tolist()}
-            entries[place]["weighted_value"] = (weight[place] * value[place]).tolist()
-        return FollowedRow(
-            query=query[token],
-            keys=entries,
-            scale=float(self.parameters.scale),
-            largest=float(largest),
-            sink=None if sinks is None else float(of_sink),
-            total=float(exponential.sum() + of_sink),
-            output=of_row["weighted"],
-        )
+        return self.stages.row(self.head.head, self.token)
 
     @checked
     def tensor(self, name: str) -> Tensor:
@@ -209,16 +147,11 @@ def explain(
 
 
 def _content(result: Explanation, _: ViewOptions) -> Entry:
-    checks, entry, row = result.stages.checks, text_entry(result), result.row
+    checks, row = result.stages.checks, result.row
+    entry = text_entry(result, values_of(result, "layer", "head", "token"))
     return {
         **entry,
         "model": {**entry["model"], "d_ff": result.stages.d_ff, "activation": result.stages.parameters.activation.name},
-        "options": {
-            "layer": result.layer,
-            "head": str(result.head),
-            "token": result.token,
-            "tokens_cut_off": result.tokens.truncated,
-        },
         "tokens": [{key: token[key] for key in ("id", "text", "special")} for token in entry["tokens"]],
         "norm_order": result.stages.norm_order,
         "verification": {
@@ -229,8 +162,7 @@ def _content(result: Explanation, _: ViewOptions) -> Entry:
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
         },
         "followed": {
-            "head": str(result.head),
-            "token": result.token,
+            **values_of(result, "head", "token"),
             "query": row.query.tolist(),
             **values_of(row, "scale", "largest", "sink", "total", "keys"),
             "output": row.output.tolist(),
@@ -459,7 +391,7 @@ def page_data(result: Explanation, _: ViewOptions) -> Entry:
 def _numbers(result: Explanation, rows: slice) -> Iterator[tuple[str, Tensor]]:
     """The tensors of every head, and what its result times its rows of W_O gives."""
     stages, parameters = result.stages, result.parameters
-    for name, of_heads in zip(("query", "key", "value"), queries_keys_values(stages), strict=True):
+    for name, of_heads in zip(("query", "key", "value"), stages.queries_keys_values, strict=True):
         yield name, of_heads[:, rows]
     yield "mask", stages["mask"].wide[rows, rows]
     for name, stage in stages.items():

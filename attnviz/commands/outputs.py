@@ -312,8 +312,7 @@ def _content(result: HeadOutputs, _: ViewOptions) -> Entry:
     effects, verification = result.effects, result.attention.verification
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
     return {
-        **text_entry(result),
-        "options": {"at": effects and effects.position, "tokens_cut_off": result.tokens.truncated},
+        **text_entry(result, {"at": effects and effects.position}),
         "verification": {**sum_errors, "logits": effects and values_of(effects, "error", "scale", "tolerance")},
         **target_entry(result.target),
         "layers": [

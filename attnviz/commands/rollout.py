@@ -30,7 +30,7 @@ from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
 from attnviz.present.documents import Entry, text_entry, verification_entry
-from attnviz.present.fields import Field, Table, entry, plain
+from attnviz.present.fields import Field, Table, plain, values_of
 from attnviz.present.figure_context import FigureContext, hatched_in_words, norm_in_words
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
@@ -285,18 +285,11 @@ def _content(result: Rollout, _: ViewOptions) -> Entry:
     errors = {layer.layer: layer.parts_error for layer in result.layers}
     verification = result.attention.verification
     return {
-        **text_entry(result),
-        "options": {
-            "words": words is not None,
-            "layer": result.layer,
-            "residual": result.residual,
-            "from": positions,
-            "tokens_cut_off": result.tokens.truncated,
-        },
+        **text_entry(result, {"words": words is not None, **values_of(result, "layer", "residual"), "from": positions}),
         "words": words,
         "verification": verification_entry(verification, lambda check: {"parts_error": errors.get(check.layer)}),
         "from": {"text": units.labels[positions[0]], "positions": positions},
-        "layers": [entry(plain("layer", "sink", "rows_apart"), layer) for layer in result.layers],
+        "layers": [values_of(layer, "layer", "sink", "rows_apart") for layer in result.layers],
     }
 
 

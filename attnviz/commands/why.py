@@ -8,11 +8,11 @@ A difference is a score less its mean over the keys that the query may attend to
 in common. See :mod:`attnviz.measures.scores`.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, product
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 
@@ -20,7 +20,7 @@ from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Prompt, position_of
 from attnviz.inputs.text import tokenize
 from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_effects
-from attnviz.measures.scores import KeyScore, QueryScores, ScoreDecomposer
+from attnviz.measures.scores import ChainLink, KeyScore, QueryScores, ScoreDecomposer, follow
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.classifier import SPAN
@@ -47,33 +47,7 @@ if TYPE_CHECKING:
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row
 REST = "all others"
 
-_SHOWN = 3  # sources of a score that are named in a chain; all others are one
 _WHOLE, _AROUND = 40, 5  # tokens of a text that is shown whole; of a longer one, on either side of the path's tokens
-
-
-class SourceShare(NamedTuple):
-    """A source of a score, by name, and its share of the difference; None where parts cancel."""
-
-    source: str
-    share: float | None
-
-
-@dataclass(frozen=True)
-class ChainLink:
-    """The score of one head and key, and where most of it came from."""
-
-    scores: QueryScores  # of the one key that the chain is at
-    side: str  # on which the followed head stands, or the one with the largest source: query or key
-    sources: tuple[SourceShare, ...]  # the largest of that side, the followed head first
-    rest: float | None  # share of all that is left out
-    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
-    source_position: int  # where that head wrote; that of the query or of the key
-    source_key: int | None = None  # from which it took most of its part
-    source_key_share: float | None = None  # what came from there, as a share of that part
-
-    @property
-    def explained(self) -> KeyScore:
-        return self.scores.keys[0]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -196,43 +170,6 @@ def _no_effects(checkpoint: Checkpoint, tokens: Prompt, position: int) -> str:
     return why_no_effects(checkpoint)
 
 
-def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
-    """Follow the first key's score into the head that most of it came from, and so on, ``depth`` heads at most.
-
-    It ends where no earlier head raises the score, or one has a single key.
-    """
-    links: list[ChainLink] = []
-    while True:
-        link = _followed(heads(scores.head), scores)
-        links.append(link)
-        if link.source is None or len(links) == depth or len(heads(link.source).allowed(link.source_position)) == 1:
-            return tuple(links)
-        scores = heads(link.source).decompose(link.source_position, link.source_key)
-
-
-def _followed(head: ScoreDecomposer, scores: QueryScores) -> ChainLink:
-    """The link from a head's first key to the earlier head that raises its score most, and to a key of that."""
-    key = scores.keys[0]
-    sides = {side: scores.totals(side, key) for side in SIDES}
-    of_heads = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
-    value, side, source = max(of_heads, key=lambda part: part[0], default=(0.0, "key", None))
-    source = source if value > 0 and key.difference > 0 else None
-    largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
-    link = ChainLink(
-        scores=scores,
-        side=side,
-        sources=tuple(SourceShare(source_name(name), key.share(part)) for name, part in largest),
-        rest=key.share(key.difference - sum(part for _, part in largest)),
-        source=source,
-        source_position=scores.query if side == "query" else key.key,
-    )
-    if source is None:
-        return link
-    taken = head.attribute_to_source(scores, side, source)
-    most = int(taken.argmax())
-    return replace(link, source_key=most, source_key_share=float(taken[most] / taken.sum()))
-
-
 # --- tables
 
 
@@ -329,17 +266,17 @@ def _content(result: Account, _: ViewOptions) -> Entry:
     ]
     of_effects = "answer foil predicted difference linear error scale tolerance".split()
     return {
-        **text_entry(result),
-        "options": {
-            "head": str(result.head),
-            "query": result.query,
-            "key": result.keys[0].key if result.named else None,
-            "depth": result.depth,
-            "tokens_cut_off": result.tokens.truncated,
-        },
+        **text_entry(
+            result,
+            {
+                **values_of(result, "head", "query"),
+                "key": result.keys[0].key if result.named else None,
+                "depth": result.depth,
+            },
+        ),
         "verification": verification_entry(result.attention.verification)
         | {f"scores_{name}": getattr(scores, name) for name in ("error", "scale", "tolerance")},
-        "head": str(result.head),
+        "head": result.head,
         "query": {"position": result.query, "text": labels[result.query], "n_keys": scores.n_keys},
         "keys": keys,
         "chain": _chain(result).entries(),
@@ -347,7 +284,7 @@ def _content(result: Account, _: ViewOptions) -> Entry:
         and {
             **values_of(effects, *of_effects),
             "direct_effect": effects.heads[result.head],
-            "direct_effect_by_key": list(effects.keys),
+            "direct_effect_by_key": effects.keys,
         },
         "no_effects": result.no_effects or None,
     }

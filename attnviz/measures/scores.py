@@ -1,4 +1,4 @@
-r"""A head's scores of one query as sums over what query and key are made of.
+r"""A head's scores of one query as sums over what query and key are made of, followed from head to head.
 
 With q = sum over sources a of q_a and k = sum over sources b of k_b (:mod:`attnviz.run.stream`; then through
 W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)::
@@ -8,11 +8,14 @@ W_Q and W_K, norms of queries and keys at their own scale, and rotary positions)
 
 The softmax ignores what all keys of a query have in common, so the difference is what makes a query choose one key
 rather than the others; it is linear in the key, so it is the same sum with k_b less its mean.
+
+A chain follows a score into the earlier head that most of it came from, and on from the score of that head.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +26,12 @@ from attnviz.reference import attention
 from attnviz.reference.attention import HeadParameters, normed_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, pattern_row, without_gradients
-from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, parts_at
+from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, parts_at, source_name
 from attnviz.run.verify import VerifiedAttention
 
 _KEYS = 256  # keys per chunk, so that the parts of all keys are never in memory
 _STRONGEST = 3  # keys that are explained where none is named
+_SHOWN = 3  # sources of a score that are named in a chain; all others are one
 
 LEAST_OF_PARTS = 0.1  # a difference below this share of its largest part is not divided by (our own choice)
 
@@ -235,3 +239,65 @@ class ScoreDecomposer:
         added = {name.replace("_", " "): upcast(part[head, 0, allowed]) for name, part in by_position.items()}
         scores = (keys[head, allowed] @ queries[head, 0]) * call.scale + sum(added.values())
         return (scores if call.cap is None else softcap(scores, call.cap)), added
+
+
+class SourceShare(NamedTuple):
+    """A source of a score, by name, and its share of the difference; None where parts cancel."""
+
+    source: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """The score of one head and key, and where most of it came from."""
+
+    scores: QueryScores  # of the one key that the chain is at
+    side: str  # on which the followed head stands, or the one with the largest source: query or key
+    sources: tuple[SourceShare, ...]  # the largest of that side, the followed head first
+    rest: float | None  # share of all that is left out
+    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
+    source_position: int  # where that head wrote; that of the query or of the key
+    source_key: int | None = None  # from which it took most of its part
+    source_key_share: float | None = None  # what came from there, as a share of that part
+
+    @property
+    def explained(self) -> KeyScore:
+        return self.scores.keys[0]
+
+
+def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
+    """Follow the first key's score into the head that most of it came from, and so on, ``depth`` heads at most.
+
+    It ends where no earlier head raises the score, or one has a single key.
+    """
+    links: list[ChainLink] = []
+    while True:
+        link = _followed(heads(scores.head), scores)
+        links.append(link)
+        if link.source is None or len(links) == depth or len(heads(link.source).allowed(link.source_position)) == 1:
+            return tuple(links)
+        scores = heads(link.source).decompose(link.source_position, link.source_key)
+
+
+def _followed(head: ScoreDecomposer, scores: QueryScores) -> ChainLink:
+    """The link from a head's first key to the earlier head that raises its score most, and to a key of that."""
+    key = scores.keys[0]
+    sides = {side: scores.totals(side, key) for side in SIDES}
+    of_heads = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
+    value, side, source = max(of_heads, key=lambda part: part[0], default=(0.0, "key", None))
+    source = source if value > 0 and key.difference > 0 else None
+    largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
+    link = ChainLink(
+        scores=scores,
+        side=side,
+        sources=tuple(SourceShare(source_name(name), key.share(part)) for name, part in largest),
+        rest=key.share(key.difference - sum(part for _, part in largest)),
+        source=source,
+        source_position=scores.query if side == "query" else key.key,
+    )
+    if source is None:
+        return link
+    taken = head.attribute_to_source(scores, side, source)
+    most = int(taken.argmax())
+    return replace(link, source_key=most, source_key_share=float(taken[most] / taken.sum()))

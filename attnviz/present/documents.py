@@ -74,13 +74,14 @@ def tokens_entry(tokens: "Prompt") -> list[Entry]:
     ]
 
 
-def text_entry(result: Any) -> Entry:
-    """What a document on one text says of model and text."""
+def text_entry(result: Any, options: Entry) -> Entry:
+    """What a document on one text says of model, text and options."""
     return {
         "model": model_entry(result.checkpoint),
         "text": result.text,
         "pair": result.pair,
         "tokens": tokens_entry(result.tokens),
+        "options": options | {"tokens_cut_off": result.tokens.truncated},
     }
 
 

@@ -16,7 +16,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.families.base import Architecture, LayerModules, heads_apart
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
-from attnviz.reference.attention import allowed_positions, repeat_kv, upcast
+from attnviz.reference.attention import BY_POSITION, allowed_positions, repeat_kv, upcast
 from attnviz.reference.layer import ACTIVATIONS, LayerParameters, LinearMap, recompute_layer
 from attnviz.run.contributions import check_total, without_gradients
 from attnviz.run.finite import refuse_not_finite
@@ -31,6 +31,8 @@ _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
 _ON_RANDOM_VALUES = " on random values"
+
+MOST_KEYS = 32  # keys of a followed row that have their vectors, those of largest weight
 
 # By step where it is in the model, in words, and the model's own tensor, without the batch axis.
 Shown = dict[str, tuple[str, Tensor]]
@@ -200,6 +202,25 @@ class Stage:
         return upcast(self.tensor).cpu()
 
 
+@dataclass(frozen=True, eq=False)
+class FollowedRow:
+    """The row of a token in a head: ``weight = exponential / total``, ``output`` = sum over keys of weight · value.
+
+    ``keys`` are the entries of the document, an entry a key: ``product`` of query and key, what is added to it by
+    position, ``score``, ``capped`` (None without a cap), ``allowed``, ``exponential`` of the score less the largest (0
+    of masked keys), ``weight``; of the :data:`MOST_KEYS` of largest weight also the vectors ``key``, ``value`` and
+    ``weighted_value``, [d_head] each.
+    """
+
+    query: Tensor  # [d_head]
+    keys: list[dict[str, Any]]
+    scale: float  # what products are multiplied by
+    largest: float  # score that enters the softmax
+    sink: float | None  # exponential of a learned sink, which is no token; None without
+    total: float  # sum of all exponentials
+    output: Tensor  # [d_head]
+
+
 class VerifiedStages(dict[str, Stage]):
     """The steps of one layer by name, in order; it exists only if every step that the model shows is reproduced."""
 
@@ -237,6 +258,53 @@ class VerifiedStages(dict[str, Stage]):
             return self["expanded"].shape[-1]
         routed: Any = self.checkpoint.modules[self.layer].routed
         return int(routed.experts.down_proj[0].numel() // self.checkpoint.d_model)
+
+    @property
+    def queries_keys_values(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys as they enter the scores (normed, scaled, turned), and values, [n_heads, n, d_head] each."""
+        heads = self.parameters.heads
+        *_, last = (name for name in self if name in ("split", "head_norm", "rotated"))
+        query, key = self[last].wide[:2]
+        value = self["split"].wide[2, :, :, : heads.output_weight.shape[1]]
+        return query if "rotated" in self else query * heads.query_scale, key, value
+
+    def row(self, head: int, token: int) -> FollowedRow:
+        """The row of a token in a head: its scores, weights and values, key by key."""
+        parameters = self.parameters.heads
+        query, key, value = (of_heads[head] for of_heads in self.queries_keys_values)
+        of_row = {name: stage.wide[head, token] for name, stage in self.items() if stage.tensor.ndim == 3}
+        allowed, weight = self["mask"].tensor[token].cpu(), of_row["pattern"]
+        entering = of_row.get("capped", of_row["scores"])
+        sinks = parameters.sinks
+        sink = torch.empty(0) if sinks is None else upcast(sinks.detach()).cpu()[head : head + 1]
+        largest = torch.cat([entering[allowed], sink]).max()
+        exponential, of_sink = torch.where(allowed, (entering - largest).exp(), 0), (sink - largest).exp().sum()
+        columns: dict[str, Tensor | None] = {
+            "product": key @ query[token],
+            "score": of_row["scores"],
+            "allowed": allowed,
+            "exponential": exponential,
+            **{name: of_row[name] for name in BY_POSITION if name in self},
+            "capped": of_row.get("capped"),
+            "weight": weight,
+        }
+        entries: list[dict[str, Any]] = [
+            {"position": place, "token": label}
+            | {name: None if numbers is None else numbers[place].item() for name, numbers in columns.items()}
+            for place, label in enumerate(self.tokens.labels)
+        ]
+        for place in weight.argsort(descending=True, stable=True)[:MOST_KEYS].tolist():
+            entries[place] |= {"key": key[place].tolist(), "value": value[place].tolist()}
+            entries[place]["weighted_value"] = (weight[place] * value[place]).tolist()
+        return FollowedRow(
+            query=query[token],
+            keys=entries,
+            scale=float(parameters.scale),
+            largest=float(largest),
+            sink=None if sinks is None else float(of_sink),
+            total=float(exponential.sum() + of_sink),
+            output=of_row["weighted"],
+        )
 
 
 def verify_stages(checkpoint: Checkpoint, tokens: Prompt, layers: Sequence[int]) -> Iterator[VerifiedStages]:
