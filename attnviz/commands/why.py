@@ -9,7 +9,7 @@ in common. See :mod:`attnviz.measures.scores`.
 """
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, product
 from typing import TYPE_CHECKING, ClassVar, Unpack
@@ -33,7 +33,7 @@ from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
 from attnviz.present.view import Drawing, ViewOptions, in_figures
 from attnviz.progress import Progress
-from attnviz.run.record import AttentionCall, block_memory
+from attnviz.run.record import block_memory
 from attnviz.run.stream import SIDES, Source, recording_parts, source_name, why_no_effects
 from attnviz.run.verify import VerifiedAttention, verify_attention
 from attnviz.wording import counted, error, percent, quoted, rounded, shortened_token, signed, visible
@@ -131,16 +131,8 @@ def why(
     no_effects = _no_effects(checkpoint, tokens, at_query)
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
-    followed = range(chosen.layer if depth == 1 else 0, chosen.layer + 1)
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
-
-        def keep_call(call: AttentionCall) -> None:
-            if call.layer in followed:
-                written.calls[call.layer] = replace(call, value=torch.empty(0))
-
-        verified = verify_attention(
-            checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False, on_attention_call=keep_call
-        )
+        verified = verify_attention(checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False)
 
     @cache
     def scores_of(head: HeadId) -> ScoreDecomposer:

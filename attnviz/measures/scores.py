@@ -23,9 +23,10 @@ from torch import Tensor
 from attnviz.errors import UsageError
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.reference.attention import HeadParameters, normed_heads, softcap, upcast
+from attnviz.reference.attention import normed_heads, softcap, upcast
 from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, pattern_row, without_gradients
+from attnviz.run.patterns import LayerHeads
 from attnviz.run.stream import SIDES, Source, Term, WrittenParts, head_terms, parts_at, source_name
 from attnviz.run.verify import VerifiedAttention
 
@@ -42,8 +43,8 @@ class KeyScore:
 
     key: int  # position, counted from 0
     weight: float  # attention to it, 0-1
-    score: float  # the model's own, after position bias and cap
-    mean: float  # the model's own mean over the keys that the query may attend to
+    score: float  # of which the verified pattern was made, after position bias and cap
+    mean: float  # of the scores of the keys that the query may attend to
     pairs: Tensor  # [query sources, key sources], parts of the score
     differences: Tensor  # the same of the score less the mean
     extras: dict[str, tuple[float, float]]  # no products, such as position bias: part of score and of difference
@@ -74,7 +75,7 @@ class QueryScores:
     query_sources: tuple[Source, ...]
     key_sources: tuple[Source, ...]
     keys: tuple[KeyScore, ...]  # by attention, the strongest first
-    error: float  # largest difference of the sums from the model's own scores of all its keys, as a share of the scale
+    error: float  # largest difference of the sums from the verified scores of all its keys, as a share of the scale
     scale: float  # the largest absolute score of the query
     tolerance: float  # of the error
     vector: Tensor  # [d_head], the query
@@ -95,14 +96,14 @@ class ScoreDecomposer:
     head: HeadId
 
     @cached_property
-    def parameters(self) -> HeadParameters:
-        checkpoint = self.verified.checkpoint
-        return checkpoint.parameters(self.head.layer)
+    def heads(self) -> LayerHeads:
+        """What the one head attends with, in float32 at least."""
+        return self.verified.recomputed(self.head.layer).of([self.head.head]).without_rounding()
 
     def allowed(self, query: int) -> Tensor:
         """Positions of the keys that a query may attend to."""
-        scoring, call = self.parameters, self.written.calls[self.head.layer]
-        every = torch.ones(1, call.n_queries, device=call.key.device)
+        scoring, key = self.heads.scoring, self.heads.key
+        every = torch.ones(1, key.shape[-2], device=key.device)
         mask = attention.allowed_positions(every, scoring.causal, scoring.window, query, 1)
         return mask[0, 0, 0].nonzero()[:, 0]
 
@@ -117,7 +118,7 @@ class ScoreDecomposer:
 
     def _compared(self, side: str, parts: Tensor, positions: Tensor) -> Tensor:
         """Parts [.., n_positions, d_head] as they are compared: rotated, queries times temperature and scale."""
-        heads = self.parameters
+        heads = self.heads.parameters
         if heads.rotary is not None:
             parts = apply_rotary(parts, heads.rotary, positions, len(self.verified.tokens))
         if heads.rotated_first:
@@ -132,7 +133,7 @@ class ScoreDecomposer:
         """The scores of a query: of one key, or of the strongest.
 
         Raises UsageError where the query may attend to itself alone, or not to this key; VerificationError where the
-        parts do not sum to the model's own scores of all its keys.
+        parts do not sum to the verified scores of all its keys.
         """
         allowed = self.allowed(query)
         self._refuse_key(query, key, allowed.tolist())
@@ -148,7 +149,7 @@ class ScoreDecomposer:
                 key_sources, parts = self.parts("key", chunk)
                 products.append(parts.sum(0) @ vector)
                 mean = mean.to(parts) + parts.sum(1) / len(allowed)
-            (scores, extra), cap = self._of_model(query, allowed), self.parameters.cap
+            (scores, extra), cap = self._verified(query, allowed), self.heads.scoring.cap
             total = torch.cat(products) + sum(extra.values())
             if cap is not None:
                 extra["soft cap"] = softcap(total, cap) - total
@@ -163,7 +164,7 @@ class ScoreDecomposer:
             self.verified.checkpoint,
             torch.cat([total, sums.T.flatten()]),
             torch.cat([scores, scores[places], scores[places] - scores.mean()]),
-            f"the parts of the scores of {self.head} do not sum to the model's own, of query #{query} "
+            f"the parts of the scores of {self.head} do not sum to the verified ones, of query #{query} "
             f"({labels[query]!r})",
             lambda worst: f"at key #{positions[worst]} ({labels[positions[worst]]!r})",
         )
@@ -221,24 +222,19 @@ class ScoreDecomposer:
                 "keys: name another token, or give a longer text."
             )
         if key is not None and key not in allowed:
-            window = "" if self.parameters.window is None else f", its window of {self.parameters.window}"
+            window = "" if self.heads.scoring.window is None else f", its window of {self.heads.scoring.window}"
             raise UsageError(
                 f"{named} does not see the key #{key} ({labels[key]!r}) in {self.head}: expected one of #{first} to "
                 f"#{last}{window}."
             )
 
-    def _of_model(self, query: int, allowed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The model's own scores of the allowed keys, from the queries and keys that it handed to its attention.
-
-        Also what they have by position, as the verified pattern has it.
-        """
-        call, head = self.written.calls[self.head.layer], self.head.head
-        queries = upcast(call.query[0, :, query : query + 1])
-        keys = attention.repeat_kv(upcast(call.key[0]), self.parameters.n_heads)
-        by_position = attention.added_by_position(queries, keys, self.parameters, query)
-        added = {name.replace("_", " "): upcast(part[head, 0, allowed]) for name, part in by_position.items()}
-        scores = (keys[head, allowed] @ queries[head, 0]) * call.scale + sum(added.values())
-        return (scores if call.cap is None else softcap(scores, call.cap)), added
+    def _verified(self, query: int, allowed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scores of the allowed keys that the verified pattern was made of, and what they have by position."""
+        row, key, scoring = self.heads.query[0, :, query : query + 1], self.heads.key[0], self.heads.scoring
+        by_position = attention.added_by_position(row, key, scoring, query)
+        added = {name.replace("_", " "): upcast(part[0, 0, allowed]) for name, part in by_position.items()}
+        scores = attention.scores_of(row, key, scoring, query)[0, 0, allowed]
+        return (scores if scoring.cap is None else softcap(scores, scoring.cap)), added
 
 
 class SourceShare(NamedTuple):

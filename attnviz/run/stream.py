@@ -28,7 +28,6 @@ from attnviz.reference.attention import Norm, Projection, RMSNorm, normed_heads,
 from attnviz.reference.positions import apply_rotary
 from attnviz.run.contributions import check_total, layer_contributions, why_no_logits
 from attnviz.run.edit import run_model, running
-from attnviz.run.record import AttentionCall
 from attnviz.run.sites import NORMS, WRITERS, Site, sites_of, taps
 from attnviz.run.verify import VerifiedAttention
 
@@ -152,7 +151,6 @@ class WrittenParts:
     checkpoint: Checkpoint
     tokens: Prompt  # those that the stream reads
     sites: dict[tuple[int | None, str], Tensor] = field(default_factory=dict)
-    calls: dict[int, AttentionCall] = field(default_factory=dict)  # by layer, what attention was handed, if kept
 
     @cached_property
     def modules(self) -> Sequence[LayerModules]:

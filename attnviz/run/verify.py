@@ -239,7 +239,6 @@ def verify_attention(
     memory: float | None = None,
     queries: tuple[int, ...] | None = None,
     keep_outputs: bool = True,
-    on_attention_call: Callable[[AttentionCall], None] | None = None,
 ) -> VerifiedAttention:
     """Run the model once on a text; recompute and compare its attention in chunks of rows, layer by layer.
 
@@ -248,8 +247,7 @@ def verify_attention(
     the model's own. ``on_rows`` is called with each chunk, first layer and first row first; nothing of it may be used
     unless this function returns. ``target`` is what the decoder of an encoder-decoder reads. Where ``queries`` are
     given, positions in order, the rows of these alone are recomputed; queries, keys and values are compared at all
-    positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`. ``on_attention_call`` gets
-    what each layer of the model hands to its attention, before it is compared.
+    positions. Without ``keep_outputs`` there is no :meth:`VerifiedAttention.model_output`.
 
     VerificationError: a layer differs by more than the tolerance of the dtype; it locates the worst difference.
     """
@@ -260,7 +258,6 @@ def verify_attention(
         progress=progress,
         queries=queries,
         keep_outputs=keep_outputs,
-        on_attention_call=on_attention_call,
     )
     tell(progress, "verifying", 0, checkpoint.n_layers)
     verifier.run(memory)
@@ -391,7 +388,6 @@ class Verifier(Observer):
     keep_outputs: bool = True
     # called with the reference's of each layer, behind any gate, [batch, n, n_heads, d_head]
     on_weighted_values: OnLayer | None = None
-    on_attention_call: Callable[[AttentionCall], None] | None = None
 
     checks: dict[int, LayerCheck] = field(default_factory=dict)
     kept: dict[int, _KeptLayer] = field(default_factory=dict)
@@ -455,10 +451,6 @@ class Verifier(Observer):
         mask = None if self.masks is None else self.masks(layer)
         heads = _heads_of(model, layer, x, call.source, mask, self.mask_cache)
         parameters = heads.parameters
-        if math.isnan(call.scale):  # the patterns say whether the reference's is right
-            call = replace(call, scale=parameters.scale)
-        if self.on_attention_call is not None:
-            self.on_attention_call(call)
         inputs = x, x if call.source is None else call.source
         expected, model_values = (heads.query, heads.key, heads.value), (call.query, call.key, call.value)
         for name, ours, theirs in zip(INPUTS, expected, model_values, strict=True):
@@ -470,6 +462,7 @@ class Verifier(Observer):
             state.heads = heads = heads.without_rounding()
             state.random = attention.upcast(random_values(heads.value))
             state.both = torch.cat([heads.value, state.random.expand(heads.value.shape)], -1)
+        # a scale that the model does not say, NaN, differs from none
         if compared.locating and abs(parameters.scale - call.scale) > 1e-6 * abs(call.scale):
             compared.causes.append(
                 f"The model scales its scores by {call.scale:.6g}, the reference by {parameters.scale:.6g}."
