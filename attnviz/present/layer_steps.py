@@ -14,7 +14,7 @@ TEXTS = tomllib.loads((Path(__file__).parents[1] / "data" / "layer_steps.toml").
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerStep:
     """One step of a layer, from data/layer_steps.toml; names in braces are filled in by :func:`steps_of`."""
 
     number: int  # among the steps of the layer, from 1
@@ -25,7 +25,7 @@ class Step:
     unseen: str = "the model does not show them: checked through the pattern"  # why it has no check of its own
 
 
-def steps_of(stages: VerifiedStages) -> dict[str, Step]:
+def steps_of(stages: VerifiedStages) -> dict[str, LayerStep]:
     """Every step by name, filled in for this layer of this model."""
     layer = stages.parameters
     kinds = {
@@ -39,7 +39,7 @@ def steps_of(stages: VerifiedStages) -> dict[str, Step]:
     templates = {name: texts for kind, is_so in kinds.items() if is_so for name, texts in TEXTS[kind].items()}
     words = _words_of(stages)
     return {
-        name: Step(number=number, **{part: text.format_map(words) for part, text in templates[name].items()})
+        name: LayerStep(number=number, **{part: text.format_map(words) for part, text in templates[name].items()})
         for number, name in enumerate(stages, 1)
     }
 

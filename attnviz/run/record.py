@@ -71,10 +71,6 @@ class AttentionCall:
     attention_input: Tensor | None = None  # as in LayerRecord; None if unknown
     source: Tensor | None = None
 
-    @property
-    def n_queries(self) -> int:
-        return self.query.shape[-2]
-
 
 @dataclass(frozen=True)
 class LayerRecord:
