@@ -10,7 +10,6 @@ in common. See :mod:`attnviz.measures.scores`.
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain, product
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
@@ -133,18 +132,14 @@ def why(
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
         verified = verify_attention(checkpoint, tokens, progress=progress, memory=of_chunk, keep_outputs=False)
-
-    @cache
-    def scores_of(head: HeadId) -> ScoreDecomposer:
-        return ScoreDecomposer(verified, written, head)
-
-    scores = scores_of(chosen).decompose(at_query, at_key)
+    decomposer = ScoreDecomposer(verified, written, chosen)
+    scores = decomposer.decompose(at_query, at_key)
     return Account(
         checkpoint=checkpoint,
         tokens=tokens,
         attention=verified,
         scores=scores,
-        chain=follow(scores_of, scores, depth),
+        chain=follow(decomposer, scores, depth),
         depth=depth,
         named=key is not None,
         effects=None if no_effects else direct_effects(verified, written, at_query, *ids, by_key=chosen),

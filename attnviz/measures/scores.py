@@ -12,7 +12,7 @@ rather than the others; it is linear in the key, so it is the same sum with k_b 
 A chain follows a score into the earlier head that most of it came from, and on from the score of that head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -85,6 +85,31 @@ class QueryScores:
         sources, axis = (self.query_sources, 1) if side == "query" else (self.key_sources, 0)
         values = zip(sources, key.differences.sum(axis).tolist(), strict=True)
         return sorted(values, key=lambda part: -abs(part[1]))
+
+
+class SourceShare(NamedTuple):
+    """A source of a score, by name, and its share of the difference; None where parts cancel."""
+
+    source: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class ChainLink:
+    """The score of one head and key, and where most of it came from."""
+
+    scores: QueryScores  # of the one key that the chain is at
+    side: str  # on which the followed head stands, or the one with the largest source: query or key
+    sources: tuple[SourceShare, ...]  # the largest of that side, the followed head first
+    rest: float | None  # share of all that is left out
+    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
+    source_position: int  # where that head wrote; that of the query or of the key
+    source_key: int | None = None  # from which it took most of its part
+    source_key_share: float | None = None  # what came from there, as a share of that part
+
+    @property
+    def explained(self) -> KeyScore:
+        return self.scores.keys[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +237,28 @@ class ScoreDecomposer:
             mean = float((key.pairs - key.differences)[:, scores.key_sources.index(source)].sum())
             return rotated @ scores.vector - row * mean / row.sum()
 
+    def link(self, scores: QueryScores) -> ChainLink:
+        """The link from the head's first key to the earlier head that raises its score most, and to a key of that."""
+        key = scores.keys[0]
+        sides = {side: scores.totals(side, key) for side in SIDES}
+        of_heads = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
+        value, side, source = max(of_heads, key=lambda part: part[0], default=(0.0, "key", None))
+        source = source if value > 0 and key.difference > 0 else None
+        largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
+        link = ChainLink(
+            scores=scores,
+            side=side,
+            sources=tuple(SourceShare(source_name(name), key.share(part)) for name, part in largest),
+            rest=key.share(key.difference - sum(part for _, part in largest)),
+            source=source,
+            source_position=scores.query if side == "query" else key.key,
+        )
+        if source is None:
+            return link
+        taken = self.attribute_to_source(scores, side, source)
+        most = int(taken.argmax())
+        return replace(link, source_key=most, source_key_share=float(taken[most] / taken.sum()))
+
     def _refuse_key(self, query: int, key: int | None, allowed: Sequence[int]) -> None:
         labels = self.verified.tokens.labels
         first, last = allowed[0], allowed[-1]
@@ -237,63 +284,15 @@ class ScoreDecomposer:
         return (scores if scoring.cap is None else softcap(scores, scoring.cap)), added
 
 
-class SourceShare(NamedTuple):
-    """A source of a score, by name, and its share of the difference; None where parts cancel."""
-
-    source: str
-    share: float | None
-
-
-@dataclass(frozen=True)
-class ChainLink:
-    """The score of one head and key, and where most of it came from."""
-
-    scores: QueryScores  # of the one key that the chain is at
-    side: str  # on which the followed head stands, or the one with the largest source: query or key
-    sources: tuple[SourceShare, ...]  # the largest of that side, the followed head first
-    rest: float | None  # share of all that is left out
-    source: HeadId | None  # the head with the largest part; None where no earlier head raises the difference
-    source_position: int  # where that head wrote; that of the query or of the key
-    source_key: int | None = None  # from which it took most of its part
-    source_key_share: float | None = None  # what came from there, as a share of that part
-
-    @property
-    def explained(self) -> KeyScore:
-        return self.scores.keys[0]
-
-
-def follow(heads: Callable[[HeadId], ScoreDecomposer], scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
+def follow(head: ScoreDecomposer, scores: QueryScores, depth: int) -> tuple[ChainLink, ...]:
     """Follow the first key's score into the head that most of it came from, and so on, ``depth`` heads at most.
 
     It ends where no earlier head raises the score, or one has a single key.
     """
-    links: list[ChainLink] = []
-    while True:
-        link = _followed(heads(scores.head), scores)
-        links.append(link)
-        if link.source is None or len(links) == depth or len(heads(link.source).allowed(link.source_position)) == 1:
-            return tuple(links)
-        scores = heads(link.source).decompose(link.source_position, link.source_key)
-
-
-def _followed(head: ScoreDecomposer, scores: QueryScores) -> ChainLink:
-    """The link from a head's first key to the earlier head that raises its score most, and to a key of that."""
-    key = scores.keys[0]
-    sides = {side: scores.totals(side, key) for side in SIDES}
-    of_heads = [(value, side, of) for side in SIDES for of, value in sides[side] if isinstance(of, HeadId)]
-    value, side, source = max(of_heads, key=lambda part: part[0], default=(0.0, "key", None))
-    source = source if value > 0 and key.difference > 0 else None
-    largest = sorted(sides[side], key=lambda part: part[0] != source)[:_SHOWN]
-    link = ChainLink(
-        scores=scores,
-        side=side,
-        sources=tuple(SourceShare(source_name(name), key.share(part)) for name, part in largest),
-        rest=key.share(key.difference - sum(part for _, part in largest)),
-        source=source,
-        source_position=scores.query if side == "query" else key.key,
-    )
-    if source is None:
-        return link
-    taken = head.attribute_to_source(scores, side, source)
-    most = int(taken.argmax())
-    return replace(link, source_key=most, source_key_share=float(taken[most] / taken.sum()))
+    links = [head.link(scores)]
+    while links[-1].source is not None and len(links) < depth:
+        link, head = links[-1], replace(head, head=links[-1].source)
+        if len(head.allowed(link.source_position)) == 1:
+            break
+        links.append(head.link(head.decompose(link.source_position, link.source_key)))
+    return tuple(links)

@@ -94,11 +94,11 @@ def test_what_a_head_took_from_each_key_sums_to_its_part(family: str, side: str,
     taken: list[tuple[float, float]] = []
     follow = command.follow
 
-    def spied(heads: Callable[[HeadId], scores.ScoreDecomposer], found: scores.QueryScores, depth: int) -> Any:
+    def spied(head: scores.ScoreDecomposer, found: scores.QueryScores, depth: int) -> Any:
         for source, value in found.totals(side, found.keys[0]):
             if isinstance(source, HeadId):
-                taken.append((float(heads(found.head).attribute_to_source(found, side, source).sum()), value))
-        return follow(heads, found, depth)
+                taken.append((float(head.attribute_to_source(found, side, source).sum()), value))
+        return follow(head, found, depth)
 
     monkeypatch.setattr(command, "follow", spied)
     result = of(family)
