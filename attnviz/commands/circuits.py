@@ -158,7 +158,7 @@ _PAIR_COLUMNS: tuple[Field[Pair], ...] = (
 def _content(result: Circuits, choices: ViewOptions) -> Entry:
     return {
         "model": model_entry(result.checkpoint),
-        "options": {"select": list(choices.select)},
+        "options": {"select": choices.select},
         "baseline": result.baseline,
         "heads": [entry(_HEAD_COLUMNS, head) for head in result.select(choices.select)],
         "no_copying": result.no_copying or None,
@@ -173,8 +173,7 @@ def _pairs(result: Circuits, choices: ViewOptions) -> Table[Entry]:
     names = ("id", "from", *COMPOSITION_INPUTS, *(f"{kind}_deviations" for kind in COMPOSITION_INPUTS))
     rows: dict[tuple[HeadId, HeadId], Entry] = {}
     for pair in result.pairs(choices.select):
-        unknown = dict.fromkeys(names) | {"id": str(pair.id), "from": str(pair.writer)}
-        row = rows.setdefault((pair.id, pair.writer), unknown)
+        row = rows.setdefault((pair.id, pair.writer), {"id": pair.id, "from": pair.writer})
         row |= {pair.kind: pair.score, f"{pair.kind}_deviations": pair.deviations}
     return Table("", plain(*names), [rows[key] for key in sorted(rows)], name="pairs")
 

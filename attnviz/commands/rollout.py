@@ -280,8 +280,8 @@ def rows_apart(matrix: Tensor) -> float | None:
 
 
 def _content(result: Rollout, _: ViewOptions) -> Entry:
-    units, positions = result.units, list(result.positions)
-    words = list(units.labels) if units.name == "word" else None
+    units, positions = result.units, result.positions
+    words = units.labels if units.name == "word" else None
     errors = {layer.layer: layer.parts_error for layer in result.layers}
     verification = result.attention.verification
     return {
