@@ -24,7 +24,6 @@ from attnviz.measures.direct_effects import DirectEffects, Promotion, TokenLogit
 from attnviz.measures.output_shares import HeadContribution, OutputShares, measure_contributions
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
@@ -214,7 +213,7 @@ def head_outputs(
         why = why_not or "A classifier reads the final state of one token, the first or the last."
         raise UsageError(f"leave out --token (token=...), where direct effects are read. {why}")
     labels = [] if checkpoint.class_head is None else checkpoint.class_head.labels
-    of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
+    of_span = checkpoint.answers_questions
     if of_span and len(labels) != 2:
         raise CheckpointError(
             f"the head for question answering gives {len(labels)} numbers a token; expected two, of the start and the "

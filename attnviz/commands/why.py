@@ -22,7 +22,6 @@ from attnviz.measures.direct_effects import DirectEffects, answer_ids, direct_ef
 from attnviz.measures.scores import ChainLink, KeyScore, QueryScores, ScoreDecomposer, follow
 from attnviz.measures.sinks import with_found_sinks
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId, head_named
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import ModelOptions, checked
@@ -149,7 +148,7 @@ def why(
 
 def _no_effects(checkpoint: Checkpoint, tokens: Prompt, position: int) -> str:
     """Sentence on why direct effects are not given at a position, or ''."""
-    if checkpoint.class_head is not None and checkpoint.class_head.task == SPAN:
+    if checkpoint.answers_questions:
         return "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
     read = position if checkpoint.classifier is None else checkpoint.classifier.position(tokens.ids)
     if read != position and not why_no_effects(checkpoint):

@@ -25,7 +25,6 @@ from attnviz.errors import UsageError, VerificationError
 from attnviz.inputs.encoding import token_id
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import SPAN
 from attnviz.models.head_ids import HeadId
 from attnviz.models.offloading import parameter_of
 from attnviz.reference.attention import upcast
@@ -168,7 +167,7 @@ def direct_effects(
     assert head is not None
     states = written.sites[None, "final"]
     final, at = upcast(states[position]), f"at position {position} ({tokens.labels[position]!r})"
-    of_span, linear = classifier is not None and classifier.task == SPAN, _linear_map(head) is not None
+    of_span, linear = checkpoint.answers_questions, _linear_map(head) is not None
     with without_gradients(checkpoint.device):
         model_logits = upcast(head(states)[:, answer] if of_span else head(states[[position]])[0])
         refuse_not_finite(model_logits, f"logits at position {position}")
@@ -179,13 +178,13 @@ def direct_effects(
         one = next(ranked) if answer is None else answer
         other = next(ranked) if foil is None and not of_span else foil
         difference, gradient, of_biases = _linearised(head, final, one, other)
-        bent = difference - float(gradient @ final) - of_biases
-        terms = list(written.final_terms())
+        bent, slope = difference - float(gradient @ final) - of_biases, _in_float64(gradient)
+        terms = written.final_terms()
         names, of_position = parts_at(terms, torch.tensor([position]))
         parts = of_position[:, 0]
         no_sum = f"embeddings, heads, biases and feed-forward networks do not sum to the model's own final state {at}"
         check_total(checkpoint, parts.sum(0), _in_float64(final), no_sum, "in dimension {}".format)
-        values = parts @ _in_float64(gradient)
+        values = parts @ slope
         if not linear:
             _check_slope(head, final, (one, other), parts.to(final), values, of_biases, at)
         promotions = {} if classifier or by_key or not linear else dict(_promotions(checkpoint, names, parts))
@@ -193,7 +192,7 @@ def direct_effects(
         keys: tuple[float, ...] = ()
         if by_key is not None:
             (term,) = [term for term in terms if by_key in term.sources]
-            of_keys = (term.by_key(verified, by_key, position) @ _in_float64(gradient)).tolist()
+            of_keys = (term.by_key(verified, by_key, position) @ slope).tolist()
             effects[by_key] = sum(of_keys)
             keys = (*of_keys, *[0.0] * (len(verified.tokens_of(by_key.layer)[1]) - len(of_keys)))
     heads = {head: effects[head] for head in sorted(name for name in names if isinstance(name, HeadId))}
@@ -213,7 +212,7 @@ def direct_effects(
     total = sum([*heads.values(), *(part.direct_effect for part in others)])
     scale = max(map(abs, [*heads.values(), difference])) or 1.0
     error = abs(total - difference) / scale
-    spread = float((_in_float64(gradient).square() * parts.square().sum(0)).sum().sqrt())
+    spread = float((slope.square() * parts.square().sum(0)).sum().sqrt())
     rounding = _ROUNDINGS * torch.finfo(checkpoint.dtype).eps * spread / scale
     tolerance = max(verified.verification.tolerance.output, rounding)
     if not error <= tolerance:  # a NaN is a failure, too

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.errors import CheckpointError, VerificationError
 from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
-from attnviz.models.classifier import NEXT, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
+from attnviz.models.classifier import NEXT, SPAN, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
 from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, first_position, norm_of
@@ -118,6 +118,11 @@ class Checkpoint:
     def classifier(self) -> Classifier | None:
         """The head for classes of a text; None without one."""
         return self.class_head if self.class_head and self.class_head.task in (TEXT, NEXT) else None
+
+    @property
+    def answers_questions(self) -> bool:
+        """Whether its head gives start and end of an answer."""
+        return self.class_head is not None and self.class_head.task == SPAN
 
     @property
     def head_in_words(self) -> str:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from attnviz.inputs.prompt import Prompt
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.classifier import SPAN
 from attnviz.models.families.base import LayerModules, first_of, position_rows
 from attnviz.models.head_ids import HeadId, is_of_source
 from attnviz.models.offloading import parameter_of
@@ -367,8 +366,9 @@ def check_logits(checkpoint: Checkpoint, inputs: dict[str, Tensor], states: Tens
     accepted = {name: value for name, value in options.items() if name in signature(whole.forward).parameters}
     with running(checkpoint):
         given, output = head(states), whole(**inputs, **accepted)
-        of_span = checkpoint.class_head is not None and checkpoint.class_head.task == SPAN
-        logits = (torch.stack(tuple(output[:2]), dim=-1) if of_span else output[0]).reshape(-1, *given.shape[1:])
+        logits = (torch.stack(tuple(output[:2]), dim=-1) if checkpoint.answers_questions else output[0]).reshape(
+            -1, *given.shape[1:]
+        )
     logits = logits if len(logits) == len(given) else logits[positions]  # all positions, where none can be asked for
     n_logits = given.shape[-1]
 
