@@ -239,14 +239,14 @@ export function hellinger(one, other) {
 
 /**
  * Attention of several positions: the mean of rows, or the sum of columns.
- * @param {Matrix} matrix @param {number[]} chosen @param {"from"|"to"} direction @returns {Float32Array}
+ * @param {Matrix} matrix @param {number[]} chosen @param {boolean} from @returns {Float32Array}
  */
-export function attentionOf(matrix, chosen, direction) {
+export function attentionOf(matrix, chosen, from) {
   const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
-  const sums = new Float32Array(direction === "from" ? width : height);
+  const sums = new Float32Array(from ? width : height);
   for (const at of chosen) {
     for (let other = 0; other < sums.length; other++) {
-      sums[other] += direction === "from" ? matrix.values[at * width + other] / chosen.length : matrix.values[other * width + at];
+      sums[other] += from ? matrix.values[at * width + other] / chosen.length : matrix.values[other * width + at];
     }
   }
   return sums;
