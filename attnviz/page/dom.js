@@ -4,8 +4,8 @@
  *
  * @typedef {Record<string, string|number|boolean|((event: any) => void)>} Properties
  * @typedef {{label: string, name: string, options: [string, string][], change: (value: any) => void}} Asked  options: value and text
- * @typedef {{field: HTMLElement, show: (value: any) => void, read: (text: string) => any}} Control  show: what is chosen;
- *   read: what a text in the address chooses, undefined for nothing
+ * @typedef {{field: HTMLElement, start: any, show: (value: any) => void, read: (text: string) => any}} Control  start: what is chosen at
+ *   first; show: what is chosen now; read: what a text in the address chooses, undefined for nothing
  */
 import { fileOf, mark, paint, pathOf } from "./scene.js";
 
@@ -30,14 +30,14 @@ export function link(text, onclick, more, ...children) {
   return element("button", { type: "button", class: "link", text, onclick, ...more }, ...children);
 }
 
-/** @param {[string, string][]} options */
-const among = (options) => (/** @type {string} */ text) => options.find(([value]) => value === text)?.[0];
+/** @param {[string, string][]} options the first at first */
+const among = (options) => ({ start: options[0]?.[0] ?? "", read: (/** @type {string} */ text) => options.find(([value]) => value === text)?.[0] });
 
 /** A list to choose from. @param {Asked} asked @returns {Control} */
 export function choice({ label, name, options, change }) {
   const select = /** @type {HTMLSelectElement} */ (element("select", { name, onchange: () => change(select.value) }));
   select.append(...options.map(([value, text]) => element("option", { value, text })));
-  return { field: element("label", { class: "field" }, element("span", { text: label }), select), show: (value) => (select.value = value), read: among(options) };
+  return { field: element("label", { class: "field" }, element("span", { text: label }), select), ...among(options), show: (value) => (select.value = value) };
 }
 
 /** A row of buttons of which one is pressed. @param {Asked} asked @returns {Control} */
@@ -46,21 +46,21 @@ export function switches({ label, options, change }) {
   return {
     field: element("div", { class: "switches", role: "group", "aria-label": label }, ...buttons),
     show: (chosen) => buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.value === chosen))),
-    read: among(options),
+    ...among(options),
   };
 }
 
 /** A box to tick. @param {Asked} asked @returns {Control} */
 export function tick({ label, name, change }) {
   const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox", name, onchange: () => change(box.checked) }));
-  return { field: element("label", { class: "field" }, box, element("span", { text: label })), show: (on) => (box.checked = on), read: (text) => text === "1" };
+  return { field: element("label", { class: "field" }, box, element("span", { text: label })), start: false, show: (on) => (box.checked = on), read: (text) => text === "1" };
 }
 
 /** The least value of heads that are listed, or none. @param {Asked} asked @returns {Control} */
 export function least({ label, name, change }) {
   const box = /** @type {HTMLInputElement} */ (element("input", { type: "number", step: "any", name, "aria-label": "At least, of the statistic that heads are sorted by", onchange: () => change(box.value) }));
   return {
-    field: element("label", { class: "field" }, element("span", { text: label }), box), show: (value) => (box.value = value),
+    field: element("label", { class: "field" }, element("span", { text: label }), box), start: "", show: (value) => (box.value = value),
     read: (text) => (text && Number.isFinite(Number(text)) ? text : undefined),
   };
 }

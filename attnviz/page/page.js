@@ -71,12 +71,11 @@ export class App {
   /** @returns {State} */
   beginning() {
     const { data } = this;
-    const { start, statistics: [x, y] } = data;
-    const head = Math.max(0, this.placeOf(start.head));
-    return {
-      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", marks: "text", from: "", to: "", left: "grid", sort: "", only: "", least: "", x: x?.key ?? "", y: y?.key ?? "", view: "heatmap",
-      scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token, size: SIZES[0],
-    };
+    const { head: id, scale, drop, token } = data.start;
+    const head = Math.max(0, this.placeOf(id));
+    const text = this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0);
+    const controls = Object.fromEntries(Object.entries(this.controls).map(([name, { start }]) => [name, start]));
+    return /** @type {State} */ ({ ...controls, head, scale, drop, tokens: token, text, side: String(data.sides.length > 1 ? 2 : 0), y: data.statistics[1]?.key ?? "", size: SIZES[0] });
   }
 
   /** Which text an axis is of: encoder-decoders have two, cards one each; of both sides of a comparison it is the same. @param {number} axis */

@@ -31,21 +31,19 @@
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names
  *   places: of the axis' positions, the first that each is made of; breaks: before which another text begins
  * @typedef {(row: number, column: number) => boolean} Masked  whether attention from a row to a column is forbidden
- * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, bytes?: Uint8Array, masked?: Masked|null}} Matrix
- *   largest: where colours of the head's own end; bytes: the values as they are kept, where they are neither merged nor scaled;
- *   masked: null where all is allowed
+ * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, masked?: Masked|null}} Matrix
+ *   largest: where colours of the head's own end; masked: null where all is allowed
  */
 
-/** @param {string} text base64 @returns {Promise<Uint8Array>} */
+/** @param {string} text base64 */
+export function bytesOf(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** @param {string} text base64 */
 async function inflated(text) {
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const { readable, writable } = new DecompressionStream("deflate");
-  const writer = writable.getWriter();
-  writer.write(bytes);
-  writer.close();
-  return new Uint8Array(await new Response(readable).arrayBuffer());
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /**
@@ -60,34 +58,29 @@ function whole(kept, n) {
 
 /** Patterns as bytes, 255 times the root of a weight, each inflated when it is first needed. */
 export class Patterns {
+  /** @type {Map<number, Promise<Uint8Array>>} */
+  found = new Map();
+
   /** @param {PageData} data */
   constructor(data) {
     this.data = data;
-    /** @type {Map<number, Promise<Uint8Array>>} */
-    this.waiting = new Map();
-    /** @type {Map<number, Uint8Array>} */
-    this.bytes = new Map();
   }
 
   /** @param {number} place @returns {Promise<Uint8Array>} [rows, columns] */
   get(place) {
-    let found = this.waiting.get(place);
+    let found = this.found.get(place);
     if (!found) {
       const packed = this.data.patterns[place];
-      found = inflated(packed.data).then((kept) => {
-        const bytes = packed.triangle ? whole(kept, this.data.axes[packed.rows].labels.length) : kept;
-        this.bytes.set(place, bytes);
-        packed.data = "";
-        return bytes;
-      });
-      this.waiting.set(place, found);
+      found = inflated(packed.data).then((kept) => (packed.triangle ? whole(kept, this.data.axes[packed.rows].labels.length) : kept));
+      packed.data = "";
+      this.found.set(place, found);
     }
     return found;
   }
 }
 
 /** The weight that a byte stands for. */
-export const SQUARES = Float32Array.from({ length: 256 }, (_, byte) => (byte / 255) ** 2);
+const SQUARES = Float32Array.from({ length: 256 }, (_, byte) => (byte / 255) ** 2);
 
 /** @param {Uint8Array} bytes @returns {Float32Array} */
 function weightsOf(bytes) {
@@ -120,25 +113,13 @@ function merged(weights, width, rows, columns) {
 function named(axes, axis, words, drop) {
   const entry = axes[axis];
   const merged = words ? entry.words : undefined;
-  const labels = merged ? merged.labels : entry.labels;
-  const sink = merged ? merged.sink : entry.sink;
-  const first = merged ? merged.members.map((of) => of[0]) : labels.map((_, at) => at);
-  const kept = labels.map((_, at) => at).filter((at) => !(drop && sink[at]));
-  /** @type {number[]} */
-  const breaks = [];
-  /** @type {number|null} */
-  let before = null;
-  kept.forEach((at, row) => {
-    const segment = entry.segments[first[at]];
-    if (segment === null) return;
-    if (before !== null && segment !== before) breaks.push(row);
-    before = segment;
-  });
-  const names = {
-    labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks,
-    places: kept.map((at) => first[at]), unit: merged ? "word" : entry.unit, axis,
-  };
-  const tokens = kept.map((at) => /** @type {[number, number]} */ (merged ? [first[at], merged.members[at].at(-1)] : entry.tokens?.[at] ?? [at, at]));
+  const { labels, sink } = merged ?? entry;
+  const kept = [...labels.keys()].filter((at) => !(drop && sink[at]));
+  const places = kept.map((at) => merged?.members[at][0] ?? at);
+  const tokens = kept.map((at, row) => /** @type {[number, number]} */ (merged ? [places[row], merged.members[at].at(-1)] : entry.tokens?.[at] ?? [at, at]));
+  const texts = [...places.entries()].filter(([, place]) => entry.segments[place] !== null);
+  const breaks = texts.flatMap(([row, place], at) => (at && entry.segments[place] !== entry.segments[texts[at - 1][1]] ? [row] : []));
+  const names = { labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks, places, unit: merged ? "word" : entry.unit, axis };
   return { names, kept, tokens };
 }
 
@@ -164,7 +145,6 @@ export function matrixOf(data, packed, bytes, words, drop) {
   const [of, to] = [data.axes[packed.rows], data.axes[packed.columns]];
   const rows = named(data.axes, packed.rows, words, drop);
   const columns = named(data.axes, packed.columns, words, drop);
-  const whole = !drop && !(words && of.words && to.words);
   let values = weightsOf(bytes);
   let width = to.labels.length;
   if (words && of.words && to.words) {
@@ -174,7 +154,7 @@ export function matrixOf(data, packed, bytes, words, drop) {
   if (drop) values = renormalised(values, width, rows.kept, columns.kept);
   let largest = 0;
   for (const value of values) if (value > largest) largest = value;
-  return { values, rows: rows.names, columns: columns.names, largest, signed: false, masked: maskOf(packed, rows.tokens, columns.tokens), ...(whole ? { bytes } : {}) };
+  return { values, rows: rows.names, columns: columns.names, largest, signed: false, masked: maskOf(packed, rows.tokens, columns.tokens) };
 }
 
 /** @param {Float32Array} values @param {number} width @param {number[]} rows @param {number[]} columns */
@@ -202,18 +182,10 @@ export function difference(a, b) {
   return { values, rows: pairs(a.rows, b.rows), columns: pairs(a.columns, b.columns), largest, signed: true, masked };
 }
 
-/** As many products of bytes as surely fit in a whole number of 32 bits, with which browsers count faster. */
-const BLOCK = 1 << 14;
-
 /** @param {Uint8Array} one @param {Uint8Array} other */
 function product(one, other) {
   let sum = 0;
-  for (let from = 0; from < one.length; from += BLOCK) {
-    const end = Math.min(one.length, from + BLOCK);
-    let part = 0;
-    for (let i = from; i < end; i++) part = (part + one[i] * other[i]) | 0;
-    sum += part;
-  }
+  for (let i = 0; i < one.length; i++) sum += one[i] * other[i];
   return sum;
 }
 

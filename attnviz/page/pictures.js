@@ -3,15 +3,15 @@
  *
  * @typedef {import("./patterns.js").Matrix} Matrix
  * @typedef {import("./scene.js").Scene} Scene
- * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, good: string, bad: string, weights: Uint8Array,
+ * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, found: string, missed: string, weights: Uint8Array,
  *   differences: Uint8Array}} Theme
  * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null, least?: number}} Picture  at: row and column
  *   there; least: the smallest weight that has a line
  * @typedef {{rows: number[], columns: number[], found: boolean}} Pair  places of its two words, and whether the head finds it
  */
-import { SQUARES } from "./patterns.js";
 import { cutToken, isolated, mark, pathAlong, pixelCanvas, rectangle, textAt } from "./scene.js";
 
+const GREYS = ["paper", "ink", "quiet", "frame", "accent", "found", "missed"];
 const FAINTEST = 1e-4;
 const [LEAST_LINE, MOST_LINES] = [0.02, 2000];
 
@@ -19,11 +19,6 @@ const [LEAST_LINE, MOST_LINES] = [0.02, 2000];
 function colourTable(hexadecimal) {
   return Uint8Array.from({ length: hexadecimal.length / 2 }, (_, at) => parseInt(hexadecimal.slice(2 * at, 2 * at + 2), 16));
 }
-
-const GREYS = {
-  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c", good: "#00805c", bad: "#d55e00" },
-  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1", good: "#33d6a6", bad: "#ff8c42" },
-};
 
 /** What a page is read on: the colours that the reader's system, or the page, prefers, on paper always the light ones. */
 export class Screen {
@@ -45,10 +40,14 @@ export class Screen {
     for (const media of [this.dark, this.paper]) media.addEventListener("change", () => show(media === this.dark));
   }
 
+  /** The colours of the page, as its style has them. @returns {Theme} */
   get theme() {
-    const name = !this.paper.matches && (document.documentElement.dataset.theme === "dark" || this.dark.matches) ? "dark" : "light";
-    const { weights, differences } = this.colours[name];
-    return (this.made[name] ??= { ...GREYS[name], weights: colourTable(weights), differences: colourTable(differences) });
+    const style = getComputedStyle(document.documentElement);
+    const { weights, differences } = this.colours[style.colorScheme];
+    return (this.made[style.colorScheme] ??= {
+      .../** @type {any} */ (Object.fromEntries(GREYS.map((name) => [name, style.getPropertyValue(`--${name}`)]))),
+      weights: colourTable(weights), differences: colourTable(differences),
+    });
   }
 
   /** Pixels of a canvas for one of the page: more on paper. */
@@ -105,9 +104,8 @@ export function inkOn(table, place) {
  */
 function pixelsOf(matrix, theme, scale, pooled = 1) {
   const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
-  const { values, bytes, masked } = matrix;
+  const { values, masked } = matrix;
   const [table, place] = [tableOf(matrix, theme), scaleOf(scale, matrix)];
-  const colours = bytes && Array.from(SQUARES, place);
   const pixels = new ImageData(Math.ceil(width / pooled), Math.ceil(height / pooled));
   for (let top = 0, to = 0; top < height; top += pooled) {
     for (let left = 0; left < width; left += pooled, to += 4) {
@@ -115,12 +113,12 @@ function pixelsOf(matrix, theme, scale, pooled = 1) {
       let [largest, most] = [0, -1];
       for (let row = top; row < bottom; row++) {
         for (let at = row * width + left; at < row * width + right; at++) {
-          const size = bytes ? bytes[at] : Math.abs(values[at]);
+          const size = Math.abs(values[at]);
           if (size > most && (size || !masked?.(row, at - row * width))) [largest, most] = [at, size];
         }
       }
       if (most < 0) continue;
-      const colour = 3 * (colours ? colours[most] : place(values[largest]));
+      const colour = 3 * place(values[largest]);
       for (let part = 0; part < 3; part++) pixels.data[to + part] = table[colour + part];
       pixels.data[to + 3] = 255;
     }
@@ -220,20 +218,15 @@ function runs(places) {
 }
 
 /**
- * Cells in colours, so wide and high, with names beside the rows: of every picture of a matrix.
- * @param {Matrix} matrix @param {string} scale @param {Theme} theme
- * @param {{left: number, top: number, wide: number, high: number}} cells pixels @param {(row: number) => boolean} named
- * @param {number[]} bold rows @param {number} longest letters of a name @returns {Scene["items"]}
+ * The names of rows or columns beside a picture, where ``put`` has a place for one.
+ * @param {import("./patterns.js").Names} names @param {Theme} theme @param {(at: number) => [number, number]|null} put @param {number[]} bold
+ * @param {CanvasTextAlign} align @param {{size?: number, longest?: number, turned?: boolean, faint?: (at: number) => boolean}} [look]
  */
-function cellItems(matrix, scale, theme, { left, top, wide, high }, named, bold, longest) {
-  const { labels, muted } = matrix.rows;
-  const [width, height] = [wide * matrix.columns.labels.length, high * labels.length];
-  return [
-    { kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, theme, scale) },
-    ...labels.flatMap((label, row) => (named(row)
-      ? textAt(left - 5, top + high * (row + 0.5), isolated(cutToken(label, longest)), 11, muted[row] ? theme.quiet : theme.ink, "right", { bold: bold.includes(row) })
-      : [])),
-  ];
+function nameItems({ labels, muted }, theme, put, bold, align, { size = 11, longest = 20, turned, faint = (at) => muted[at] } = {}) {
+  return labels.flatMap((label, at) => {
+    const place = put(at);
+    return place ? textAt(...place, isolated(cutToken(label, longest)), size, faint(at) ? theme.quiet : theme.ink, align, { turned, bold: bold.includes(at) }) : [];
+  });
 }
 
 /**
@@ -247,8 +240,10 @@ export function vectorsPicture(matrix, theme, room, height, chosen, stretch) {
   const width = Math.max(40, room - left - 4);
   const [wide, high] = [width / columns, height / rows.length];
   const box = (/** @type {number[]} */ points) => pathAlong(points, theme.accent, 2);
+  /** @type {Scene["items"]} */
   const items = [
-    ...cellItems(matrix, "", theme, { left, top, wide, high }, () => true, [chosen], 14),
+    { kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, theme, "") },
+    ...nameItems(matrix.rows, theme, (row) => [left - 5, top + high * (row + 0.5)], [chosen], "right", { longest: 14 }),
     box(rectangle(left, top + chosen * high, width, high)),
     ...(stretch ? [box(rectangle(left + stretch[0] * wide, top, (stretch[1] - stretch[0]) * wide, height))] : []),
   ];
@@ -284,12 +279,10 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infi
     ...head,
     ...(matrix.masked ? hatch(left, top, width, height, theme) : []),
     ...(ends.length ? colourBar(ends, matrix, top + height + 12, theme) : []),
-    ...cellItems(matrix, scale, theme, { left, top, wide: cell, high: cell }, (row) => named(row, outlined.rows), outlined.rows, 20),
+    { kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, theme, scale) },
+    ...nameItems(matrix.rows, theme, (row) => (named(row, outlined.rows) ? [left - 5, top + cell * (row + 0.5)] : null), outlined.rows, "right"),
+    ...nameItems(matrix.columns, theme, (column) => (named(column, outlined.columns) ? [left + cell * (column + 0.5), top - 5] : null), outlined.columns, "left", { turned: true }),
   ];
-  columns.forEach((label, column) => named(column, outlined.columns) && items.push(textAt(
-    left + cell * (column + 0.5), top - 5, isolated(cutToken(label, 20)), 11, matrix.columns.muted[column] ? theme.quiet : theme.ink, "left",
-    { turned: true, bold: outlined.columns.includes(column) },
-  )));
   if (cell >= 26) {
     const [table, place] = [tableOf(matrix, theme), scaleOf(scale, matrix)];
     matrix.values.forEach((weight, at) => Math.abs(weight) >= 0.005 && items.push(textAt(
@@ -312,7 +305,7 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, tall = Infi
     const apart = Math.max(0, (5 - Math.min(h, w)) / 2); // around small cells
     const box = /** @type {[number, number, number, number]} */ ([left + x - apart, top + y - apart, w + 2 * apart, h + 2 * apart]);
     frame(box, theme.paper, 4);
-    frame(box, found ? theme.good : theme.bad, 2, !found);
+    frame(box, found ? theme.found : theme.missed, 2, !found);
   }
   return {
     scene: { width: Math.max(room, left + width + 4), height: top + height + foot, paper: theme.paper, items },
@@ -353,14 +346,11 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
     const colour = matrix.signed ? colourAt(theme.differences, weight < 0 ? 20 : 235) : theme.accent;
     items.push(pathAlong([left, top + down * (row + 0.5), right, top + across * (column + 0.5)], colour, 1 + 2.5 * strength, { curve: true, opacity: 0.45 + 0.55 * strength }));
   }
-  const names = (/** @type {import("./patterns.js").Names} */ { labels, muted }, /** @type {Set<number>} */ these, /** @type {number} */ x, /** @type {"left"|"right"} */ align, /** @type {number} */ step) => (
-    labels.forEach((label, at) => {
-      const faint = all ? muted[at] : these.size > 0 && !these.has(at);
-      items.push(textAt(x, top + step * (at + 0.5), isolated(cutToken(label, 24)), 12, faint ? theme.quiet : theme.ink, align, { bold: these.has(at) }));
-    })
+  const beside = (/** @type {import("./patterns.js").Names} */ names, /** @type {number[]} */ these, /** @type {number} */ x, /** @type {"left"|"right"} */ align, /** @type {number} */ step) => items.push(
+    ...nameItems(names, theme, (at) => [x, top + step * (at + 0.5)], these, align, { size: 12, longest: 24, ...(all ? {} : { faint: (at) => these.length > 0 && !these.includes(at) }) }),
   );
-  names(matrix.rows, fromThese, left - 6, "right", down);
-  names(matrix.columns, toThese, right + 6, "left", across);
+  beside(matrix.rows, chosen.rows, left - 6, "right", down);
+  beside(matrix.columns, chosen.columns, right + 6, "left", across);
   return {
     scene: { width: right + side, height: top + 17 * longer + 6, paper: theme.paper, items }, least,
     at: (x, y) => {

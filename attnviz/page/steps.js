@@ -12,13 +12,14 @@
  *   first, left_out: position of the first token, and how many are not on the page
  */
 import { element, scrolled } from "./dom.js";
+import { bytesOf } from "./patterns.js";
 
 /** Numbers with their shape. */
 export class Tensor {
   /** @param {Packed} packed */
   constructor({ shape, data }) {
     this.shape = shape;
-    this.values = new Float32Array(Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)).buffer);
+    this.values = new Float32Array(bytesOf(data).buffer);
   }
 
   /** What stands at these places along the first axes, without a copy. @param {number[]} places */
