@@ -24,7 +24,7 @@ from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
-from attnviz.profiles.store import StoredProfile, StoredRelation
+from attnviz.profiles.store import JudgedRelation, StoredProfile
 from attnviz.wording import visible
 
 LONGEST = 60  # most words of a text shown
@@ -200,8 +200,8 @@ class StoredPictures(Result):
         return _roles_by_head(self.stored)
 
     @property
-    def relations(self) -> Sequence[StoredRelation]:
-        return self.stored.relations
+    def judged_relations(self) -> Sequence[JudgedRelation]:
+        return self.stored.judged_relations
 
     @property
     def trees(self) -> str:
