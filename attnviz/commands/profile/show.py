@@ -186,10 +186,8 @@ class StoredPictures(Result):
 
     @property
     def checkpoint(self) -> Any:  # what pictures need of a model
-        layers = [layer for stack in self.stored.stacks for layer in stack.layers]
-        name = short_name([str(self.stored.model.get("name"))], "part" in self.stored.model)
-        n_heads = self.stored.stacks[0].n_heads
-        return SimpleNamespace(short_name=name, layers=layers, n_layers=len(layers), n_heads=n_heads)
+        model = self.stored.model
+        return SimpleNamespace(short_name=short_name([str(model.get("name"))], "part" in model))
 
     @property
     def roles(self) -> tuple[Role, ...]:

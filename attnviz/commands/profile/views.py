@@ -155,10 +155,10 @@ _NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 
 def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    of_heads = list(profile.roles_by_head().values())
+    by_head = profile.roles_by_head()
+    of_heads, layers = list(by_head.values()), list(dict.fromkeys(head.layer for head in by_head))
     families = [family_of_label(roles[0].role) if roles else UNNAMED for roles in of_heads]
     drawn = [family for family in FAMILIES if family is not UNNAMED]
-    n_layers, n_heads = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = [math.nan if family is UNNAMED else drawn.index(family) for family in families]
     texts = []
     for roles in of_heads:  # the name of the first role, short if it must, and on a second line the number of others
@@ -182,12 +182,12 @@ def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iter
     title += f"{sum(map(bool, of_heads))} of {len(of_heads)} have one"
     clearest = f"Clearest: the largest error reduction, specific roles first, sink last. {DESCRIBING} +2: two more."
     head_map = HeadMap(
-        np.array(values).reshape(n_layers, n_heads),
-        profile.checkpoint.layers,
+        np.array(values).reshape(len(layers), -1),
+        layers,
         norm=Normalize(0, len(drawn) - 1),
         bar="",
         colours=ListedColormap([family.colour for family in drawn]),
-        texts=tuple(tuple(texts[row : row + n_heads]) for row in range(0, len(texts), n_heads)),
+        texts=tuple(map(tuple, np.reshape(texts, (len(layers), -1)).tolist())),
         legend=tuple(handles),
     )
     yield HeadMapPlan("roles", caption_of(title, source, clearest), title, (clearest, source), (head_map,))
