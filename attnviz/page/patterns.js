@@ -90,17 +90,22 @@ function weightsOf(bytes) {
 }
 
 /**
- * Sums over the columns of a word, means over its rows (Clark et al. 2019).
+ * Weights between groups of positions: sums over columns, means over rows (Clark et al. 2019).
  * @param {Float32Array} weights @param {number} width @param {number[][]} rows @param {number[][]} columns
+ * @param {boolean} whole whether rows are to sum to 1
  */
-function merged(weights, width, rows, columns) {
+function merged(weights, width, rows, columns, whole) {
   const values = new Float32Array(rows.length * columns.length);
   rows.forEach((of, r) => {
-    columns.forEach((to, c) => {
-      let sum = 0;
-      for (const row of of) for (const column of to) sum += weights[row * width + column];
-      values[r * columns.length + c] = sum / of.length;
-    });
+    const row = values.subarray(r * columns.length, (r + 1) * columns.length);
+    for (const at of of) {
+      for (let c = 0; c < columns.length; c++) {
+        for (const column of columns[c]) row[c] += weights[at * width + column] / of.length;
+      }
+    }
+    let total = 0;
+    for (const value of row) total += value;
+    for (let c = 0; whole && total && c < row.length; c++) row[c] /= total;
   });
   return values;
 }
@@ -108,19 +113,20 @@ function merged(weights, width, rows, columns) {
 /**
  * The positions of an axis as they are named now.
  * @param {Axis[]} axes @param {number} axis @param {boolean} words @param {boolean} drop
- * @returns {{names: Names, kept: number[], tokens: [number, number][]}} kept: which positions stay; tokens: the first and last of each
+ * @returns {{names: Names, members: number[][], tokens: [number, number][]}} members: positions of each; tokens: the first and last of each
  */
 function named(axes, axis, words, drop) {
   const entry = axes[axis];
   const merged = words ? entry.words : undefined;
   const { labels, sink } = merged ?? entry;
   const kept = [...labels.keys()].filter((at) => !(drop && sink[at]));
-  const places = kept.map((at) => merged?.members[at][0] ?? at);
-  const tokens = kept.map((at, row) => /** @type {[number, number]} */ (merged ? [places[row], merged.members[at].at(-1)] : entry.tokens?.[at] ?? [at, at]));
+  const members = kept.map((at) => merged?.members[at] ?? [at]);
+  const places = members.map(([first]) => first);
+  const tokens = kept.map((at, row) => /** @type {[number, number]} */ (!merged && entry.tokens?.[at] || [places[row], members[row].at(-1)]));
   const texts = [...places.entries()].filter(([, place]) => entry.segments[place] !== null);
   const breaks = texts.flatMap(([row, place], at) => (at && entry.segments[place] !== entry.segments[texts[at - 1][1]] ? [row] : []));
   const names = { labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks, places, unit: merged ? "word" : entry.unit, axis };
-  return { names, kept, tokens };
+  return { names, members, tokens };
 }
 
 /**
@@ -141,38 +147,20 @@ function maskOf({ triangle, window }, rows, columns) {
  * @param {PageData} data @param {Packed} packed @param {Uint8Array} bytes @param {boolean} words @param {boolean} drop
  * @returns {Matrix}
  */
-export function matrixOf(data, packed, bytes, words, drop) {
-  const [of, to] = [data.axes[packed.rows], data.axes[packed.columns]];
-  const rows = named(data.axes, packed.rows, words, drop);
-  const columns = named(data.axes, packed.columns, words, drop);
-  let values = weightsOf(bytes);
-  let width = to.labels.length;
-  if (words && of.words && to.words) {
-    values = merged(values, width, of.words.members, to.words.members);
-    width = to.words.members.length;
-  }
-  if (drop) values = renormalised(values, width, rows.kept, columns.kept);
-  let largest = 0;
-  for (const value of values) if (value > largest) largest = value;
+export function matrixOf({ axes }, packed, bytes, words, drop) {
+  const places = [packed.rows, packed.columns];
+  const asWords = words && places.every((axis) => axes[axis].words);
+  const [rows, columns] = places.map((axis) => named(axes, axis, asWords, drop));
+  const weights = weightsOf(bytes);
+  const values = asWords || drop ? merged(weights, axes[packed.columns].labels.length, rows.members, columns.members, drop) : weights;
+  const largest = values.reduce((most, value) => Math.max(most, value), 0);
   return { values, rows: rows.names, columns: columns.names, largest, signed: false, masked: maskOf(packed, rows.tokens, columns.tokens) };
-}
-
-/** @param {Float32Array} values @param {number} width @param {number[]} rows @param {number[]} columns */
-function renormalised(values, width, rows, columns) {
-  const left = new Float32Array(rows.length * columns.length);
-  rows.forEach((row, r) => {
-    let total = 0;
-    columns.forEach((column) => (total += values[row * width + column]));
-    columns.forEach((column, c) => (left[r * columns.length + c] = total ? values[row * width + column] / total : 0));
-  });
-  return left;
 }
 
 /** B minus A. @param {Matrix} a @param {Matrix} b @returns {Matrix} */
 export function difference(a, b) {
   const values = b.values.map((value, at) => value - a.values[at]);
-  let largest = 0;
-  for (const value of values) if (Math.abs(value) > largest) largest = Math.abs(value);
+  const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const pairs = (/** @type {Names} */ one, /** @type {Names} */ other) => ({
     ...one, labels: one.labels.map((label, at) => (label === other.labels[at] ? label : `${label} → ${other.labels[at]}`)),
   });
