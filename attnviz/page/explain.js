@@ -1,8 +1,8 @@
 /** The page of a layer: its steps as panels, for the token and the head that are chosen. */
-import { element, frame, givenData, onResize, walk, writeHash } from "./dom.js";
-import { heatmap, Themes, thumbnail } from "./pictures.js";
-import { isolated, paint } from "./scene.js";
-import { asMatrix, colours, digits, legendOf, numberTable, sum, Tensor } from "./steps.js";
+import { byId, Canvas, element, frame, givenData, headButton, link, press, strip, writeHash } from "./dom.js";
+import { heatmap, Screen, thumbnail, vectorsPicture } from "./pictures.js";
+import { isolated } from "./scene.js";
+import { asMatrix, digits, numberTable, sum, Tensor } from "./steps.js";
 
 /**
  * @typedef {{head: number, token: number, key: number}} Choice
@@ -24,37 +24,28 @@ function showInLine(button) {
 }
 
 class Layer {
+  panels = byId("head");
+  title = element("h2");
+  reading = element("p", { class: "reading", "aria-live": "polite" });
+  steps = element("div");
+  name = { token: "", key: "", id: "" };
+
   /** @param {import("./steps.js").LayerData} data */
   constructor(data) {
     this.data = data;
-    this.themes = new Themes(data.colours);
-    /** @type {Record<string, Tensor>} */
-    this.numbers = {};
-    for (const [name, packed] of Object.entries(data.numbers)) this.numbers[name] = new Tensor(packed);
-    /** @type {Record<string, {numbers: Tensor, lengths: Tensor, width: number}>} */
-    this.vectors = {};
-    for (const [name, { numbers, lengths, width }] of Object.entries(data.vectors)) {
-      this.vectors[name] = { numbers: new Tensor(numbers), lengths: new Tensor(lengths), width };
-    }
+    this.screen = new Screen(data.colours, () => this.show());
+    const tensors = (/** @type {Record<string, import("./steps.js").Packed>} */ packed) => Object.fromEntries(Object.entries(packed).map(([name, each]) => [name, new Tensor(each)]));
+    this.numbers = tensors(data.numbers);
+    this.vectors = Object.fromEntries(Object.entries(data.vectors).map(([name, { numbers, lengths, width }]) => [name, { numbers: new Tensor(numbers), lengths: new Tensor(lengths), width }]));
     this.labels = data.tokens.labels;
     this.state = this.fromHash();
-    this.theme = this.themes.now;
-    this.name = { token: "", key: "", id: "" };
-    /** @type {HTMLElement[]} */
-    this.tokens = [];
-    /** @type {HTMLElement[]} */
-    this.heads = [];
-    this.panels = /** @type {HTMLElement} */ (document.getElementById("head"));
-    this.title = element("h2");
-    this.reading = element("p", { class: "reading", "aria-live": "polite" });
-    this.steps = element("div");
+    this.tokens = strip("The text: choose the token that attends", data.tokens, (token) => this.choose({ token }), undefined, this.state.token);
+    this.heads = data.heads.map((id, head) => headButton(id, { onclick: () => this.choose({ head }) }));
     this.panels.setAttribute("aria-label", "Steps of the layer");
     this.panels.append(this.title, this.reading, this.steps);
     this.showChoices();
     addEventListener("hashchange", () => this.choose(this.fromHash()));
     addEventListener("keydown", (event) => this.key(event));
-    onResize(() => this.show());
-    for (const media of [this.themes.dark, this.themes.paper]) media.addEventListener("change", () => this.show());
     this.show();
   }
 
@@ -100,25 +91,15 @@ class Layer {
   showChoices() {
     const { heads, tokens, steps } = this.data;
     const said = tokens.left_out ? ` (${tokens.left_out} others are not on this page)` : "";
-    this.tokens = this.labels.map((label, at) => element("button", {
-      type: "button", class: "token", "data-at": at, tabindex: at === this.state.token ? 0 : -1,
-      onclick: () => this.choose({ token: at }), onkeydown: (event) => walk(event, at),
-    }, element("bdi", { text: label })));
-    this.heads = heads.map((id, head) => element("button", {
-      type: "button", class: "head", "data-head": id, onclick: () => this.choose({ head }),
-    }, element("canvas", { class: "thumbnail", "aria-hidden": "true" }), element("span", { class: "id", text: id })));
-    const links = steps.map(({ title }, at) => element("button", {
-      type: "button", class: "link", text: title, onclick: () => {
-        const panel = /** @type {HTMLElement} */ (this.steps.children[at]);
-        panel.scrollIntoView();
-        panel.focus({ preventScroll: true });
-      },
+    const links = steps.map(({ title }, at) => link(title, () => {
+      const panel = /** @type {HTMLElement} */ (this.steps.children[at]);
+      panel.scrollIntoView();
+      panel.focus({ preventScroll: true });
     }));
-    const root = /** @type {HTMLElement} */ (document.getElementById("heads"));
+    const root = byId("heads");
     root.setAttribute("aria-label", "Token and head");
     root.append(
-      element("p", { class: "quiet", text: `Choose a token${said}:` }),
-      element("div", { class: "strip", role: "group", "aria-label": "The text: choose the token that attends", dir: tokens.rtl ? "rtl" : "ltr" }, ...this.tokens),
+      element("p", { class: "quiet", text: `Choose a token${said}:` }), this.tokens,
       element("p", { class: "quiet", text: "and one of the heads, each with its pattern, blue to its largest weight:" }),
       element("div", { class: "grid", role: "group", "aria-label": `The ${heads.length} heads of the layer` }, ...this.heads),
       element("nav", { "aria-label": "Steps" }, ...links),
@@ -126,21 +107,21 @@ class Layer {
   }
 
   show() {
-    const { state, data, labels, themes } = this;
-    const room = themes.paper.matches ? PAPER : Math.max(280, (this.panels.clientWidth || 600) - 2);
-    this.theme = themes.now;
+    const { state, data, labels, screen } = this;
+    const room = screen.paper.matches ? PAPER : Math.max(280, (this.panels.clientWidth || 600) - 2);
     const quoted = (/** @type {number} */ at) => `‘${isolated(labels[at])}’`;
     this.name = { token: quoted(state.token), key: quoted(state.key), id: data.heads[state.head] };
-    this.tokens?.forEach((button, at) => {
-      button.setAttribute("aria-pressed", String(at === state.token));
+    const tokens = /** @type {HTMLElement[]} */ ([...this.tokens.children]);
+    tokens.forEach((button, at) => {
+      press(button, at === state.token);
       button.classList.toggle("chosen", at === state.token);
     });
-    this.heads?.forEach((button, head) => {
-      button.setAttribute("aria-pressed", String(head === state.head));
-      thumbnail(/** @type {HTMLCanvasElement} */ (button.firstElementChild), this.square(this.numbers.pattern.at(head), false), this.theme, "per-head");
+    this.heads.forEach((button, head) => {
+      press(button, head === state.head);
+      thumbnail(button.firstElementChild, this.square(this.numbers.pattern.at(head), false), screen.theme, "per-head");
     });
-    showInLine(this.tokens?.[state.token]);
-    showInLine(this.heads?.[state.head]);
+    showInLine(tokens[state.token]);
+    showInLine(this.heads[state.head]);
     this.title.textContent = `${this.name.id}, token ${this.name.token}`;
     this.reading.textContent = `${this.name.token} takes most from ${quoted(this.strongest(state))}: ${digits(Math.max(...this.row("pattern")), 2)}`;
     this.steps.replaceChildren(...data.steps.map((step) => element("section", { class: "step", tabindex: -1, "data-step": step.name, "aria-label": step.title },
@@ -195,32 +176,28 @@ class Layer {
 
   /**
    * A picture with its legend; a click on it gives a row and a column.
-   * @param {import("./pictures.js").Picture & {legend: string}} picture @param {string} label @param {(row: number, column: number) => void} clicked
+   * @param {import("./pictures.js").Picture} picture @param {import("./patterns.js").Matrix} matrix @param {string} label @param {(row: number, column: number) => void} clicked
    */
-  canvas({ scene, at, legend }, label, clicked) {
-    const made = /** @type {HTMLCanvasElement} */ (element("canvas", {
-      class: "picture", role: "img", "aria-label": label,
-      onclick: (event) => {
-        const place = at(event.offsetX, event.offsetY);
-        if (place) clicked(...place);
-      },
-    }));
-    paint(made, scene, this.themes.density);
-    return element("figure", {}, made, element("figcaption", { class: "check", text: legend }));
+  figure(picture, { signed, largest }, label, clicked) {
+    const canvas = /** @type {Canvas<[number, number]>} */ (new Canvas(this.screen, { class: "picture" }, (place) => clicked(...place)));
+    canvas.show(picture, label);
+    const legend = signed ? `Teal below 0, orange above, to ±${largest.toPrecision(2)} (root)` : "Blue: from 0 to 1";
+    return element("figure", {}, canvas.element, element("figcaption", { class: "check", text: legend }));
   }
 
   /** Numbers of tokens by tokens. @param {string} label @param {Float32Array} values @param {boolean} signed @param {number} room */
   pattern(label, values, signed, room) {
     const matrix = this.square(values, signed);
-    const picture = heatmap(matrix, "shared", this.theme, Math.min(room, SQUARE), [], { rows: [this.state.token], columns: [] });
-    return this.canvas({ ...picture, legend: legendOf(matrix) }, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
+    const picture = heatmap(matrix, "shared", this.screen.theme, Math.min(room, SQUARE), [], { rows: [this.state.token], columns: [] });
+    return this.figure(picture, matrix, `${label} of ${this.name.id}: a row for each token that attends, a column for each key`, (token, key) => this.choose({ token, key }));
   }
 
   /** A vector for each token. @param {string} label @param {Float32Array} values @param {number} chosen @param {number} room @param {(row: number, column: number) => void} clicked @param {[number, number]} [columns] that are outlined */
   rows(label, values, chosen, room, clicked, columns) {
-    const height = this.labels.length * (this.labels.length > 24 ? 13 : 18);
-    const picture = colours(values, this.labels, this.data.tokens.muted, this.theme, room, height, chosen, columns);
-    return this.canvas(picture, `${label}: a row for each token`, clicked);
+    const { labels } = this;
+    const matrix = asMatrix(values, labels, Array(values.length / labels.length).fill(""), this.data.tokens.muted, true);
+    const picture = vectorsPicture(matrix, this.screen.theme, room, labels.length * (labels.length > 24 ? 13 : 18), chosen, columns);
+    return this.figure(picture, matrix, `${label}: a row for each token`, clicked);
   }
 
   /** The numbers of all heads side by side, those of the head outlined; a click chooses token and head. @param {string} name @param {string} label @param {number} room */
@@ -264,9 +241,7 @@ class Layer {
 
   /** A button that chooses a key or a head, and keeps the focus. @param {string} step @param {"key"|"head"} what @param {number} at @param {(Node|string)[]} content */
   button(step, what, at, ...content) {
-    return element("button", {
-      type: "button", class: "link", id: `${step}-${at}`, "aria-pressed": String(at === this.state[what]), onclick: () => this.choose({ [what]: at }),
-    }, ...content);
+    return link("", () => this.choose({ [what]: at }), { id: `${step}-${at}`, "aria-pressed": String(at === this.state[what]) }, ...content);
   }
 
   /**

@@ -1,10 +1,11 @@
 /** The page: what is chosen, kept in location.hash; keys; both panels. */
-import { frame, givenData, onResize, writeHash } from "./dom.js";
+import { byId, frame, givenData, writeHash } from "./dom.js";
 import { ExamplesPanel } from "./examples.js";
 import { HeadPanel } from "./head.js";
-import { BETWEEN, HeadsPanel, namesOf } from "./heads.js";
+import { HeadsPanel } from "./heads.js";
 import { difference, matrixOf, Patterns } from "./patterns.js";
-import { Themes } from "./pictures.js";
+import { Screen } from "./pictures.js";
+import { SpansPanel } from "./spans.js";
 
 /**
  * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
@@ -15,6 +16,9 @@ import { Themes } from "./pictures.js";
 
 /** Pixels of the page's text, and how many times it can be made larger. */
 const [TEXT, SIZES] = [14, ["0", "1", "2", "3"]];
+
+/** What decides which heads are listed, and how. */
+const LISTED = /** @type {(keyof State)[]} */ (["left", "sort", "only", "kind", "least", "x", "y", "marks", "from", "to", "size"]);
 
 /** What cannot be seen, or not be told from a space: tokens have it as an escape, too. */
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
@@ -32,41 +36,46 @@ function shellWord(word) {
 }
 
 export class App {
+  /** @type {number|null} the head below the pointer */
+  previewed = null;
+  /** @type {Record<string, import("./dom.js").Control>} by the part of the state that they choose */
+  controls = {};
+
   /** @param {import("./patterns.js").PageData} data */
   constructor(data) {
     this.data = data;
-    if (data.spans) data.statistics.push({ key: BETWEEN, title: "between two spans", reading: "share of the attention of one span that goes to content of another", unit: "", uniform: [null], values: data.heads.map(() => null) });
     this.patterns = new Patterns(data);
-    /** @type {number|null} */
-    this.previewed = null;
-    this.themes = new Themes(data.colours);
-    this.paper = this.themes.paper;
-    this.narrow = matchMedia("(max-width: 1000px)");
+    this.screen = new Screen(data.colours, (recoloured) => this.show(recoloured));
+    this.spans = new SpansPanel(this);
+    this.heads = new HeadsPanel(byId("heads"), this);
+    this.head = new HeadPanel(byId("head"), this);
+    this.examples = new ExamplesPanel(byId("examples"), this);
     this.start = this.beginning();
     this.state = this.fromHash();
-    this.measureSpans();
     this.write();
-    this.heads = new HeadsPanel(/** @type {HTMLElement} */ (document.getElementById("heads")), this);
-    this.head = new HeadPanel(/** @type {HTMLElement} */ (document.getElementById("head")), this);
-    this.examples = new ExamplesPanel(/** @type {HTMLElement} */ (document.getElementById("examples")), this);
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => this.set(this.fromHash(), false));
-    onResize(() => this.show());
-    this.themes.dark.addEventListener("change", () => this.show(true));
-    this.paper.addEventListener("change", () => this.show());
     this.show(true);
+  }
+
+  /**
+   * A control of a part of the state, which is kept in the address.
+   * @param {(asked: import("./dom.js").Asked) => import("./dom.js").Control} make @param {keyof State} name @param {string} label
+   * @param {[string, string][]} [options] @param {(value: any) => object} [change] of the state
+   */
+  control(make, name, label, options = [], change = (value) => ({ [name]: value })) {
+    this.controls[name] = make({ label, name, options, change: (value) => this.set(change(value)) });
+    return this.controls[name].field;
   }
 
   /** @returns {State} */
   beginning() {
     const { data } = this;
-    const { start } = data;
-    const keys = data.statistics.map(({ key }) => key);
-    const head = Math.max(0, this.placeOf(start.head));
-    return {
-      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", marks: "text", from: "", to: "", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
-      scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token, size: SIZES[0],
-    };
+    const { head: id, scale, drop, token } = data.start;
+    const head = Math.max(0, this.placeOf(id));
+    const text = this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0);
+    const controls = Object.fromEntries(Object.entries(this.controls).map(([name, { start }]) => [name, start]));
+    return /** @type {State} */ ({ ...controls, head, scale, drop, tokens: token, text, side: String(data.sides.length > 1 ? 2 : 0), y: data.statistics[1]?.key ?? "", size: SIZES[0] });
   }
 
   /** Which text an axis is of: encoder-decoders have two, cards one each; of both sides of a comparison it is the same. @param {number} axis */
@@ -81,40 +90,27 @@ export class App {
 
   /** What the address says, as far as this page has it. @returns {State} */
   fromHash() {
-    const asked = new URLSearchParams(location.hash.slice(1));
-    const state = { ...this.start };
-    const keys = ["", "label", ...this.data.statistics.map(({ key }) => key)];
-    const spans = ["", ...(this.data.spans?.names ?? []).map((_, at) => String(at))];
-    const known = /** @type {Record<string, string[]>} */ ({
-      left: ["grid", "scatter", "table"], sort: keys, x: keys.slice(2), y: keys.slice(2), view: ["heatmap", "lines", "table"],
-      scale: ["shared", "per-head", "log"], side: this.data.sides.length > 1 ? ["0", "1", "2"] : ["0"], direction: ["from", "to"],
-      kind: ["", ...(this.data.kinds ?? [])], only: this.data.heads.flatMap(namesOf), marks: ["text", "corpus"],
-      from: spans, to: spans, size: SIZES,
-    });
-    for (const [name, values] of Object.entries(known)) {
-      const value = asked.get(name);
-      if (value !== null && values.includes(value)) Object.assign(state, { [name]: value });
-    }
-    const place = this.placeOf(asked.get("head") ?? "");
-    if (place >= 0) state.head = place;
-    if (asked.get("least") && Number.isFinite(Number(asked.get("least")))) state.least = asked.get("least") ?? "";
-    for (const name of /** @type {("drop"|"words")[]} */ (["drop", "words"])) if (asked.has(name)) state[name] = asked.get(name) === "1";
-    const n = Math.max(0, ...this.data.axes.map((axis) => axis.labels.length));
-    const text = Number(asked.get("text") ?? state.text);
-    if (Number.isInteger(text) && text >= 0 && text < this.data.axes.length) state.text = this.textOf(text);
-    if (asked.has("tokens")) {
-      state.tokens = [...new Set((asked.get("tokens") ?? "").split(",").filter(Boolean).map(Number))].filter((at) => Number.isInteger(at) && at >= 0 && at < n);
-    }
-    return state;
+    const { axes } = this.data;
+    const n = Math.max(0, ...axes.map((axis) => axis.labels.length));
+    const below = (/** @type {number} */ most) => (/** @type {number} */ at) => Number.isInteger(at) && at >= 0 && at < most;
+    /** @type {Record<string, (text: string) => any>} */
+    const read = {
+      ...Object.fromEntries(Object.entries(this.controls).map(([name, control]) => [name, control.read])),
+      size: (text) => SIZES.find((size) => size === text),
+      head: (id) => (this.placeOf(id) < 0 ? undefined : this.placeOf(id)),
+      text: (text) => (below(axes.length)(Number(text)) ? this.textOf(Number(text)) : undefined),
+      tokens: (text) => [...new Set(text.split(",").filter(Boolean).map(Number))].filter(below(n)),
+    };
+    const asked = [...new URLSearchParams(location.hash.slice(1))].map(([name, text]) => [name, read[name]?.(text)]);
+    return { ...this.start, ...Object.fromEntries(asked.filter(([, value]) => value !== undefined)) };
   }
 
   /** Write the state to the address, but for what the page begins with. */
   write() {
-    const { state, start, data } = this;
-    const said = new URLSearchParams({ head: data.heads[state.head].id });
-    for (const [name, value] of Object.entries(state)) {
-      if (name === "head" || String(value) === String(start[/** @type {keyof State} */ (name)])) continue;
-      said.set(name, typeof value === "boolean" ? String(Number(value)) : String(value));
+    const { head, ...others } = this.state;
+    const said = new URLSearchParams({ head: this.data.heads[head].id });
+    for (const [name, value] of Object.entries(others)) {
+      if (String(value) !== String(this.start[/** @type {keyof State} */ (name)])) said.set(name, String(typeof value === "boolean" ? Number(value) : value));
     }
     writeHash(String(said));
   }
@@ -124,23 +120,10 @@ export class App {
     return this.previewed ?? this.state.head;
   }
 
-  get theme() {
-    return this.themes.now;
-  }
-
-  /** How many times larger text is than at first. */
-  get larger() {
-    return 1.2 ** Number(this.state.size);
-  }
-
-  get density() {
-    return this.themes.density;
-  }
-
   /** Shows a head that was clicked, also where it stands below all heads. @param {number} place */
   open(place) {
     this.set({ head: place });
-    if (this.narrow.matches) document.getElementById("head")?.scrollIntoView();
+    if (this.screen.narrow.matches) byId("head").scrollIntoView();
   }
 
   /** @param {Partial<State>} change @param {boolean} [written] */
@@ -149,54 +132,10 @@ export class App {
     this.previewed = null;
     this.state = { ...before, ...change };
     if (written) this.write();
-    this.measureSpans();
-    const patterns = ["scale", "drop", "words", "side"].some((name) => before[/** @type {keyof State} */ (name)] !== this.state[/** @type {keyof State} */ (name)]);
-    const listed = ["left", "sort", "only", "kind", "least", "x", "y", "marks", "from", "to"].some((name) => name in change);
-    if (patterns || listed || before.size !== this.state.size) this.show(patterns || this.state.left === "grid");
-    else {
-      this.heads.showCurrent();
-      if (this.state.left === "scatter") this.heads.show();
-      this.head.show();
-    }
-    this.examples.show();
-  }
-
-  /** Both spans, where they are chosen and the first sees the second; else null. */
-  get between() {
-    const { data, state } = this;
-    const pair = this.pairOf(state.from, state.to);
-    if (!data.spans || !pair) return null;
-    return { ...pair, names: [data.spans.names[pair.from], data.spans.names[pair.to]], places: [data.spans.places[pair.from], data.spans.places[pair.to]] };
-  }
-
-  /** @param {string} from @param {string} to numbers of spans */
-  pairOf(from, to) {
-    return this.data.spans?.pairs.find((pair) => String(pair.from) === from && String(pair.to) === to);
-  }
-
-  /** The number of the span whose tokens are chosen, or -1. */
-  get chosenSpan() {
-    const { data, state } = this;
-    const at = state.from === "" ? -1 : Number(state.from);
-    return String(data.spans?.places[at]) === String(state.tokens) ? at : -1;
-  }
-
-  /** Sort heads by the share of attention between two spans, show the first of them, and choose the tokens of the first span. @param {{from?: string, to?: string}} change */
-  chooseSpans(change) {
-    const { from, to } = { ...this.state, ...change };
-    const tokens = from === "" ? [] : this.data.spans?.places[Number(from)] ?? [];
-    const shares = this.pairOf(from, to)?.values.map(Number);
-    const head = shares ? shares.indexOf(Math.max(...shares)) : this.state.head;
-    this.set({ from, to, head, tokens, text: 0, direction: "from", sort: from && to ? BETWEEN : "", least: "" });
-  }
-
-  measureSpans() {
-    const statistic = this.data.statistics.find(({ key }) => key === BETWEEN);
-    if (!statistic) return;
-    const pair = this.between;
-    statistic.title = pair ? pair.names.join(" to ") : "between two spans";
-    statistic.values = pair ? pair.values : this.data.heads.map(() => null);
-    statistic.uniform = [pair ? pair.uniform : null];
+    const changed = (/** @type {(keyof State)[]} */ names) => names.some((name) => before[name] !== this.state[name]);
+    const patterns = changed(["scale", "drop", "words", "side"]);
+    if (patterns || changed(LISTED) || this.state.left === "scatter") this.show(patterns || this.state.left === "grid");
+    else this.showHead();
   }
 
   /** @param {number|null} place */
@@ -204,8 +143,7 @@ export class App {
     const now = place === this.state.head ? null : place;
     if (now === this.previewed) return;
     this.previewed = now;
-    this.heads.showCurrent();
-    this.head.show();
+    this.showHead();
   }
 
   /** @param {number} token @param {number} axis @param {boolean} more @param {"from"|"to"|null} direction */
@@ -262,14 +200,22 @@ export class App {
     return line.some((word) => word.includes("\0")) ? "" : line.map(shellWord).join(" ");
   }
 
+  /** Another head, or other tokens of it; the list of heads stays. */
+  showHead() {
+    for (const [name, control] of Object.entries(this.controls)) control.show(this.state[/** @type {keyof State} */ (name)]);
+    this.heads.showCurrent();
+    this.head.show();
+    this.examples.show();
+  }
+
   /** @param {boolean} [thumbnails] */
   show(thumbnails = false) {
-    document.documentElement.style.fontSize = `${TEXT * this.larger}px`;
+    this.screen.larger = 1.2 ** Number(this.state.size);
+    document.documentElement.style.fontSize = `${TEXT * this.screen.larger}px`;
+    this.spans.measure();
     this.heads.show();
-    this.head.show();
-    if (!thumbnails) return;
-    this.heads.grid.dataset.painted = "false";
-    setTimeout(() => this.heads.paintThumbnails());
+    this.showHead();
+    if (thumbnails) this.heads.paintThumbnails();
   }
 
   /** @param {KeyboardEvent} event */

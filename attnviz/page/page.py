@@ -35,7 +35,7 @@ _SHARED = ("patterns.js", "scene.js", "pictures.js", "dom.js")
 # the script's modules by command, '' of all others; each after those that it imports
 MODULES = {
     "explain": (*_SHARED, "steps.js", "explain.js"),
-    "": (*_SHARED, "heads.js", "head.js", "examples.js", "page.js"),
+    "": (*_SHARED, "spans.js", "heads.js", "head.js", "examples.js", "page.js"),
 }
 
 _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)

@@ -31,21 +31,19 @@
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names
  *   places: of the axis' positions, the first that each is made of; breaks: before which another text begins
  * @typedef {(row: number, column: number) => boolean} Masked  whether attention from a row to a column is forbidden
- * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, bytes?: Uint8Array, masked?: Masked|null}} Matrix
- *   largest: where colours of the head's own end; bytes: the values as they are kept, where they are neither merged nor scaled;
- *   masked: null where all is allowed
+ * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, masked?: Masked|null}} Matrix
+ *   largest: where colours of the head's own end; masked: null where all is allowed
  */
 
-/** @param {string} text base64 @returns {Promise<Uint8Array>} */
+/** @param {string} text base64 */
+export function bytesOf(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** @param {string} text base64 */
 async function inflated(text) {
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const { readable, writable } = new DecompressionStream("deflate");
-  const writer = writable.getWriter();
-  writer.write(bytes);
-  writer.close();
-  return new Uint8Array(await new Response(readable).arrayBuffer());
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /**
@@ -60,34 +58,29 @@ function whole(kept, n) {
 
 /** Patterns as bytes, 255 times the root of a weight, each inflated when it is first needed. */
 export class Patterns {
+  /** @type {Map<number, Promise<Uint8Array>>} */
+  found = new Map();
+
   /** @param {PageData} data */
   constructor(data) {
     this.data = data;
-    /** @type {Map<number, Promise<Uint8Array>>} */
-    this.waiting = new Map();
-    /** @type {Map<number, Uint8Array>} */
-    this.bytes = new Map();
   }
 
   /** @param {number} place @returns {Promise<Uint8Array>} [rows, columns] */
   get(place) {
-    let found = this.waiting.get(place);
+    let found = this.found.get(place);
     if (!found) {
       const packed = this.data.patterns[place];
-      found = inflated(packed.data).then((kept) => {
-        const bytes = packed.triangle ? whole(kept, this.data.axes[packed.rows].labels.length) : kept;
-        this.bytes.set(place, bytes);
-        packed.data = "";
-        return bytes;
-      });
-      this.waiting.set(place, found);
+      found = inflated(packed.data).then((kept) => (packed.triangle ? whole(kept, this.data.axes[packed.rows].labels.length) : kept));
+      packed.data = "";
+      this.found.set(place, found);
     }
     return found;
   }
 }
 
 /** The weight that a byte stands for. */
-export const SQUARES = Float32Array.from({ length: 256 }, (_, byte) => (byte / 255) ** 2);
+const SQUARES = Float32Array.from({ length: 256 }, (_, byte) => (byte / 255) ** 2);
 
 /** @param {Uint8Array} bytes @returns {Float32Array} */
 function weightsOf(bytes) {
@@ -97,17 +90,22 @@ function weightsOf(bytes) {
 }
 
 /**
- * Sums over the columns of a word, means over its rows (Clark et al. 2019).
+ * Weights between groups of positions: sums over columns, means over rows (Clark et al. 2019).
  * @param {Float32Array} weights @param {number} width @param {number[][]} rows @param {number[][]} columns
+ * @param {boolean} whole whether rows are to sum to 1
  */
-function merged(weights, width, rows, columns) {
+function merged(weights, width, rows, columns, whole) {
   const values = new Float32Array(rows.length * columns.length);
   rows.forEach((of, r) => {
-    columns.forEach((to, c) => {
-      let sum = 0;
-      for (const row of of) for (const column of to) sum += weights[row * width + column];
-      values[r * columns.length + c] = sum / of.length;
-    });
+    const row = values.subarray(r * columns.length, (r + 1) * columns.length);
+    for (const at of of) {
+      for (let c = 0; c < columns.length; c++) {
+        for (const column of columns[c]) row[c] += weights[at * width + column] / of.length;
+      }
+    }
+    let total = 0;
+    for (const value of row) total += value;
+    for (let c = 0; whole && total && c < row.length; c++) row[c] /= total;
   });
   return values;
 }
@@ -115,31 +113,20 @@ function merged(weights, width, rows, columns) {
 /**
  * The positions of an axis as they are named now.
  * @param {Axis[]} axes @param {number} axis @param {boolean} words @param {boolean} drop
- * @returns {{names: Names, kept: number[], tokens: [number, number][]}} kept: which positions stay; tokens: the first and last of each
+ * @returns {{names: Names, members: number[][], tokens: [number, number][]}} members: positions of each; tokens: the first and last of each
  */
 function named(axes, axis, words, drop) {
   const entry = axes[axis];
   const merged = words ? entry.words : undefined;
-  const labels = merged ? merged.labels : entry.labels;
-  const sink = merged ? merged.sink : entry.sink;
-  const first = merged ? merged.members.map((of) => of[0]) : labels.map((_, at) => at);
-  const kept = labels.map((_, at) => at).filter((at) => !(drop && sink[at]));
-  /** @type {number[]} */
-  const breaks = [];
-  /** @type {number|null} */
-  let before = null;
-  kept.forEach((at, row) => {
-    const segment = entry.segments[first[at]];
-    if (segment === null) return;
-    if (before !== null && segment !== before) breaks.push(row);
-    before = segment;
-  });
-  const names = {
-    labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks,
-    places: kept.map((at) => first[at]), unit: merged ? "word" : entry.unit, axis,
-  };
-  const tokens = kept.map((at) => /** @type {[number, number]} */ (merged ? [first[at], merged.members[at].at(-1)] : entry.tokens?.[at] ?? [at, at]));
-  return { names, kept, tokens };
+  const { labels, sink } = merged ?? entry;
+  const kept = [...labels.keys()].filter((at) => !(drop && sink[at]));
+  const members = kept.map((at) => merged?.members[at] ?? [at]);
+  const places = members.map(([first]) => first);
+  const tokens = kept.map((at, row) => /** @type {[number, number]} */ (!merged && entry.tokens?.[at] || [places[row], members[row].at(-1)]));
+  const texts = [...places.entries()].filter(([, place]) => entry.segments[place] !== null);
+  const breaks = texts.flatMap(([row, place], at) => (at && entry.segments[place] !== entry.segments[texts[at - 1][1]] ? [row] : []));
+  const names = { labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks, places, unit: merged ? "word" : entry.unit, axis };
+  return { names, members, tokens };
 }
 
 /**
@@ -160,39 +147,20 @@ function maskOf({ triangle, window }, rows, columns) {
  * @param {PageData} data @param {Packed} packed @param {Uint8Array} bytes @param {boolean} words @param {boolean} drop
  * @returns {Matrix}
  */
-export function matrixOf(data, packed, bytes, words, drop) {
-  const [of, to] = [data.axes[packed.rows], data.axes[packed.columns]];
-  const rows = named(data.axes, packed.rows, words, drop);
-  const columns = named(data.axes, packed.columns, words, drop);
-  const whole = !drop && !(words && of.words && to.words);
-  let values = weightsOf(bytes);
-  let width = to.labels.length;
-  if (words && of.words && to.words) {
-    values = merged(values, width, of.words.members, to.words.members);
-    width = to.words.members.length;
-  }
-  if (drop) values = renormalised(values, width, rows.kept, columns.kept);
-  let largest = 0;
-  for (const value of values) if (value > largest) largest = value;
-  return { values, rows: rows.names, columns: columns.names, largest, signed: false, masked: maskOf(packed, rows.tokens, columns.tokens), ...(whole ? { bytes } : {}) };
-}
-
-/** @param {Float32Array} values @param {number} width @param {number[]} rows @param {number[]} columns */
-function renormalised(values, width, rows, columns) {
-  const left = new Float32Array(rows.length * columns.length);
-  rows.forEach((row, r) => {
-    let total = 0;
-    columns.forEach((column) => (total += values[row * width + column]));
-    columns.forEach((column, c) => (left[r * columns.length + c] = total ? values[row * width + column] / total : 0));
-  });
-  return left;
+export function matrixOf({ axes }, packed, bytes, words, drop) {
+  const places = [packed.rows, packed.columns];
+  const asWords = words && places.every((axis) => axes[axis].words);
+  const [rows, columns] = places.map((axis) => named(axes, axis, asWords, drop));
+  const weights = weightsOf(bytes);
+  const values = asWords || drop ? merged(weights, axes[packed.columns].labels.length, rows.members, columns.members, drop) : weights;
+  const largest = values.reduce((most, value) => Math.max(most, value), 0);
+  return { values, rows: rows.names, columns: columns.names, largest, signed: false, masked: maskOf(packed, rows.tokens, columns.tokens) };
 }
 
 /** B minus A. @param {Matrix} a @param {Matrix} b @returns {Matrix} */
 export function difference(a, b) {
   const values = b.values.map((value, at) => value - a.values[at]);
-  let largest = 0;
-  for (const value of values) if (Math.abs(value) > largest) largest = Math.abs(value);
+  const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   const pairs = (/** @type {Names} */ one, /** @type {Names} */ other) => ({
     ...one, labels: one.labels.map((label, at) => (label === other.labels[at] ? label : `${label} → ${other.labels[at]}`)),
   });
@@ -202,18 +170,10 @@ export function difference(a, b) {
   return { values, rows: pairs(a.rows, b.rows), columns: pairs(a.columns, b.columns), largest, signed: true, masked };
 }
 
-/** As many products of bytes as surely fit in a whole number of 32 bits, with which browsers count faster. */
-const BLOCK = 1 << 14;
-
 /** @param {Uint8Array} one @param {Uint8Array} other */
 function product(one, other) {
   let sum = 0;
-  for (let from = 0; from < one.length; from += BLOCK) {
-    const end = Math.min(one.length, from + BLOCK);
-    let part = 0;
-    for (let i = from; i < end; i++) part = (part + one[i] * other[i]) | 0;
-    sum += part;
-  }
+  for (let i = 0; i < one.length; i++) sum += one[i] * other[i];
   return sum;
 }
 
@@ -239,14 +199,14 @@ export function hellinger(one, other) {
 
 /**
  * Attention of several positions: the mean of rows, or the sum of columns.
- * @param {Matrix} matrix @param {number[]} chosen @param {"from"|"to"} direction @returns {Float32Array}
+ * @param {Matrix} matrix @param {number[]} chosen @param {boolean} from @returns {Float32Array}
  */
-export function attentionOf(matrix, chosen, direction) {
+export function attentionOf(matrix, chosen, from) {
   const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
-  const sums = new Float32Array(direction === "from" ? width : height);
+  const sums = new Float32Array(from ? width : height);
   for (const at of chosen) {
     for (let other = 0; other < sums.length; other++) {
-      sums[other] += direction === "from" ? matrix.values[at * width + other] / chosen.length : matrix.values[other * width + at];
+      sums[other] += from ? matrix.values[at * width + other] / chosen.length : matrix.values[other * width + at];
     }
   }
   return sums;

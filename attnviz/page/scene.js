@@ -12,6 +12,15 @@
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', Arial, sans-serif";
 const DASHES = [4, 3];
 
+/** @param {number} x @param {number} y @param {string} said @param {number} size @param {string} colour @param {CanvasTextAlign} align @param {Partial<TextItem>} [more] @returns {TextItem} */
+export const textAt = (x, y, said, size, colour, align, more) => ({ kind: "text", x, y, text: said, size, colour, align, ...more });
+
+/** @param {number[]} points @param {string} colour @param {number} width @param {Partial<PathItem>} [more] @returns {PathItem} */
+export const pathAlong = (points, colour, width, more) => ({ kind: "path", points, colour, width, ...more });
+
+/** @param {number} x @param {number} y @param {number} width @param {number} height */
+export const rectangle = (x, y, width, height) => [x, y, x + width, y, x + width, y + height, x, y + height, x, y];
+
 /** Keeps the order of a label among others, whichever way it runs. @param {string} label */
 export function isolated(label) {
   return `\u2068${label}\u2069`;
@@ -24,9 +33,8 @@ export function cutToken(token, longest) {
   return `${letters.slice(0, longest - 1 - tail).join("")}…${letters.slice(letters.length - tail).join("")}`;
 }
 
-/** @param {ImageData} pixels */
-function pixelCanvas(pixels) {
-  const canvas = document.createElement("canvas");
+/** @param {ImageData} pixels @param {HTMLCanvasElement} [canvas] */
+export function pixelCanvas(pixels, canvas = document.createElement("canvas")) {
   [canvas.width, canvas.height] = [pixels.width, pixels.height];
   canvas.getContext("2d")?.putImageData(pixels, 0, 0);
   return canvas;
@@ -65,31 +73,28 @@ export function paint(canvas, scene, density, larger = 1) {
       context.fillText(item.text, 0, 0);
       context.restore();
     } else {
-      context.beginPath();
-      trace(context, item);
+      const outline = new Path2D(pathOf(item));
       context.globalAlpha = item.opacity ?? 1;
       if (item.fill) {
         context.fillStyle = item.fill;
-        context.fill();
+        context.fill(outline);
       }
       context.strokeStyle = item.colour;
       context.lineWidth = item.width;
       context.setLineDash(item.dashed ? DASHES : []);
-      if (item.width) context.stroke();
+      if (item.width) context.stroke(outline);
     }
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {PathItem} item */
-function trace(context, { points, curve, fill }) {
-  context.moveTo(points[0], points[1]);
-  if (curve) {
-    const middle = (points[0] + points[2]) / 2;
-    context.bezierCurveTo(middle, points[1], middle, points[3], points[2], points[3]);
-    return;
-  }
-  for (let at = 2; at < points.length; at += 2) context.lineTo(points[at], points[at + 1]);
-  if (fill) context.closePath();
+/** @param {number} value */
+const short = (value) => String(Math.round(value * 100) / 100);
+
+/** As SVG writes it, and a canvas reads it. @param {PathItem} item */
+export function pathOf({ points, curve, fill }) {
+  const [x, y, toX, toY] = points.map(short);
+  const middle = short((points[0] + points[2]) / 2);
+  return curve ? `M${x} ${y}C${middle} ${y} ${middle} ${toY} ${toX} ${toY}` : `M${points.map(short).join(" ")}${fill ? "Z" : ""}`;
 }
 
 /** @param {string} text */
@@ -97,11 +102,8 @@ function escaped(text) {
   return text.replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "");
 }
 
-/** @param {number} value */
-const short = (value) => String(Math.round(value * 100) / 100);
-
 /** @param {Scene} scene */
-export function svg(scene) {
+function svg(scene) {
   const items = scene.items.map((item) => {
     if (item.kind === "image") {
       return `<image x="${short(item.x)}" y="${short(item.y)}" width="${short(item.width)}" height="${short(item.height)}" `
@@ -113,12 +115,7 @@ export function svg(scene) {
       return `<text x="${short(item.x)}" y="${short(item.y)}" font-size="${item.size}" fill="${item.colour}" dy="0.35em" `
         + `text-anchor="${anchor}"${item.halo ? ` stroke="${item.halo}" stroke-width="3" paint-order="stroke"` : ""}${item.bold ? ' font-weight="bold"' : ""}${turned}>${escaped(item.text)}</text>`;
     }
-    const [x, y, toX, toY] = item.points.map(short);
-    const middle = short((item.points[0] + item.points[2]) / 2);
-    const path = item.curve
-      ? `M${x} ${y}C${middle} ${y} ${middle} ${toY} ${toX} ${toY}`
-      : `M${item.points.map(short).join(" ")}${item.fill ? "Z" : ""}`;
-    return `<path d="${path}" fill="${item.fill ?? "none"}" stroke="${item.width ? item.colour : "none"}" `
+    return `<path d="${pathOf(item)}" fill="${item.fill ?? "none"}" stroke="${item.width ? item.colour : "none"}" `
       + `stroke-width="${short(item.width)}"${item.dashed ? ` stroke-dasharray="${DASHES}"` : ""} opacity="${short(item.opacity ?? 1)}"/>`;
   });
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${short(scene.width)}" height="${short(scene.height)}" `
@@ -159,7 +156,7 @@ function ring(corners) {
 export function mark(family, x, y, radius, ink, paper, seen = true) {
   const shape = SHAPES[family.marker] ?? SHAPES.o;
   const points = shape.map((value, at) => (at % 2 ? y : x) + radius * value);
-  const outline = { kind: /** @type {"path"} */ ("path"), points, colour: ink, width: 1, fill: seen ? family.colour : paper };
+  const outline = pathAlong(points, ink, 1, { fill: seen ? family.colour : paper });
   if (seen !== null) return [outline];
   const half = points.map((value, at) => (at % 2 ? value : Math.min(value, x)));
   return [outline, { ...outline, points: half, width: 0, fill: family.colour }];

@@ -11,16 +11,15 @@
  *   scale: number, added: string[], start: {head: number, token: number}}} LayerData
  *   first, left_out: position of the first token, and how many are not on the page
  */
-import { element } from "./dom.js";
-import { pixelsOf, scaleOf } from "./pictures.js";
-import { cutToken, isolated } from "./scene.js";
+import { element, scrolled } from "./dom.js";
+import { bytesOf } from "./patterns.js";
 
 /** Numbers with their shape. */
 export class Tensor {
   /** @param {Packed} packed */
   constructor({ shape, data }) {
     this.shape = shape;
-    this.values = new Float32Array(Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)).buffer);
+    this.values = new Float32Array(bytesOf(data).buffer);
   }
 
   /** What stands at these places along the first axes, without a copy. @param {number[]} places */
@@ -53,51 +52,6 @@ export function asMatrix(values, rows, columns, muted, signed) {
   return { values, rows: named(rows), columns: named(columns), largest, signed };
 }
 
-/** What the colours of a matrix mean. @param {import("./patterns.js").Matrix} matrix */
-export function legendOf({ largest, signed }) {
-  return signed ? `Teal below 0, orange above, to ±${largest.toPrecision(2)} (root)` : "Blue: from 0 to 1";
-}
-
-/**
- * Signed numbers as colours, so wide and high, with names beside the rows; a row is outlined, and columns.
- * @param {Float32Array} values @param {string[]} labels a row each @param {boolean[]} muted
- * @param {import("./pictures.js").Theme} theme @param {number} room width in pixels @param {number} height
- * @param {number} chosen row @param {[number, number]} [stretch] the first of the columns, and the one past the last
- * @returns {import("./pictures.js").Picture & {legend: string}}
- */
-export function colours(values, labels, muted, theme, room, height, chosen, stretch) {
-  const [rows, columns] = [labels.length, values.length / labels.length];
-  const longest = Math.max(...labels.map((label) => [...label].length));
-  const left = Math.min(110, 14 + 7 * longest);
-  const [width, top] = [Math.max(40, room - left - 4), 2];
-  const matrix = asMatrix(values, labels, Array(columns).fill(""), muted, true);
-  const box = (/** @type {number} */ row, /** @type {number} */ n, /** @type {[number, number]} */ [from, to]) => {
-    const [x, right] = [from, to].map((column) => left + (column * width) / columns);
-    const [y, bottom] = [row, row + n].map((each) => top + (each * height) / rows);
-    return /** @type {const} */ ({ kind: "path", points: /** @type {number[]} */ ([x, y, right, y, right, bottom, x, bottom, x, y]), colour: theme.accent, width: 2 });
-  };
-  const names = labels.map((text, row) => /** @type {const} */ ({
-    kind: "text", text: isolated(cutToken(text, 14)), x: left - 5, y: top + ((row + 0.5) * height) / rows, size: 11, align: "right",
-    colour: muted[row] ? theme.quiet : theme.ink, bold: row === chosen,
-  }));
-  return {
-    legend: legendOf(matrix),
-    scene: {
-      width: left + width + 4, height: height + 2 * top, paper: theme.paper,
-      items: [
-        { kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, theme.differences, scaleOf("", matrix.largest, true)) },
-        ...names,
-        box(chosen, 1, [0, columns]),
-        ...(stretch ? [box(0, rows, stretch)] : []),
-      ],
-    },
-    at: (atX, atY) => [
-      Math.max(0, Math.min(rows - 1, Math.floor(((atY - top) / height) * rows))),
-      Math.max(0, Math.min(columns - 1, Math.floor(((atX - left) / width) * columns))),
-    ],
-  };
-}
-
 /**
  * A table of numbers; the first cell of a row is its name.
  * @param {string} caption @param {string[]} columns @param {{cells: (Node|string)[], current?: boolean}[]} rows
@@ -106,11 +60,7 @@ export function colours(values, labels, muted, theme, room, height, chosen, stre
 export function numberTable(caption, columns, rows, last) {
   const line = (/** @type {(Node|string)[]} */ [name, ...cells], current = false) => element("tr", { class: current ? "current" : "" },
     element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", { class: "number" }, cell)));
-  const header = columns.map((column, at) => element("th", { scope: "col", class: at ? "number" : "", text: column }));
-  const table = element("table", { class: "numbers", "aria-label": caption },
-    element("thead", {}, element("tr", {}, ...header)),
-    element("tbody", {}, ...rows.map(({ cells, current }) => line(cells, current))),
-    element("tfoot", {}, ...last.map((cells) => line(cells))));
-  const scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, table);
-  return element("div", { class: "table" }, element("p", {}, element("b", { text: caption })), scroll);
+  const head = columns.map((text, at) => element("th", { scope: "col", class: at ? "number" : "", text }));
+  const table = scrolled(caption, head, rows.map(({ cells, current }) => line(cells, current)), { foot: last.map((cells) => line(cells)), name: "numbers" });
+  return element("div", { class: "table" }, element("p", {}, element("b", { text: caption })), table);
 }

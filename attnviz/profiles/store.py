@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -23,27 +23,25 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import FULL_NAMES, Source, weights_sha256
 from attnviz.profiles.examples import RoleExamples, stored_examples
-from attnviz.profiles.parts import Merged, corpus_in_words, measured_on, merged, part_of, parts_of
+from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
 from attnviz.profiles.records import record_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
 
-@dataclass(frozen=True)
-class StoredCorpus:
-    """A corpus of a stored profile."""
-
-    name: str  # of its file
-    sentences: int  # texts that were measured
-
-
-class StoredRelation(NamedTuple):
-    """A relation of a stored profile, as pictures show it."""
+class JudgedRelation(NamedTuple):
+    """A relation of a corpus with the verdict of its best head."""
 
     relation: str
-    n: int
-    offset: int
-    verdict: Role | None  # of the head with the highest accuracy; None where only roles that hold are stored
+    n: int  # instances
+    offset: int  # the best fixed one
+    verdict: Role  # of the head with the highest accuracy, in the direction in which it is the best
+
+    @property
+    def largest_guess(self) -> str:
+        """Name of the best guess of what the head finds; of an offset its number."""
+        name = max(self.verdict.baselines, key=self.verdict.baselines.__getitem__)
+        return f"{self.offset:+d}" if name == "fixed offset" else name
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,12 @@ class StoredProfile:
     path: Path
     shipped: bool  # or the user's own
     document: dict[str, Any]  # that of profile.json
-    corpora: tuple[StoredCorpus, ...]
     roles: dict[HeadId, tuple[Role, ...]]  # in a shipped profile only those that hold
     stacks: tuple[Stack, ...] = ()
     examples: tuple[RoleExamples, ...] = ()
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)  # as of attnviz.profiles.parts.parts_of
-    relations: tuple[StoredRelation, ...] = ()  # the most frequent first
+    # the most frequent first; none where only roles that hold are stored
+    judged_relations: tuple[JudgedRelation, ...] = ()
 
     @property
     def model(self) -> dict[str, Any]:
@@ -73,8 +71,7 @@ class StoredProfile:
     @property
     def measured_on(self) -> str:
         """The corpora with their sizes, for people."""
-        sizes = [corpus_in_words(corpus.name, corpus.sentences) for corpus in self.corpora]
-        return " and ".join(sizes) or "random tokens, repeated"
+        return measured_on(self.document)
 
     def measured_by(self, roles: Iterable[Role]) -> str:
         """The corpora that measured these roles, with their sizes, for people: if several, each with its parts."""
@@ -89,13 +86,16 @@ class StoredProfile:
     @property
     def origin(self) -> dict[str, Any]:
         """Its source for a JSON document, without folders, so that it is the same on any machine."""
+        corpora = self.document["corpora"]
         return {
             "source": "shipped" if self.shipped else "yours",
             "file": self.path.name,
             "attnviz": self.document["attnviz"],
             "seed": self.document["seed"],
-            "sentences": sum(corpus.sentences for corpus in self.corpora),
-            "corpora": [asdict(corpus) for corpus in self.corpora],
+            "sentences": sum(corpus["sentences"] for corpus in corpora),
+            "corpora": [
+                {"name": PurePath(corpus["path"]).name, "sentences": corpus["sentences"]} for corpus in corpora
+            ],
             "parts": {name: measured_on(part) for name, part in self.parts.items()},
         }
 
@@ -242,35 +242,31 @@ def profile_of_document(document: Any, path: Path = Path("profile.json"), shippe
             role = _role(head(entry["id"]), entry)
             roles[role.id] = (*roles.get(role.id, ()), role)
         parts = parts_of(document)
+        measured_on(document)
         for name, part in parts.items():
             dict(document[name])
-            _corpora(part), int(part.get("n") or 0), measured_on(part)
+            int(part.get("n") or 0), measured_on(part)
         return StoredProfile(
             path=path,
             shipped=shipped,
             document=document,
-            corpora=_corpora(document),
             roles=roles,
             stacks=stacks,
             examples=stored_examples(examples, head),
             parts=parts,
-            relations=tuple(
+            judged_relations=tuple(
                 _relation(entry, head(entry["best"]["id"]))
                 for entry in (document.get("syntax") or {}).get("relations", ())
+                if "role" in entry["best"]
             ),
         )
     except (AttributeError, LookupError, TypeError, ValueError, UsageError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _relation(entry: dict[str, Any], id: HeadId) -> StoredRelation:
-    best = entry["best"]
-    verdict = _role(id, best["role"]) if "role" in best else None
-    return StoredRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), verdict)
-
-
-def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
-    return tuple(StoredCorpus(PurePath(corpus["path"]).name, int(corpus["sentences"])) for corpus in content["corpora"])
+def _relation(entry: dict[str, Any], id: HeadId) -> JudgedRelation:
+    verdict = _role(id, entry["best"]["role"])
+    return JudgedRelation(str(entry["relation"]), int(entry["n"]), int(entry["offset"]), verdict)
 
 
 def _role(id: HeadId, entry: dict[str, Any]) -> Role:

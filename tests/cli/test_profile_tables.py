@@ -83,10 +83,12 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
 
 def test_the_figure_of_relations_has_the_best_heads_of_the_table_and_names_those_of_too_few(profile: Profile):
     (plan,) = plan_relations(profile, ViewOptions())
-    assert {row.relation.relation for row in plan.rows} == {each.relation for each in profile.relations or ()}
+    relations = {relation.relation: relation for relation in profile.relations or ()}
+    assert {row.relation for row in plan.rows} == {*relations}
     for row in plan.rows:
-        assert (row.best.id, row.best.direction, row.best.score) == row.relation.best
-        assert (row.best.interval is None) == (row.relation.accuracy.texts < 30) == bool(row.best.too_few)
-    assert {bool(row.best.too_few) for row in plan.rows} == {True, False}
+        best, relation = row.verdict, relations[row.relation]
+        assert (best.id, best.direction, best.score) == relation.best
+        assert (best.interval is None) == (relation.accuracy.texts < 30) == bool(best.too_few)
+    assert {bool(row.verdict.too_few) for row in plan.rows} == {True, False}
     beside = relations_figure(plan, Style()).axes[0].child_axes[0].get_yticklabels()
-    assert [" needed" in text.get_text() for text in beside] == [bool(row.best.too_few) for row in plan.rows]
+    assert [" needed" in text.get_text() for text in beside] == [bool(row.verdict.too_few) for row in plan.rows]

@@ -16,7 +16,6 @@ from attnviz import HeadId, TextError, UsageError
 from attnviz.commands.card import Card
 from attnviz.commands.card_result import ablation_table, cell_text, exchange_table, not_measured, role_table
 from attnviz.present.view import ViewOptions
-from attnviz.profiles.store import StoredCorpus
 from tests.conftest import needs_minilm
 from tests.support.corpora import examples as gap_table
 from tests.support.corpora import sentences as corpus_of
@@ -232,7 +231,7 @@ def test_what_a_corpus_leaves_of_a_stored_profile_is_still_there(tmp_path):
     assert [card.head for card in cards.cards] == clear
     card = attnviz.card("L0H0", corpus_of(tmp_path / "texts.txt", 12), "minilm", **ON_CPU)
     assert not any("random tokens" in what for what in not_measured(card))
-    assert card.profile.corpora[0] == StoredCorpus("texts.txt", 12)
+    assert card.profile.origin["corpora"][0] == {"name": "texts.txt", "sentences": 12}
     of_relations, stored_ones = (
         [each for roles in of.roles.values() for each in roles if each.relation] for of in (card.profile, stored)
     )

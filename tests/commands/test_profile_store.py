@@ -15,7 +15,7 @@ from attnviz.errors import CheckpointError, OutputError
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import Source, find_checkpoint, weights_sha256
 from attnviz.profiles import store as profile_store
-from attnviz.profiles.store import StoredCorpus, find_profile, read_profile, store_profile
+from attnviz.profiles.store import find_profile, read_profile, store_profile
 from tests.support.stored import WEIGHTS, profile_of, role
 
 SHAPE = "bert-2x3x12"
@@ -85,7 +85,7 @@ def test_a_stored_profile_is_found_again(user_folder):
     found, warnings = find()
     assert warnings == []
     assert (found.path, found.shipped, found.origin["seed"], found.origin["attnviz"]) == (path, False, 4, "9.8.7")
-    assert found.corpora == (StoredCorpus("trees.conllu", 120),)
+    assert found.origin["corpora"] == [{"name": "trees.conllu", "sentences": 120}]
     for entry in (ROLE, OTHER):
         (of_head,) = found.roles[HeadId.parse(entry["id"])]
         values = {name: getattr(of_head, name) for name in entry}

@@ -280,23 +280,23 @@ def test_relations_are_counted_where_any_head_passes_of_those_that_were_tested()
     plan = plan_of("profile", "relations", profile(roles))
     assert "1 of 2 relations" in plan.title
     beside = relations_drawn(plan).child_axes[0].get_yticklabels()
-    named = {row.relation.relation: text.get_text() for row, text in zip(plan.rows, beside, strict=True)}
+    named = {row.relation: text.get_text() for row, text in zip(plan.rows, beside, strict=True)}
     assert "cannot be decided" in named["acl:relcl"]
     assert few["too_few"] in named["obl"]
 
 
 def test_relations_come_by_gain_and_are_drawn_with_interval_threshold_baseline_and_score() -> None:
     plan = plan_of("profile", "relations", profile())
-    best = [(row.relation.relation, str(row.best.id)) for row in plan.rows]
+    best = [(row.relation, str(row.verdict.id)) for row in plan.rows]
     assert best == [("nsubj", "L1H0"), ("acl:relcl", "L1H0"), ("obl", "L1H0")]
-    assert [row.best.margin for row in plan.rows] == pytest.approx([0.4, 0.15, 0.05])
+    assert [row.verdict.margin for row in plan.rows] == pytest.approx([0.4, 0.15, 0.05])
     gains, intervals, needed, scores, offset = relations_drawn(plan).collections
     for i, row in enumerate(plan.rows):
-        assert gains.get_segments()[i].tolist() == [[row.best.baseline, i], [row.best.score, i]]
-        ends = [row.best.baseline + end for end in row.best.difference]  # of what the verdict rests on
+        assert gains.get_segments()[i].tolist() == [[row.verdict.baseline, i], [row.verdict.score, i]]
+        ends = [row.verdict.baseline + end for end in row.verdict.difference]  # of what the verdict rests on
         assert intervals.get_segments()[i][:, 0].tolist() == ends
-        assert needed.get_segments()[i][:, 0] == pytest.approx([row.best.baseline + 0.1] * 2)
-        assert scores.get_offsets()[i].tolist() == [row.best.score, i]
-        assert offset.get_offsets()[i].tolist() == [row.best.baseline, i]
+        assert needed.get_segments()[i][:, 0] == pytest.approx([row.verdict.baseline + 0.1] * 2)
+        assert scores.get_offsets()[i].tolist() == [row.verdict.score, i]
+        assert offset.get_offsets()[i].tolist() == [row.verdict.baseline, i]
     passing, _, failing = (to_hex(colour) for colour in scores.get_facecolors())
     assert passing != failing

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.report import best_role, largest_guess
 from attnviz.commands.profile.show import (
     StoredPictures,
     chosen_examples,
@@ -109,8 +108,7 @@ def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, s
     plans = [plan for each in (profile, stored) for plan in plan_relations(each, ViewOptions())]
     not_read = {"threshold": "", "p": None, "q": None}
     measured, drawn = (
-        [(row.relation.relation, row.relation.n, largest_guess(*row), vars(row.best) | not_read) for row in plan.rows]
-        for plan in plans
+        [(row.relation, row.n, row.largest_guess, vars(row.verdict) | not_read) for row in plan.rows] for plan in plans
     )
     assert (drawn, len(drawn) > 3) == (measured, True)
     maps = [next(ROLES.plans(each, ViewOptions())).maps[0] for each in (profile, stored)]
@@ -128,8 +126,8 @@ def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, s
 
 
 def test_the_relation_of_a_sentence_is_in_the_short_table_however_rare_it_is(profile):
-    rare = profile.relations[-1]
-    held = replace(best_role(profile, rare), holds=True)
+    rare = profile.judged_relations[-1]
+    held = replace(rare.verdict, holds=True)
     others = [replace(role, holds=False) for role in profile.roles if (role.id, role.role) != (held.id, held.role)]
     of_one = replace(profile, roles=(held, *others))
     below_the_rule = of_one.report().partition("Relations (")[2].partition("──\n")[2]

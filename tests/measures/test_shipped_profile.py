@@ -10,7 +10,7 @@ import pytest
 
 from attnviz.inputs.reading import open_corpus, read_texts
 from attnviz.models.sources import MINILM_SHA256, Source
-from attnviz.profiles.store import StoredCorpus, find_profile, profile_file_name, read_profile
+from attnviz.profiles.store import find_profile, profile_file_name, read_profile
 from tests.conftest import SHARED
 from tests.support.independent import MINILM_RELATIONS
 
@@ -28,8 +28,9 @@ def test_it_is_of_minilms_weights_and_is_found():
     found = find_profile(source, "bert-6x12x384", pytest.fail)
     assert found is not None
     assert found.shipped
-    assert found.corpora[0] == StoredCorpus("en_ewt-ud-dev.conllu", DOCUMENT["corpora"][0]["sentences"])
-    assert found.corpora[0].sentences > 1500
+    sentences = DOCUMENT["corpora"][0]["sentences"]
+    assert found.origin["corpora"][0] == {"name": "en_ewt-ud-dev.conllu", "sentences": sentences}
+    assert sentences > 1500
     assert sum(len(roles) for roles in found.roles.values()) == len(DOCUMENT["roles"]) > 50
     assert DOCUMENT["verification"]["passed"] is True
     for role in DOCUMENT["roles"]:

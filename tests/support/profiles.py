@@ -43,11 +43,13 @@ def relation(name, n=100, offset=1):
     return SimpleNamespace(relation=name, n=n, offset=offset)
 
 
-def with_best(relation, roles):
-    """The relation with its best head, direction and accuracy, if any head was judged for it."""
-    judged = [role for role in roles if role.role == f"syntactic:{relation.relation}"]
-    best = max(judged, key=lambda role: role.score, default=None)
-    return SimpleNamespace(**vars(relation), best=best and (best.id, best.direction, best.score))
+def with_best(relations, roles):
+    """Those relations for which heads were judged, each with its best head, direction and accuracy."""
+    for relation in relations:
+        judged = [role for role in roles if role.role == f"syntactic:{relation.relation}"]
+        if judged:
+            best = max(judged, key=lambda role: role.score)
+            yield SimpleNamespace(**vars(relation), best=(best.id, best.direction, best.score))
 
 
 def corpus(name, kind, texts=1234, tokens=56789):
@@ -71,6 +73,7 @@ ROLES = (
     *roles_of("syntactic:nsubj", [0.1, 0.1, 0.1, 0.6, 0.1, 0.5], direction="dependent_to_head"),
     *roles_of("syntactic:acl:relcl", [0.1, 0.1, 0.1, 0.35, 0.1, 0.2], direction="head_to_dependent"),
     *roles_of("syntactic:obl", [0.1, 0.1, 0.1, 0.25, 0.1, 0.2], direction="head_to_dependent"),
+    *roles_of("syntactic:dep", [0.1] * 6, direction="dependent_to_head"),
     *roles_of("coreference", [0.5] * 5 + [0.8], 0.55),
 )
 RELATIONS = (relation("nsubj", 1000, -2), relation("obl", 90, 3), relation("acl:relcl", 40, 1), relation("dep", 3))
@@ -87,5 +90,5 @@ def profile(roles=ROLES, **changes):
         "head_distances": None, "roles": tuple(roles),
     }  # fmt: skip
     parts |= changes
-    relations = parts["relations"] and tuple(with_best(each, roles) for each in parts["relations"])
+    relations = parts["relations"] and tuple(with_best(parts["relations"], roles))
     return Profile(**(parts | {"relations": relations}))

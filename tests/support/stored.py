@@ -8,7 +8,7 @@ from typing import Any
 from attnviz.judge.roles import Role
 from attnviz.models.head_ids import HeadId
 from attnviz.models.sources import find_checkpoint, weights_sha256
-from attnviz.profiles.store import StoredCorpus, StoredProfile
+from attnviz.profiles.store import StoredProfile
 
 WEIGHTS = "ab" * 32  # a hash of no file
 _TREES = {"path": "a/folder/a.conllu", "sentences": 1234}
@@ -31,8 +31,7 @@ def profile_of(roles: dict[str, list[Role]], *, shipped: bool = True) -> StoredP
     return StoredProfile(
         path=Path("profiles") / f"bert-2x2x16-{WEIGHTS}.json",
         shipped=shipped,
-        document={"attnviz": "1.2.3", "seed": 3, "model": {}},
-        corpora=(StoredCorpus("a.conllu", 1234), StoredCorpus("b.tsv", 7)),
+        document={"attnviz": "1.2.3", "seed": 3, "model": {}, "corpora": [_TREES, _NAMES]},
         roles={
             HeadId.parse(head): tuple(replace(role, id=HeadId.parse(head)) for role in of_head)
             for head, of_head in roles.items()

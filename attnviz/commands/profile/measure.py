@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -31,6 +32,8 @@ from attnviz.models.opening import Model
 from attnviz.options import DUO_ATTENTION, HEADVIS, CorpusOptions, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
+from attnviz.profiles.parts import SYNTACTIC
+from attnviz.profiles.store import JudgedRelation
 from attnviz.progress import Progress, report_once, with_suffix
 from attnviz.run.checks import Verification
 from attnviz.run.contributions import why_not_linear
@@ -83,6 +86,17 @@ class Profile(Result):
         candidates = [*judged.syntax_candidates(self.relations or ())]
         candidates += judged.coreference_candidates(self.coreference)
         return judged.in_direction(self.roles, candidates, id, name, direction)
+
+    @cached_property
+    def judged_relations(self) -> list[JudgedRelation]:
+        """The relations with the verdicts of their best heads."""
+        judged_ones = []
+        for relation in self.relations or ():
+            id, direction, _ = relation.best
+            role = self.role(id, f"{SYNTACTIC}{relation.relation}", direction)
+            assert role is not None  # every relation has one
+            judged_ones.append(JudgedRelation(relation.relation, relation.n, relation.offset, role))
+        return judged_ones
 
     @property
     def trees(self) -> str:

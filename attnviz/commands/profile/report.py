@@ -34,9 +34,8 @@ from attnviz.present.table_layout import glued
 from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
-from attnviz.profiles.parts import SYNTACTIC
 from attnviz.profiles.published import published_entries, published_heads
-from attnviz.profiles.store import StoredRelation
+from attnviz.profiles.store import JudgedRelation
 from attnviz.wording import counted, rounded, span, visible
 
 # The fields of a role of a head over a corpus.
@@ -88,7 +87,7 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": statistics,
         "syntax": relations
-        and {"gold": profile.gold, "relations": [_relation(profile, relation) for relation in relations]},
+        and {"gold": profile.gold, "relations": list(map(_relation, relations, profile.judged_relations))},
         "coreference": profile.coreference and _coreference(profile.coreference),
         "chats": [entry(_CHATS, pair) for pair in profile.chats] or None,
         "repeats": repeats
@@ -98,9 +97,9 @@ def _content(profile: Profile, _: ViewOptions) -> dict[str, Any]:
     }
 
 
-def _relation(profile: Profile, relation: RelationCount) -> dict[str, Any]:
+def _relation(relation: RelationCount, judged: JudgedRelation) -> dict[str, Any]:
     head, direction, accuracy = relation.best
-    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], best_role(profile, relation))
+    verdict = entry([field for field in ROLE_FIELDS if field.name != "threshold"], judged.verdict)
     estimate = relation.accuracy
     return {
         "relation": relation.relation,
@@ -187,7 +186,7 @@ def _tables(profile: Profile, choices: ViewOptions) -> Iterator[RenderableType]:
     if profile.relations is not None:
         columns, said = relation_fields(profile), {role.relation for role in shown}
         order = "those with a sentence below, then the most frequent" if said - {None} else "the most frequent first"
-        relations = sorted(profile.relations, key=lambda relation: relation.relation not in said)
+        relations = sorted(profile.judged_relations, key=lambda relation: relation.relation not in said)
         yield Table("Relations", columns, relations).first(few, "profile.json", "relation", order)
     if profile.chats:
         order = "shares of attention to content, means over chats"
@@ -224,42 +223,24 @@ _FEW = 5  # relations, and heads, on the first screen
 _SENTENCES = 2  # for a paper, likewise
 
 
-def relation_fields(profile: Profile) -> list[Field[RelationCount]]:
+def relation_fields(profile: Profile) -> list[Field[JudgedRelation]]:
     """The columns of the table of relations."""
     judged = Counter(role.relation for role in profile.roles)
     passing = Counter(role.relation for role in profile.roles if role.passed)
-    best = {relation.relation: best_role(profile, relation) for relation in profile.relations or ()}
 
-    def verdict(relation: RelationCount) -> str:
+    def passed(relation: JudgedRelation) -> str:
         name = relation.relation
-        return "too few" if best[name].too_few else f"{passing[name]}/{judged[name]}"
+        return "too few" if relation.verdict.too_few else f"{passing[name]}/{judged[name]}"
 
-    columns: list[Field[RelationCount]] = [
-        Field("Relation", lambda relation: role_name(relation.relation, relation.best[1])),
-        Field("Best head", lambda relation: relation.best[0]),
-        Field("Accuracy", lambda relation: relation.best[2]),
-        Field("Baseline", lambda relation: ": ".join(largest_guess(relation, best[relation.relation]))),
+    return [
+        Field("Relation", lambda relation: role_name(relation.relation, relation.verdict.direction)),
+        Field("Best head", "verdict.id"),
+        Field("Accuracy", "verdict.score"),
+        Field("Baseline", lambda relation: f"{relation.largest_guess}: {rounded(relation.verdict.baseline)}"),
+        *([] if profile.control_texts is None else [Field[JudgedRelation]("Untrained", "verdict.untrained")]),
+        Field("n", "n"),
+        Field("Pass", passed),
     ]
-    if profile.control_texts is not None:
-        columns.append(Field("Untrained", lambda relation: best[relation.relation].untrained))
-    return [*columns, Field("n", "n"), Field("Pass", verdict)]
-
-
-def best_role(profile: Any, relation: RelationCount | StoredRelation) -> Role:
-    """The verdict of a relation's best head, in the direction in which it is the best."""
-    if isinstance(relation, StoredRelation):
-        role = relation.verdict
-    else:
-        id, direction, _ = relation.best
-        role = profile.role(id, f"{SYNTACTIC}{relation.relation}", direction)
-    assert role is not None  # every relation has one
-    return role
-
-
-def largest_guess(relation: RelationCount | StoredRelation, role: Role) -> tuple[str, str]:
-    """Name and accuracy of the best guess of what the head finds; of an offset its number."""
-    name = max(role.baselines, key=role.baselines.__getitem__)
-    return f"{relation.offset:+d}" if name == "fixed offset" else name, rounded(role.baseline)
 
 
 def by_head(of_heads: Mapping[HeadId, Sequence[Role]], top: int, file: str, *, control: bool) -> RenderableType:

@@ -24,7 +24,7 @@ from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
-from attnviz.profiles.store import StoredProfile, StoredRelation
+from attnviz.profiles.store import JudgedRelation, StoredProfile
 from attnviz.wording import visible
 
 LONGEST = 60  # most words of a text shown
@@ -186,10 +186,8 @@ class StoredPictures(Result):
 
     @property
     def checkpoint(self) -> Any:  # what pictures need of a model
-        layers = [layer for stack in self.stored.stacks for layer in stack.layers]
-        name = short_name([str(self.stored.model.get("name"))], "part" in self.stored.model)
-        n_heads = self.stored.stacks[0].n_heads
-        return SimpleNamespace(short_name=name, layers=layers, n_layers=len(layers), n_heads=n_heads)
+        model = self.stored.model
+        return SimpleNamespace(short_name=short_name([str(model.get("name"))], "part" in model))
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -200,8 +198,8 @@ class StoredPictures(Result):
         return _roles_by_head(self.stored)
 
     @property
-    def relations(self) -> Sequence[StoredRelation]:
-        return self.stored.relations
+    def judged_relations(self) -> Sequence[JudgedRelation]:
+        return self.stored.judged_relations
 
     @property
     def trees(self) -> str:

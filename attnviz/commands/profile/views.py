@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from attnviz.commands.profile.examples import DECILES
 from attnviz.commands.profile.exports import statistic_entries
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.report import ROLE_FIELDS, best_role, largest_guess, relation_fields
+from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, StoredPictures, named_examples
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, family_of_label
 from attnviz.figures.fonts import fitted, font_families
@@ -30,7 +30,6 @@ from attnviz.judge.rules import MARGIN as PASS_MARGIN
 from attnviz.judge.verdicts import ENOUGH
 from attnviz.measures.chats import SHARE
 from attnviz.measures.intervals import ERROR_RATE
-from attnviz.measures.relations import RelationCount
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import label_entry, short_float
 from attnviz.present.fields import Table, pick
@@ -40,7 +39,7 @@ from attnviz.present.sentences import verification_line
 from attnviz.present.tables import page_table
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, RoleExamples, Unit, parts_of_text
-from attnviz.profiles.store import StoredRelation
+from attnviz.profiles.store import JudgedRelation
 from attnviz.wording import counted, signed, visible
 
 MOST_RELATIONS = 60  # most relations in one figure; the most frequent, of ENOUGH instances or more
@@ -52,19 +51,14 @@ _NO_PAGE = "it says what one run verified, and a stored profile may be of severa
 _NEEDED = "#D55E00"
 
 
-class _Row(NamedTuple):
-    relation: RelationCount | StoredRelation
-    best: Role  # its best head, with its largest baseline
-
-
 @dataclass(frozen=True)
 class _RelationsPlan(PagePlan):
-    rows: tuple[_Row, ...]  # the largest gain above the baseline first; without a verdict last
+    rows: tuple[JudgedRelation, ...]  # the largest gain above the baseline first; without a verdict last
 
 
 def plan_relations(profile: Profile | StoredPictures, _: ViewOptions) -> Iterator[_RelationsPlan]:
     """Plan the best head of each judged relation, beside its largest baseline."""
-    rows = [_Row(relation, best_role(profile, relation)) for relation in _drawn(profile)]
+    rows = _drawn(profile)
     notes = [
         f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
         f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
@@ -72,37 +66,36 @@ def plan_relations(profile: Profile | StoredPictures, _: ViewOptions) -> Iterato
         "line is this interval, drawn from the baseline. Cannot be decided: the threshold is within it. +1: the head "
         "of the relation is the next word after the dependent; dep → head: the dependent attends to its head."
     ]
-    left_out = len(profile.relations or ()) - len(rows)
+    left_out = len(profile.judged_relations) - len(rows)
     if left_out:
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
-    tested = [row.relation.relation for row in rows if not row.best.too_few]
+    tested = [row.relation for row in rows if not row.verdict.too_few]
     passing = {role.relation for role in profile.roles if role.passed}
     title = f"{profile.checkpoint.short_name}: best head against its largest baseline; "
     title += f"{len(passing.intersection(tested))} of {counted(len(tested), 'relation')} tested have a head that passes"
-    counts = [row.relation.n for row in rows if ":" not in row.relation.relation]  # a subtype counts for its relation
+    counts = [row.n for row in rows if ":" not in row.relation]  # a subtype counts for its relation
     source = profile.source("syntactic", f"n = {sum(counts):,} instances")
-    rows.sort(key=lambda row: (bool(row.best.too_few), -row.best.margin, row.relation.relation))
+    rows.sort(key=lambda row: (bool(row.verdict.too_few), -row.verdict.margin, row.relation))
     caption = caption_of(title, profile.trees, source)
     yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
-def _drawn(profile: Profile | StoredPictures) -> list[RelationCount | StoredRelation]:
-    return [relation for relation in profile.relations or () if relation.n >= ENOUGH][:MOST_RELATIONS]
+def _drawn(profile: Profile | StoredPictures) -> list[JudgedRelation]:
+    return [relation for relation in profile.judged_relations if relation.n >= ENOUGH][:MOST_RELATIONS]
 
 
 def _why_no_relations(profile: Profile | StoredPictures) -> str:
-    if not _drawn(profile):
-        return f"no relation occurs {ENOUGH} times in these corpora"
-    if isinstance(profile, StoredPictures) and any(relation.verdict is None for relation in profile.relations):
+    measured = isinstance(profile, StoredPictures) and profile.stored.document.get("syntax")
+    if measured and measured.get("relations") and not profile.judged_relations:
         return "only roles that hold are stored; attnviz profile CORPUS stores the verdict of every best head"
-    return ""
+    return "" if _drawn(profile) else f"no relation occurs {ENOUGH} times in these corpora"
 
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
     """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
     (strong, pale) = _blues(style)
     y = np.arange(len(plan.rows))
-    heads = [row.best for row in plan.rows]
+    heads = [row.verdict for row in plan.rows]
     scores, baselines = [head.score for head in heads], np.array([head.baseline for head in heads])
     differences = (head.difference or (head.margin, head.margin) for head in heads)
     lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
@@ -114,8 +107,8 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=style.paper, lw=0.5, clip_on=False, zorder=5)
     ax.scatter(baselines, y, s=15, c=style.paper, edgecolors=style.ink, lw=0.8, clip_on=False, zorder=6)
     narrow = (style.room or math.inf) < _NARROW
-    counts = ["" if narrow else f" ({row.relation.n:,})" for row in plan.rows]
-    names = [fitted(visible(row.relation.relation), 7, 130) for row in plan.rows]
+    counts = ["" if narrow else f" ({row.n:,})" for row in plan.rows]
+    names = [fitted(visible(row.relation), 7, 130) for row in plan.rows]
     dress_scores(ax, style, [name + count for name, count in zip(names, counts, strict=True)], "accuracy")
     ax.set_xticks(np.linspace(0, 1, 3 if narrow else 6))
     beside = [_beside(row, style) for row in plan.rows]
@@ -126,18 +119,16 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollecti
     return dots
 
 
-def _beside(row: _Row, style: Style) -> str:
+def _beside(row: JudgedRelation, style: Style) -> str:
     """``L2H8 dep → head, +0.22 above offset +1: fails``; narrow pages have two lines, the narrowest head and gain."""
-    gain = signed(row.best.margin)
-    width = style.room or math.inf
-    too_few = row.best.too_few
+    best, width = row.verdict, style.room or math.inf
+    gain = signed(best.margin)
     if width < _NARROWEST:
-        return f"{row.best.id}\n{'too few' if too_few else gain}"
-    guess, _ = largest_guess(row.relation, row.best)
-    direction = (row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
+        return f"{best.id}\n{'too few' if best.too_few else gain}"
+    direction = (best.direction or "").replace("_to_", " → ").replace("dependent", "dep")
     separator = "\n" if width < _NARROW else ", "
-    verdict = "" if row.best.passed else ": fails" if row.best.refuted else ": cannot be decided"
-    return f"{row.best.id} {direction}{separator}{too_few or f'{gain} above {guess}{verdict}'}"
+    verdict = "" if best.passed else ": fails" if best.refuted else ": cannot be decided"
+    return f"{best.id} {direction}{separator}{best.too_few or f'{gain} above {row.largest_guess}{verdict}'}"
 
 
 def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
@@ -164,10 +155,10 @@ _NAME_WIDTH = 86  # largest width of a name in the map of roles, in pixels
 
 
 def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iterator[HeadMapPlan]:
-    of_heads = list(profile.roles_by_head().values())
+    by_head = profile.roles_by_head()
+    of_heads, layers = list(by_head.values()), list(dict.fromkeys(head.layer for head in by_head))
     families = [family_of_label(roles[0].role) if roles else UNNAMED for roles in of_heads]
     drawn = [family for family in FAMILIES if family is not UNNAMED]
-    n_layers, n_heads = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = [math.nan if family is UNNAMED else drawn.index(family) for family in families]
     texts = []
     for roles in of_heads:  # the name of the first role, short if it must, and on a second line the number of others
@@ -191,12 +182,12 @@ def _plan_roles(profile: Profile | StoredPictures, choices: ViewOptions) -> Iter
     title += f"{sum(map(bool, of_heads))} of {len(of_heads)} have one"
     clearest = f"Clearest: the largest error reduction, specific roles first, sink last. {DESCRIBING} +2: two more."
     head_map = HeadMap(
-        np.array(values).reshape(n_layers, n_heads),
-        profile.checkpoint.layers,
+        np.array(values).reshape(len(layers), -1),
+        layers,
         norm=Normalize(0, len(drawn) - 1),
         bar="",
         colours=ListedColormap([family.colour for family in drawn]),
-        texts=tuple(tuple(texts[row : row + n_heads]) for row in range(0, len(texts), n_heads)),
+        texts=tuple(map(tuple, np.reshape(texts, (len(layers), -1)).tolist())),
         legend=tuple(handles),
     )
     yield HeadMapPlan("roles", caption_of(title, source, clearest), title, (clearest, source), (head_map,))
@@ -284,7 +275,7 @@ def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
     if profile.relations is not None:
         note = "The head that is right most often, beside the largest of its baselines."
         title = f"Relations ({len(profile.relations)})"
-        yield page_table(Table(title, relation_fields(profile), profile.relations), note, head=1)
+        yield page_table(Table(title, relation_fields(profile), profile.judged_relations), note, head=1)
 
 
 def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
