@@ -333,7 +333,7 @@ class UnitRows:
         self, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], n_queries: int, n_keys: int
     ) -> None:
         self._same = _one_token_each(members, n_queries)
-        self._keys = None if _one_token_each(keys, n_keys) else _UnitsOfTokens(keys, n_keys)
+        self._keys = None if _one_token_each(keys, n_keys) else UnitsOfTokens(keys, n_keys)
         self._members = [tuple(group) for group in members]
         self._waiting: Tensor | None = None
         self._done = self._from = 0
@@ -366,13 +366,13 @@ class UnitRows:
         keep = min(map(min, begun), default=end)
         self._waiting = merged[..., keep - start :, :].clone() if keep < end else None
         self._from = keep
-        return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
+        return unit, UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
 
 
-class _UnitsOfTokens:
+class UnitsOfTokens:
     """The units of each of n tokens, which may be several, or none."""
 
-    def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
+    def __init__(self, groups: Sequence[Sequence[int]], n: int, device: torch.device | None = None) -> None:
         units = [len(groups)] * n
         further = list[tuple[int, int]]()
         for unit, group in enumerate(groups):
@@ -382,9 +382,9 @@ class _UnitsOfTokens:
                 elif token < n:
                     further.append((unit, token))
         self._n_units = len(groups)
-        self._units = torch.tensor(units, dtype=torch.long)
+        self._units = torch.tensor(units, dtype=torch.long, device=device)
         self._of_none = units.index(len(groups)) if len(groups) in units else n  # the first token of no unit
-        self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
+        self._further = torch.tensor(further, dtype=torch.long, device=device).reshape(-1, 2).T
 
     def sums(self, values: Tensor, dim: int) -> Tensor:
         """Sums over the tokens of each unit along an axis, which may leave out the last tokens."""

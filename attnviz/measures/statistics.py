@@ -86,30 +86,6 @@ def _entropy_on_content(rows: AttentionRows) -> Tensor:
     return (torch.xlogy(total, total) - rows.logs[0]).clamp(min=0.0) / total
 
 
-def _distance(rows: AttentionRows) -> Tensor:
-    return rows.linear[2]
-
-
-def _distance_on_content(rows: AttentionRows) -> Tensor:
-    return rows.linear[3] / rows.to_content
-
-
-def _confidence(rows: AttentionRows) -> Tensor:
-    return rows.pattern.amax(-1)
-
-
-def _confidence_on_content(rows: AttentionRows) -> Tensor:
-    return rows.on_content.amax(-1) / rows.to_content
-
-
-def _sink(rows: AttentionRows) -> Tensor:
-    return rows.linear[1]
-
-
-def _nowhere(rows: AttentionRows) -> Tensor:
-    return rows.nowhere
-
-
 def _diagonality(rows: AttentionRows) -> Tensor:
     """How closely attention follows the diagonal from target to source.
 
@@ -149,7 +125,7 @@ _OF_ALL = (
         "distance",
         "distance",
         "mean distance between query and key, weighted by attention",
-        _distance,
+        lambda rows: rows.linear[2],
         unit="{unit}s",
         bounded=False,
         column="Distance",
@@ -160,7 +136,7 @@ _OF_ALL = (
         "distance_non_sink",
         "distance on content",
         f"mean distance between query and key, {_CONTENT_ROWS}",
-        _distance_on_content,
+        lambda rows: rows.linear[3] / rows.to_content,
         over=ON_CONTENT,
         unit="{unit}s",
         bounded=False,
@@ -171,7 +147,7 @@ _OF_ALL = (
         "confidence",
         "confidence",
         "mean of each row’s largest weight",
-        _confidence,
+        lambda rows: rows.pattern.amax(-1),
         column="Conf",
         source="after Voita et al. 2019",
     ),
@@ -179,7 +155,7 @@ _OF_ALL = (
         "confidence_non_sink",
         "confidence on content",
         f"mean of each row’s largest weight, {_CONTENT_ROWS}",
-        _confidence_on_content,
+        lambda rows: rows.on_content.amax(-1) / rows.to_content,
         over=ON_CONTENT,
         column="Conf, content",
     ),
@@ -187,7 +163,7 @@ _OF_ALL = (
         "sink",
         "sink share",
         "mean attention of the other {unit}s to {sinks}",
-        _sink,
+        lambda rows: rows.linear[1],
         over=CONTENT,
         column="Sink",
         needs=SINKS,
@@ -209,7 +185,7 @@ _OF_SOME = (
         NOWHERE,
         NOWHERE,
         "mean attention of content that goes to a learned sink, no token",
-        _nowhere,
+        lambda rows: rows.nowhere,
         over=CONTENT,
         column="Nowhere",
         needs=LEARNED_SINKS,
@@ -475,8 +451,8 @@ class TextContext:
         if kind not in self._plans:
             last, masks, along = first + n_rows, None, None
             if self.text is not None:
-                of_patterns = masks_of(replace(self.text, first=first, last=last, device=self.device), self.patterns)
-                masks = torch.stack([mask for mask in of_patterns.values() if mask is not None])[..., :n_keys]
+                text = replace(self.text, first=first, last=last, device=self.device)
+                masks = masks_of(text, self.patterns)[..., :n_keys]
             if self.source is not None:
                 along = _along(self.key_non_sink)[:n_keys], _along(self.non_sink)[first:last]
             self._plans[kind] = RowPlan(
@@ -494,22 +470,25 @@ class TextContext:
             )
         return self._plans[kind]
 
-    def _uniform_plans(self) -> Iterator[tuple[int, int, RowPlan]]:
-        """Chunks of the measured rows: first and past-the-last row, and their plan over all keys."""
-        chunks = row_blocks(len(self.units), 2 * 8 * len(self.keys), CHUNK_BYTES)
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        """First and past-the-last row of chunks of the measured rows."""
         if self.queries is not None:
-            chunks = ((query, query + 1) for query in self.queries)
-        for first, last in chunks:
-            yield first, last, self.plan(first, last - first, len(self.keys), self.device)
+            return ((query, query + 1) for query in self.queries)
+        return row_blocks(len(self.units), 2 * 8 * len(self.keys), CHUNK_BYTES)
+
+    def uniform_rows(self) -> Iterator[tuple[int, Tensor]]:
+        """Chunks of the measured rows of two heads, uniform over all keys and over content; each with its first row."""
+        for first, last in self._chunks():
+            allowed = self.allowed_rows(first, last)
+            visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
+            yield first, uniform_pattern(visible, self.learned_sinks)
 
     @cached_property
     def uniform(self) -> dict[str, float | None]:
         """Every statistic under uniform attention, by name; for shares it is uniform over content alone."""
         heads = HeadStatistics(lambda _: self)
-        for first, last, _ in self._uniform_plans():
-            allowed = self.allowed_rows(first, last)
-            visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
-            heads.add(0, first, uniform_pattern(visible, self.learned_sinks))
+        for first, rows in self.uniform_rows():
+            heads.add(0, first, rows)
         copy_to_host([heads])
         of_shares = {statistic.name for statistic in self.statistics if statistic.over == ATTENTION}
         uniform = {name: both[name in of_shares] for name, both in heads.results()[0].items()}
@@ -520,8 +499,9 @@ class TextContext:
         """By share, which content queries have a key under the mask, [n_units]."""
         has_key = np.zeros((len(self.patterns), len(self.units)), dtype=np.bool_)
         if self.patterns:
-            plans = [(first, last, plan.has_key) for first, last, plan in self._uniform_plans()]
-            for (first, last, _), rows in zip(plans, on_host([rows for _, _, rows in plans]), strict=True):
+            chunks = [*self._chunks()]
+            plans = [self.plan(first, last - first, len(self.keys), self.device) for first, last in chunks]
+            for (first, last), rows in zip(chunks, on_host([plan.has_key for plan in plans]), strict=True):
                 has_key[:, first:last] = rows.numpy()
         return dict(zip([spec.statistic for spec in self.patterns], has_key, strict=True))
 

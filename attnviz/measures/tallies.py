@@ -84,6 +84,11 @@ class TextTally(Measure):
         n, n_non_sink = batch.valid.sum(1), batch.non_sink.sum(1)
         self._keep("positions", torch.stack([n, n_non_sink, torch.ones_like(n)], 1))
 
+    def _visible(self, window: int | None) -> Tensor:
+        """The tokens that each position may attend to, boolean [batch, n, n]."""
+        valid = self._batch.valid
+        return valid[:, None] & allowed_units(valid.shape[1], self._causal, window).to(valid.device)
+
     @property
     def _positions(self) -> Tensor:
         """All positions, those that are not sinks, and texts, [1 + replicates, 3]."""
@@ -125,21 +130,10 @@ class StatisticsTally(TextTally):
         self._under, self._plans, self._layers = self.masks_of(batch), {}, LayerSums(lambda _: self._statistics)
         for number, window in enumerate(self._windows):  # two heads: uniform over all visible keys, and over content
             plan, visible = self._plan(number, batch.valid.device), self._visible(window)
-            uniform = uniform_pattern(torch.stack([visible, visible & self._keys(batch.non_sink)]), self._learned)
-            self._keep("uniform", uniform_sums(self._statistics, AttentionRows(uniform, plan)).T)
+            uniform = uniform_pattern(torch.stack([visible, visible & batch.non_sink[:, None]]), self._learned)
+            self._keep("uniform", uniform_sums(self._statistics, AttentionRows(uniform.flatten(1, 2), plan)).T)
             has_key = plan.has_key.view(len(plan.names), len(batch.valid), -1)
             self._keep("queries", has_key.sum(-1).T)  # content with a key under the mask
-
-    def _keys(self, of_texts: Tensor) -> Tensor:
-        """What holds of keys, boolean [batch, n], for the rows of all texts, [batch * n, n]."""
-        return of_texts.repeat_interleave(of_texts.shape[1], 0)
-
-    def _visible(self, window: int | None) -> Tensor:
-        """The keys that rows may attend to, boolean [batch * n, n]."""
-        valid = self._batch.valid
-        return self._keys(valid) & allowed_units(valid.shape[1], self._causal, window).to(valid.device).repeat(
-            len(valid), 1
-        )
 
     def _plan(self, window: int, device: torch.device) -> RowPlan:
         if (window, device) not in self._plans:
@@ -150,8 +144,8 @@ class StatisticsTally(TextTally):
                 queries=valid.flatten(),
                 non_sink=non_sink.flatten(),
                 n_texts=len(valid),
-                allowed=self._visible(self._windows[window]),
-                content=self._keys(non_sink),
+                allowed=self._visible(self._windows[window]).flatten(0, 1),
+                content=non_sink.repeat_interleave(non_sink.shape[1], 0),
                 names=[spec.statistic for spec in self._applicable],
                 masks=under,
                 learned_sinks=self._learned,
@@ -180,11 +174,8 @@ class StatisticsTally(TextTally):
                 MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self._causal, device=device)
                 for item in batch.items
             ]
-        of_texts = []
-        for text in texts:
-            masks = [mask for mask in masks_of(text, self._applicable).values() if mask is not None]
-            of_texts.append(pad(torch.stack(masks), (0, n - text.n, 0, n - text.n)))
-        return torch.stack(of_texts)
+        masks = (masks_of(text, self._applicable) for text in texts)
+        return torch.stack([pad(of_text, (0, n - of_text.shape[1], 0, n - of_text.shape[2])) for of_text in masks])
 
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
@@ -286,8 +277,7 @@ class MeaningTally(TextTally):
         all_pairs, cosines = self.cosines(batch)
         self._masks = torch.stack([cosines * all_pairs, all_pairs.to(cosines)], -1).flatten(1, 2)
         for window in self._windows:
-            pairs = all_pairs & allowed_units(all_pairs.shape[1], self._causal, window).to(all_pairs.device)
-            self._keep("uniform", self._sums(uniform_pattern(pairs)[:, None]))
+            self._keep("uniform", self._sums(uniform_pattern(all_pairs & self._visible(window))[:, None]))
 
     def update(self, rows: PatternRows) -> None:
         """Count one layer's patterns."""
