@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.chats import Chat
+from attnviz.inputs.chats import Chat, RenderedChat
 from attnviz.inputs.lines import Place
 from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.language.syntax import Arc, overlapping
@@ -128,6 +128,17 @@ class Prompt:
         if self.written is not None:
             return [self.written.whole]
         return self.texts_read(self.source.text, self.source.pair)
+
+    @property
+    def first_new(self) -> int | None:
+        """The first token that a decoder wrote: after the text, or of the answer that ends a chat; None without."""
+        if self.written is not None:
+            return self.written.first
+        chat = self.source.chat
+        if not isinstance(chat, RenderedChat) or not chat.answered or not self.messages:
+            return None
+        last = self.messages[-1]
+        return last.tokens[0] if last.name == [*chat.places][-1] else None
 
     @property
     def pieces(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.inputs.chats import Chat, Message, checked_messages
 from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.refusals import NOT_PARSED, refuse
 from attnviz.inputs.tables import (
     IN_MEMORY,
     TABLES,
@@ -270,10 +271,9 @@ def _sentences(corpus: Corpus) -> Iterator[Text]:
         yield Text(line.strip(), place=place, number=number)
 
 
-def _cells(corpus: Corpus) -> Iterator[Text]:
+def _rows(corpus: Corpus) -> Iterator[Text]:
     assert corpus.table is not None
-    for number, cells in enumerate(corpus.table.texts()):
-        yield Text(**cells, number=number)
+    return corpus.table.texts()
 
 
 def _chats(corpus: Corpus) -> Iterator[Text]:
@@ -398,7 +398,7 @@ _READERS = {
     "conllu": (_trees, "a sentence in CoNLL-U"),
     "txt": (_sentences, "a sentence"),
     "gap": (_gap_examples, "a row of GAP with exactly one right name"),
-    "table": (_cells, "a row with a text"),
+    "table": (_rows, "a row with a text"),
     "chats": (_chats, "a chat"),
     "ids": (_ids, "a text"),
     "texts": (_texts, "a text"),
@@ -462,14 +462,9 @@ def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True
 
     ParserError where the named pipeline cannot be used, UsageError where it is not needed.
     """
-    mend = ""
-    if not syntax:
-        mend = "leave out --parser (parser=...), or --no-syntax (syntax=False)"
-    elif all(corpus.kind in ("conllu", "chats") for corpus in corpora):
-        mend = "treebanks have trees, and chats none; leave out --parser (parser=...)"
-    if mend:
-        if name is not None:
-            raise UsageError(f"the parser {name!r} was named, but nothing is to be parsed: {mend}.")
+    no_sentences = all(corpus.kind in ("conllu", "chats") for corpus in corpora)
+    refuse({"parser": name, "no_syntax": not syntax}, None, NOT_PARSED if no_sentences else "")
+    if no_sentences or not syntax:
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)

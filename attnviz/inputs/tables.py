@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from attnviz.arguments import as_found, did_you_mean, is_whole, values_of
 from attnviz.errors import CorpusError, UsageError
 from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
+from attnviz.inputs.prompt import Text
 from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
 
@@ -148,25 +149,23 @@ class Table:
         columns = {name: column for name, column in self.columns.items() if name != "label"}
         return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
-    def texts(self) -> Iterator[dict[str, Any]]:
-        """What is read of every row, as arguments of :class:`attnviz.inputs.prompt.Text`.
-
-        CorpusError for a row without a text, pair or wanted label names the column.
-        """
+    def texts(self) -> Iterator[Text]:
+        """The text of every row; CorpusError for one without a text, pair or wanted label names the column."""
         column = self.columns.get
-        for place, row in self.rows.read(tuple(self.columns.values())):
+        for number, (place, row) in enumerate(self.rows.read(tuple(self.columns.values()))):
             label = _word_in(place, row, column("label"))
             if label is None and self.needs_label:
                 raise broken(place, f"a label in column {column('label')!r}", "none")
-            contrast = tuple(_token_in(place, row, column(name)) for name in _CONTRAST)
-            yield {
-                "text": _text_in(place, row, self.columns["text"]),
-                "pair": _text_in(place, row, self.columns["pair"]) if "pair" in self.columns else None,
-                "label": label,
-                "id": _word_in(place, row, column("id")),
-                "contrast": None if None in contrast else contrast,
-                "place": place,
-            }
+            answer, foil = (_token_in(place, row, column(name)) for name in _CONTRAST)
+            yield Text(
+                _text_in(place, row, self.columns["text"]),
+                place=place,
+                number=number,
+                pair=_text_in(place, row, self.columns["pair"]) if "pair" in self.columns else None,
+                id=_word_in(place, row, column("id")),
+                label=label,
+                contrast=None if answer is None or foil is None else (answer, foil),
+            )
 
     def pairs(self) -> Iterator["PromptPair"]:
         """The pair of prompts of every row; CorpusError for one without a cell names the column."""

@@ -116,12 +116,10 @@ class ChatTally(Measure):
 
 def _layout(item: Prompt, causal: bool) -> SpanLayout:
     """The roles of a chat, each with all of its messages; no spans for any other text."""
-    chat, tokens, first_new = item.source.chat, dict[str, tuple[int, ...]](), None
-    if isinstance(chat, RenderedChat):
-        messages = item.overlapping(list(chat.places.values()))
-        for role, members in zip(chat.roles, messages, strict=True):
-            tokens[role] = (*tokens.get(role, ()), *members)
-        first_new = messages[-1][0] if chat.answered and causal and messages[-1] else None
-    spans = tuple(Span(role, members) for role, members in tokens.items() if members)
-    sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
-    return SpanLayout(spans, len(item), first_new, sinks)
+    chat, tokens = item.source.chat, dict[str, tuple[int, ...]]()
+    roles = dict(zip(chat.places, chat.roles, strict=True)) if isinstance(chat, RenderedChat) else {}
+    for message in item.messages:
+        role = roles[message.name]
+        tokens[role] = (*tokens.get(role, ()), *message.tokens)
+    spans = tuple(Span(role, members) for role, members in tokens.items())
+    return SpanLayout(spans, len(item), item.first_new if causal else None, item.sinks)

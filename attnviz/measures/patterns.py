@@ -273,9 +273,9 @@ def _mask_of(text: MaskInput, spec: PatternSpec) -> Tensor | None:
         mask = spec.mask(text)
     if mask is None:
         return None
-    given, expected = repr(mask), f"{[len(range(text.n)[text.first : text.last]), text.n]} of torch.bool, torch.strided"
-    if isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta:
-        given = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}"
+    expected = f"{[len(range(text.n)[text.first : text.last]), text.n]} of torch.bool, torch.strided"
+    is_plain = isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta
+    given = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}" if is_plain else repr(mask)
     if given != expected:
         raise UsageError(f"the mask of the pattern {spec.statistic!r} is {given}; expected {expected}.")
     return mask.to(text.device or HOST)

@@ -61,7 +61,7 @@ class RelatedWords:
     @classmethod
     def of_items(cls, items: Iterable["Prompt"]) -> "RelatedWords":
         """From encoded texts."""
-        return cls.of((item.members, item.source.arcs, np.flatnonzero(item.sink).tolist()) for item in items)
+        return cls.of((item.members, item.source.arcs, item.sinks) for item in items)
 
     def instances(self) -> dict[str, list[tuple[int, int]]]:
         """Dependents and heads by relation, of a single text."""

@@ -288,10 +288,9 @@ def row_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
     counted = {over: rows.counted(over).expand(shape) for over in _overs(statistics)}
     values = [*(_value(statistic, rows) for statistic in statistics), rows.to_content]
     counts = [*(counted[statistic.over] for statistic in statistics), counted[ATTENTION]]
-    of_rows = torch.stack(values).masked_fill_(~torch.stack(counts), 0.0)
-    sums = torch.cat([of_rows, torch.stack([*counted.values()]).to(of_rows)])
-    sums = sums.cpu() if sums.device.type == "mps" else sums  # it has no float64
-    return sums.view(*sums.shape[:2], rows.plan.n_texts, -1).sum(-1, dtype=torch.float64)
+    of_rows = torch.stack(values).masked_fill_(~torch.stack(counts), 0.0), torch.stack([*counted.values()])
+    parts = (part.cpu() if part.device.type == "mps" else part for part in of_rows)  # it has no float64
+    return torch.cat([part.view(*part.shape[:2], rows.plan.n_texts, -1).sum(-1, dtype=torch.float64) for part in parts])
 
 
 def uniform_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
@@ -319,7 +318,8 @@ def _overs(statistics: Sequence[Statistic]) -> list[str]:
 
 def _value(statistic: Statistic, rows: AttentionRows) -> Tensor:
     with STATISTICS.errors_named(statistic.name):
-        value = statistic.of(rows)
+        assert statistic.value is not None
+        value = statistic.value(rows)
         if value.shape != rows.pattern.shape[:2]:
             raise ValueError(f"expected a number of each row, {[*rows.pattern.shape[:2]]}, found {[*value.shape]}")
         return value.to(rows.pattern)

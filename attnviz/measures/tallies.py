@@ -12,7 +12,7 @@ from attnviz.inputs.batches import Batch
 from attnviz.inputs.prompt import told_apart
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.measure import LayerRows, Measure, PatternRows, as_of, copy_to_host, following
+from attnviz.measures.measure import LayerRows, Measure, PatternRows, copy_to_host, following
 from attnviz.measures.patterns import (
     PATTERNS,
     SHUFFLED,
@@ -285,7 +285,7 @@ class MeaningTally(TextTally):
 
     def _sums(self, pattern: Tensor) -> Tensor:
         """Attention times cosine, and attention, of the pairs, [batch, n_heads, 2]."""
-        return pattern.flatten(2) @ as_of(self._masks, pattern)
+        return pattern.flatten(2) @ self._masks.to(pattern)
 
     def results(self) -> HeadScores:
         """The cosines sum A cos / sum A over the pairs, beside those of uniform attention; NaN where there are none."""

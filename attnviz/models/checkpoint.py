@@ -19,7 +19,7 @@ from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
-from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, layer_of, number_of, one_stack
+from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, layer_of, number_of
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
@@ -172,7 +172,7 @@ class Checkpoint:
     @property
     def kinds(self) -> Sequence[Stack]:
         """The stacks of an encoder-decoder; of other models one of all layers that attend."""
-        return self.stacks or [one_stack(self.architecture.attending(self.config), self.n_heads)]
+        return self.stacks or self.architecture.kinds(self.config)
 
     @property
     def layers(self) -> Sequence[int]:

@@ -11,7 +11,7 @@ from attnviz.models.configs import read_config, refuse_other_weights
 from attnviz.models.families import ARCHITECTURES, architecture_of, instead_of
 from attnviz.models.families.base import Architecture
 from attnviz.models.files import read_json
-from attnviz.models.head_ids import Stack, one_stack
+from attnviz.models.head_ids import Stack
 
 
 def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
@@ -37,5 +37,4 @@ def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
 def kinds_in(folder: Path) -> Sequence[Stack]:
     """The kinds of attention of a checkpoint: a stack, or those of an encoder-decoder; by its config alone."""
     config, architecture = config_in(folder, torch.float32)
-    config = getattr(config, "text_config", config)  # of a model that also reads images
-    return architecture.stacks(config) or [one_stack(architecture.attending(config), config.num_attention_heads)]
+    return architecture.kinds(getattr(config, "text_config", config))  # of a model that also reads images
