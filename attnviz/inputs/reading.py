@@ -57,7 +57,6 @@ class Corpus:
     rows: Rows
     kind: str  # conllu, txt, gap, chats, table; or ids, texts (already read) in memory
     sha256: str
-    size: int  # about its number of texts, for progress
     table: Table | None = None
     labels: tuple[str | None, ...] = ()  # of the texts, where they were given beside them
 
@@ -102,7 +101,7 @@ def open_corpus(
         if kind in refused:
             raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
         table = open_table(rows, columns) if kind == "table" else None
-        return Corpus(rows, kind, rows.sha256, max(1, rows.size - (kind == "gap")), table)
+        return Corpus(rows, kind, rows.sha256, table)
     except OSError as error:
         raise cannot_read(path, error) from error
 
@@ -223,10 +222,9 @@ def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
         raise UsageError(
             f"expected labels=[...] or a column of them, found both (column {corpus.table.columns['label']!r})."
         )
-    if len(labels) != corpus.size:
-        raise UsageError(
-            f"expected as many labels as texts, found {len(labels)} for {corpus.size}; give one for each, in order."
-        )
+    n = len(corpus.rows.content or ())
+    if len(labels) != n:
+        raise UsageError(f"expected as many labels as texts, found {len(labels)} for {n}; give one for each, in order.")
     names = tuple(None if label is None else str(label) for label in labels)
     both = hashlib.sha256(f"{corpus.sha256} {names}".encode()).hexdigest()  # other labels are another corpus
     return replace(corpus, sha256=both, labels=names)

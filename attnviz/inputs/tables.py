@@ -94,17 +94,6 @@ class Rows:
                     digest.update(part)
         return digest.hexdigest()
 
-    @property
-    def size(self) -> int:
-        """Rows, of a file of lines about as many: blank lines of a treebank, else lines."""
-        path, suffix = self.path, self.path.suffix.lower()
-        if self.content is not None:
-            return len(self.content)
-        if path.is_dir() or suffix in (".json", ".parquet"):  # a row is no line
-            return sum(1 for _ in self.read())
-        with path.open("rb") as file:
-            return sum(suffix != ".conllu" or not line.strip() for line in file)
-
     def columns(self) -> list[str]:
         """The names of the columns of the first row, of objects those of all rows."""
         all_rows = self.content is not None or self.path.suffix.lower() in (".json", ".jsonl")

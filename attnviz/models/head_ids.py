@@ -128,9 +128,14 @@ def layer_of(layer: object, kinds: Sequence[Stack], model: str) -> int:
     return known[layer]
 
 
+def letter_of(layer: int) -> str:
+    """The letter of a layer's stack; of a model without stacks that of an encoder."""
+    return layer.stack.letter if isinstance(layer, LayerId) else "E"
+
+
 def is_of_source(layer: int) -> bool:
     """Whether queries and keys are of the source text: all but those of a decoder after an encoder."""
-    return not isinstance(layer, LayerId) or layer.stack.letter == "E"
+    return letter_of(layer) == "E"
 
 
 class HeadId(NamedTuple):

@@ -19,13 +19,14 @@ def config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
 
     CheckpointError where it cannot be read, or is of a model that is not reproduced.
     """
-    model_type = read_json(folder / "config.json").get("model_type")
+    content = read_json(folder / "config.json")
+    model_type = content.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce{instead_of(model_type)}."
         )
-    refuse_other_weights(folder)
+    refuse_other_weights(folder, content)
     config = read_config(folder)
     config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
     try:
