@@ -30,7 +30,7 @@ _CONTRAST = ("answer", "foil")
 _MESSAGES = "messages"
 _SAMPLED = 20  # rows in which a column of words is looked for
 _MOST_LISTED = 10  # columns that a message names
-_FORMAT = "expected a table of texts"
+_FORMAT = "expected a table of texts or of pairs"
 IN_MEMORY = Path("texts in memory")  # in place of a path
 _Row = tuple[Place, Mapping[str, Any]]
 
@@ -95,10 +95,13 @@ class Rows:
         return digest.hexdigest()
 
     def columns(self) -> list[str]:
-        """The names of the columns of the first row, of objects those of all rows."""
+        """The names of the columns of the first row, of objects those of all rows; CorpusError where there is none."""
         all_rows = self.content is not None or self.path.suffix.lower() in (".json", ".jsonl")
         rows = islice(self.read(), None if all_rows else 1)
-        return list(dict.fromkeys(name for _, row in rows for name in row))
+        names = list(dict.fromkeys(name for _, row in rows for name in row))
+        if not names:
+            raise CorpusError(f"{self.path} is empty: {_FORMAT}, found no row; give another file.")
+        return names
 
 
 def columns_of(given: Any) -> Rows | None:
@@ -200,8 +203,6 @@ def open_pairs(rows: Rows) -> Table:
     CorpusError where it is empty, or has no such columns, or both an answer and a label.
     """
     names, path = rows.columns(), rows.path
-    if not names:
-        raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
     columns = {name: _known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
     if columns["clean"] is None or columns["corrupt"] is None:
         raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(names))
@@ -264,8 +265,6 @@ def open_table(rows: Rows, wanted: Columns) -> Table:
         known = {*_TEXT, *_LABEL, *_ID, *_CONTRAST}
         rows = replace(rows, header=len(first) != 2 or any(cell.strip().lower() in known for cell in first))
     names = rows.columns()
-    if not names:
-        raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
     text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
     if text is None:  # the only column with a value of several words
         sample = [row for _, row in islice(rows.read(), _SAMPLED)]

@@ -31,10 +31,7 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
 
     ``window``: number of keys on each side, the query's own included; None for all.
     """
-    if window is not None:
-        return allowed_positions(torch.ones(1, n), causal, window)[0, 0]
-    every = torch.ones(n, n, dtype=torch.bool)
-    return every.tril() if causal else every
+    return allowed_positions(torch.ones(1, n), causal, window)[0, 0].contiguous()
 
 
 # A head chooses a key that gets at least so many times what uniform attention would give it (our own choice).

@@ -52,7 +52,7 @@ from attnviz.measures.rows import (
 )
 from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.plugins import Registry
-from attnviz.reference.attention import reached, uniform_pattern
+from attnviz.reference.attention import allowed_positions, reached, uniform_pattern
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
@@ -368,7 +368,7 @@ class TextContext:
     """What the statistics of all heads of one text share."""
 
     units: Positions  # tokens, or words
-    causal: bool  # whether a query sees only itself and what precedes it
+    causal: bool  # whether a query sees only itself and what precedes it; not of cross-attention
     text: MaskInput | None  # input of the patterns' masks; None for cross-attention, which has none
     source: Positions | None = None  # of cross-attention, the units of the text attended to
     window: int | None = None  # attention window in tokens on each side, including the query; None for no window
@@ -409,17 +409,16 @@ class TextContext:
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
         """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
-        queries = torch.arange(first, last, device=self.device)[:, None]
-        keys = torch.arange(len(self.keys), device=self.device)
-        allowed = torch.ones(last - first, len(keys), dtype=torch.bool, device=self.device)
-        if self.source is None and self.causal:
-            allowed &= keys <= queries
-        if self.source is None and self.window is not None:
-            firsts = torch.tensor([unit[0] for unit in self.units.members], device=self.device)
-            lasts = torch.tensor([unit[-1] for unit in self.units.members], device=self.device)
-            allowed &= reached(firsts[first:last, None], lasts, self.window)
-            allowed &= reached(firsts, lasts[first:last, None], self.window)
-        return allowed
+        every = torch.ones(1, len(self.keys), device=self.device)
+        allowed = allowed_positions(every, self.causal, None, first, last - first)[0, 0]
+        if self.window is None:
+            return allowed
+        ends = [(unit[0], unit[-1]) for unit in self.units.members]
+        firsts, lasts = torch.tensor(ends, device=self.device).T
+        near = reached(firsts[first:last, None], lasts, self.window) & reached(
+            firsts, lasts[first:last, None], self.window
+        )
+        return allowed & near
 
     @cached_property
     def patterns(self) -> tuple[PatternSpec, ...]:

@@ -27,7 +27,7 @@ from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows,
 from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, statistics, uniform_sums
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import uniform_pattern
+from attnviz.reference.attention import allowed_positions, uniform_pattern
 
 
 def _at(offset: int) -> PatternSpec:
@@ -86,8 +86,7 @@ class TextTally(Measure):
 
     def _visible(self, window: int | None) -> Tensor:
         """The tokens that each position may attend to, boolean [batch, n, n]."""
-        valid = self._batch.valid
-        return valid[:, None] & allowed_units(valid.shape[1], self._causal, window).to(valid.device)
+        return allowed_positions(self._batch.valid, self._causal, window)[:, 0]
 
     @property
     def _positions(self) -> Tensor:

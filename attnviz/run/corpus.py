@@ -76,9 +76,7 @@ class SampledAttention:
         if verifying:
             self.verify(batch, lambda rows: on_pattern(rows.layer, rows.in_float32), torch.inf, on_weighted_values)
         else:
-            patterns = PatternCallback(
-                self._checkpoint, on_pattern, on_weighted_values, lambda layer: batch.keys(layer).long()
-            )
+            patterns = PatternCallback(self._checkpoint, on_pattern, on_weighted_values, batch.keys)
             record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
             patterns.check()
 
@@ -97,7 +95,7 @@ class SampledAttention:
             self._checkpoint,
             batch.inputs,
             on_rows,
-            lambda layer: batch.keys(layer).long(),
+            batch.keys,
             keep=False,
             on_weighted_values=on_weighted_values,
         )
