@@ -377,7 +377,6 @@ class TextContext:
     contacts: ContactMap | None = None  # between the residues of a protein, if they are known
     device: torch.device = HOST  # where masks are made
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _types: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> Positions:
@@ -518,34 +517,25 @@ class TextContext:
         shuffled = {name: statistics.get(of_shuffled) for name, of_shuffled in SHUFFLED.items()}
         return {name: self.uniform.get(name) for name in self.counts} | shuffled
 
-    def types(self, name: str) -> NDArray[np.int64]:
-        """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
+    @cached_property
+    def types(self) -> dict[str, NDArray[np.int64]]:
+        """By statistic of :attr:`repeats` the position of the first copy of each query's token; -1 where none counts.
 
         Counted are content queries with a key under the mask; for induction only those followed by the same token as an
         earlier copy, as in the repeated random tokens of Olsson et al. 2022. Where only "the" comes back, before other
         words, attention to what followed it cannot be told from attention to nouns.
         """
-        if name in self._types:
-            return self._types[name]
         assert self.text is not None  # not called for cross-attention
-        if name == "induction":  # what followed a copy counts even where the copy itself is a sink
-            firsts, pairs = dict[object, int](), set[tuple[object, object]]()
-            types = [-1] * len(self.non_sink)
-            tokens = self.text.tokens
-            non_sink = [*self.non_sink.tolist(), False]
-            for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
-                first = firsts.setdefault(token, i)
-                if non_sink[i] and non_sink[i + 1] and (token, later) in pairs:
-                    types[i] = first
-                pairs.add((token, later))
-            numbers = np.array(types)
-        else:
-            ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
-            numbers = np.array([ids[token] for token in self.text.tokens])
-        counted = (numbers >= 0) & self._has_key[name]
-        of_types, numbers = np.unique(np.where(counted, numbers, -1), return_inverse=True)
-        self._types[name] = numbers - int(of_types[0] == -1)
-        return self._types[name]
+        tokens, non_sink = self.text.tokens, [*self.non_sink.tolist(), False]
+        firsts, pairs = dict[object, int](), set[tuple[object, object]]()
+        followed = list[bool]()
+        for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
+            firsts.setdefault(token, i)
+            followed.append(non_sink[i] and non_sink[i + 1] and (token, later) in pairs)
+            pairs.add((token, later))  # what followed a copy counts even where the copy itself is a sink
+        numbers = np.array([firsts[token] for token in tokens])
+        counted = {name: self._has_key[name] & (np.array(followed) | (name != "induction")) for name in self.repeats}
+        return {name: np.where(of_name, numbers, -1) for name, of_name in counted.items()}
 
 
 def _along(non_sink: Tensor) -> Tensor:
@@ -557,7 +547,7 @@ class HeadStatistics(LayerSums):
     """The statistics of every head of the verified layers of a single text; ``context_of`` gives the context of each.
 
     Patterns of tokens are merged to the context's units here; sums over rows are in float64. Besides
-    :attr:`TextContext.statistics` these are TYPES, of :meth:`TextContext.types` those with over half of a token's
+    :attr:`TextContext.statistics` these are TYPES, of :attr:`TextContext.types` those with over half of a token's
     attention there; and of cross-attention :attr:`aligned`.
     """
 
@@ -644,14 +634,11 @@ class HeadStatistics(LayerSums):
         found, context = {}, self._context_of(layer)
         of_repeats = self._of_units(_SEEN, layer) if context.repeats else ()
         for name, seen in zip(context.repeats, of_repeats, strict=True):
-            numbers = context.types(name)
-            shown = np.zeros(len(seen))
+            numbers = context.types[name]
             order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
-            if len(order):
-                counts = np.bincount(numbers[order])
-                sums = np.add.reduceat(seen[..., order], np.cumsum(counts) - counts, axis=-1)
-                shown = (sums / counts > _HALF).sum(-1).astype(np.float64)
-            found[TYPES[name]] = shown
+            _, starts, counts = np.unique(numbers[order], return_index=True, return_counts=True)
+            sums = np.add.reduceat(seen[..., order], starts, axis=-1)
+            found[TYPES[name]] = (sums / counts > _HALF).sum(-1).astype(np.float64)
         return found
 
 
