@@ -199,11 +199,11 @@ def shares() -> list[str]:
     return [spec.statistic for spec in PATTERNS.values() if not spec.on_repeats]
 
 
-# Statistics of patterns of which only chosen keys count.
-CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
+# The statistic of the pattern of which only chosen keys count.
+[CHOSEN] = (spec.statistic for spec in _NATIVE if spec.chosen)
 
-# From such a statistic to what the same weights would score with the keys of each row shuffled.
-SHUFFLED = {statistic: f"{statistic}_baseline" for statistic in CHOSEN}
+# What the same weights would score with the keys of each row shuffled.
+SHUFFLED = f"{CHOSEN}_baseline"
 
 # Statistics of patterns that need repeated tokens.
 REPEATS = tuple(spec.statistic for spec in _NATIVE if spec.on_repeats)

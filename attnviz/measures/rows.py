@@ -66,7 +66,7 @@ class RowPlan:
         self.n_visible, self.names = allowed.sum(-1).to(device), tuple(names)
         self._content = content.to(device)
         self.along = None if along is None else (along[0].to(device), along[1].to(device))
-        self.chosen: dict[str, tuple[Tensor, Tensor]] = {}  # by name of CHOSEN the pairs, and how many each query has
+        self.chosen: tuple[Tensor, Tensor] | None = None  # of the pattern CHOSEN the pairs, and how many each query has
         self.learned_sinks = learned_sinks
         self._keep = keep
         self._columns: Tensor | None = None
@@ -75,10 +75,9 @@ class RowPlan:
         pairs = allowed & non_sink[:, None] & content
         under = masks & pairs
         self.has_key = under.any(-1).to(device)  # boolean [n_masks, n_rows], whether a query has a key under the mask
-        for name, mask in zip(names, under, strict=True):
-            if name in CHOSEN:
-                self.chosen[name] = mask.to(device), pairs.sum(-1).to(device)
-        self.summed = [number for number, name in enumerate(names) if name not in self.chosen]
+        if CHOSEN in names:
+            self.chosen = under[self.names.index(CHOSEN)].to(device), pairs.sum(-1).to(device)
+        self.summed = [number for number, name in enumerate(names) if name != CHOSEN]
         row, key, mask = under[self.summed].permute(1, 2, 0).nonzero().to(device).T
         self.pairs = row * allowed.shape[1] + key  # those of all masks that are summed
         self.onto = mask * len(allowed) + row  # the mask and the row of each
@@ -87,7 +86,7 @@ class RowPlan:
         """What rows are multiplied by, [n_rows, n_columns, n_keys] in the dtype of the pattern.
 
         They are 1 for content, 1 for all other keys, the distance, and the distance of content; in cross-attention
-        where keys of content stand; of chosen patterns the mask, and the share of content that it has. Products with
+        where keys of content stand; of the pattern CHOSEN the mask, and the share of content that it has. Products with
         few columns are fastest this way round.
         """
         known = self._columns
@@ -101,7 +100,8 @@ class RowPlan:
         columns = [content.expand_as(far), (1 - content).expand_as(far), far, far * content]
         if self.along is not None:
             columns.append((self.along[0].to(pattern) * content).expand_as(far))
-        for of_mask, n in self.chosen.values():
+        if self.chosen is not None:
+            of_mask, n = self.chosen
             share = of_mask.sum(-1).to(pattern) / n.clamp(min=1)
             columns += [of_mask.to(pattern), share[:, None].expand_as(far)]
         stacked = torch.stack(columns, 1)
@@ -154,8 +154,8 @@ class AttentionRows:
         return dict(zip([plan.names[number] for number in plan.summed], of_masks, strict=True))
 
     @cached_property
-    def chosen(self) -> dict[str, tuple[Tensor, ...]]:
-        """By pattern of CHOSEN the attention on the keys under its mask that heads choose, and its expectation.
+    def chosen(self) -> tuple[Tensor, ...]:
+        """The attention on the keys under the mask of CHOSEN that heads choose, and its expectation.
 
         A head chooses a key that gets at least :data:`CHOSEN_OF_UNIFORM` times what uniform attention would give it,
         and at least :data:`CHOSEN_OF_ROW`. Uniform attention chooses none, in texts of any length. The expectation is
@@ -164,10 +164,7 @@ class AttentionRows:
         of_one = CHOSEN_OF_ROW / CHOSEN_OF_UNIFORM
         scale = (self.plan.n_visible.to(self.pattern) * of_one).clamp(of_one, 1)  # so that one threshold serves all
         weights = threshold(self.on_content * scale[:, None], CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)
-        return {
-            name: tuple(values / scale for values in self._sums(weights, 4 + 2 * number, 6 + 2 * number))
-            for number, name in enumerate(self.plan.chosen)
-        }
+        return tuple(values / scale for values in self._sums(weights, 4, 6))
 
     def counted(self, over: str) -> Tensor:
         """Whether a row counts, boolean, broadcastable to [n_heads, n_rows]; ``over`` is QUERIES, CONTENT, …."""

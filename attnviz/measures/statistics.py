@@ -24,6 +24,7 @@ from attnviz.measures.contacts import ContactMap
 from attnviz.measures.guesses import fast_argmax
 from attnviz.measures.measure import Measure, PatternRows, copy_to_host, on_host
 from attnviz.measures.patterns import (
+    CHOSEN,
     HOST,
     ON_REPEATS,
     PATTERNS,
@@ -226,7 +227,7 @@ def _of_patterns(patterns: Iterable[PatternSpec]) -> Iterator[Statistic]:
     for spec in patterns:
 
         def under(rows: AttentionRows, spec: PatternSpec = spec) -> Tensor:
-            return rows.chosen[spec.statistic][0] if spec.chosen else rows.under[spec.statistic]
+            return rows.chosen[0] if spec.chosen else rows.under[spec.statistic]
 
         name, target = spec.statistic, spec.target
         meaning = f"share of the attention on content that lands on {target}"
@@ -238,14 +239,10 @@ def _of_patterns(patterns: Iterable[PatternSpec]) -> Iterator[Statistic]:
     yield from on_repeats
 
 
-def _shuffled(spec: PatternSpec) -> Statistic:
-    """The baseline of a chosen pattern: what it is expected to be where each row's keys of content are shuffled."""
-
-    def value(rows: AttentionRows) -> Tensor:
-        return rows.chosen[spec.statistic][1]
-
-    name = SHUFFLED[spec.statistic]
-    return Statistic(name, f"{spec.name} share, keys shuffled", "baseline", value, over=ATTENTION, needs=ONE_TEXT)
+# The baseline of the chosen pattern: what it is expected to be where each row's keys of content are shuffled.
+_SHUFFLED = Statistic(
+    SHUFFLED, "long-range share, keys shuffled", "baseline", lambda rows: rows.chosen[1], over=ATTENTION, needs=ONE_TEXT
+)
 
 
 def statistics() -> dict[str, Statistic]:
@@ -266,7 +263,7 @@ def measurable(patterns: Sequence[PatternSpec], has: Collection[str]) -> list[St
     Baselines of chosen patterns are among them.
     """
     found = [each for each in STATISTICS.values() if each.value is not None and each.needs in ("", *has)]
-    return [*found, *_of_patterns(patterns), *(_shuffled(spec) for spec in patterns if spec.chosen)]
+    return [*found, *_of_patterns(patterns), *([_SHUFFLED] if any(spec.chosen for spec in patterns) else [])]
 
 
 def statistic_named(name: str) -> str:
@@ -512,10 +509,9 @@ class TextContext:
     def baselines_of(self, statistics: Mapping[str, float | None]) -> dict[str, float | None]:
         """The baseline of each share of a head with these statistics; None where not measurable.
 
-        Uniform attention over allowed content; of :data:`CHOSEN` patterns the head's own weights with keys shuffled.
+        Uniform attention over allowed content; of :data:`CHOSEN` the head's own weights with keys shuffled.
         """
-        shuffled = {name: statistics.get(of_shuffled) for name, of_shuffled in SHUFFLED.items()}
-        return {name: self.uniform.get(name) for name in self.counts} | shuffled
+        return {name: self.uniform.get(name) for name in self.counts} | {CHOSEN: statistics.get(SHUFFLED)}
 
     @cached_property
     def types(self) -> dict[str, NDArray[np.int64]]:
@@ -616,7 +612,7 @@ class HeadStatistics(LayerSums):
 
         Names are :func:`scalars`, SHUFFLED, TYPES, and where they apply :data:`DIAGONALITY`, :data:`NOWHERE`.
         """
-        names = [*scalars(), *SHUFFLED.values(), *TYPES.values()]
+        names = [*scalars(), SHUFFLED, *TYPES.values()]
         results = {}
         for layer in sorted(self.by_layer):
             context, sums = self._context_of(layer), self._counts[_SUMS, layer, 0][..., 0]

@@ -14,6 +14,7 @@ from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.measure import LayerRows, Measure, PatternRows, copy_to_host, following
 from attnviz.measures.patterns import (
+    CHOSEN,
     PATTERNS,
     SHUFFLED,
     SINK_ONLY,
@@ -208,8 +209,8 @@ class StatisticsTally(TextTally):
         on_content, estimates = samples["sink"][0] <= SINK_ONLY, {}
         for name in (*names, "sink", "broad"):
             baselines = {"uniform attention": uniform[name][:, None, :, None]}
-            if name in SHUFFLED:
-                baselines = {"keys shuffled": samples[SHUFFLED[name]][:, None]}
+            if name == CHOSEN:
+                baselines = {"keys shuffled": samples[SHUFFLED][:, None]}
             n = queries[name][:, None] if name in queries else self.n_non_sink
             eligible = on_content if name in queries else None
             estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts, eligible=eligible)
@@ -219,7 +220,7 @@ class StatisticsTally(TextTally):
         """Each statistic of uniform attention, None where not measurable; means over layers where windows differ."""
         layers = slice(None) if self.windowed else slice(1)
         known = {name: float(values[0, layers].mean()) for name, values in self._baselines().items()}
-        return {name: known.get(name) for name in self._names if name not in SHUFFLED.values()}
+        return {name: known.get(name) for name in self._names if name != SHUFFLED}
 
     @property
     def windowed(self) -> bool:
