@@ -395,7 +395,7 @@ class UnitsOfTokens:
         self._n_units = len(groups)
         self._units = torch.tensor(units, dtype=torch.long, device=device)
         self._of_none = units.index(len(groups)) if len(groups) in units else n  # the first token of no unit
-        self._further = torch.tensor(further, dtype=torch.long, device=device).reshape(-1, 2).T
+        self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
 
     def sums(self, values: Tensor, dim: int) -> Tensor:
         """Sums over the tokens of each unit along an axis, which may leave out the last tokens."""

@@ -127,12 +127,6 @@ def _how_often(text: str, n: int) -> str:
     return f"{quoted(text)} stands in the text {counted(n, 'time')}; name one: {some}"
 
 
-def message_spans(prompt: Prompt, places: Mapping[str, tuple[int, int]]) -> tuple[Span, ...]:
-    """The messages of a chat by the characters of each; those that were cut off are left out."""
-    members = prompt.overlapping(list(places.values()))
-    return tuple(Span(name, tokens) for name, tokens in zip(places, members, strict=True) if tokens)
-
-
 def _occurrences(text: str, prompt: Prompt, texts: Mapping[int, str]) -> list[tuple[int, ...]]:
     """The tokens of each occurrence; else the special tokens of this name; else of each occurrence in another case.
 

@@ -140,8 +140,9 @@ class RelationTally(Measure):
         super().__init__()
         self._shape = len(DIRECTIONS), 2, checkpoint.n_layers, checkpoint.n_heads
         self._causal = checkpoint.architecture.causal
-        self.words = RelatedWords.of([])  # of the current batch or text
-        self._instances = self._relation_text = torch.empty(0)
+        self.words: RelatedWords  # of the current batch or text
+        self._instances: Tensor
+        self._relation_text: Tensor
         self._guesses: WordGuesses | None = None
         self._spans: SpansOfTexts | None = None
         self._layer: WordsOfLayer | None = None

@@ -411,10 +411,8 @@ class TextContext:
             return allowed
         ends = [(unit[0], unit[-1]) for unit in self.units.members]
         firsts, lasts = torch.tensor(ends, device=self.device).T
-        near = reached(firsts[first:last, None], lasts, self.window) & reached(
-            firsts, lasts[first:last, None], self.window
-        )
-        return allowed & near
+        near = reached(firsts[first:last, None], lasts, self.window)
+        return allowed & near & reached(firsts, lasts[first:last, None], self.window)
 
     @cached_property
     def patterns(self) -> tuple[PatternSpec, ...]:

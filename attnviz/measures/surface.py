@@ -24,7 +24,7 @@ class SurfaceTally(TextTally):
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
         super().__init__(checkpoint)
-        self._masks = torch.empty(0)
+        self._masks: Tensor
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Find the marked tokens of a batch."""

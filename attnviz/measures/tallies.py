@@ -121,8 +121,9 @@ class StatisticsTally(TextTally):
         self._statistics = measurable(self._applicable, has)
         names = [*(spec.statistic for spec in self._patterns), *(statistic.name for statistic in self._statistics)]
         self._names = [*dict.fromkeys([*(name for name in statistics() if name in names), *names])]
-        self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
-        self._layers = LayerSums(lambda _: self._statistics)
+        self._under: Tensor  # of the batch: its masks, what its rows may attend to, and the sums of its layers
+        self._plans: dict[object, RowPlan]
+        self._layers: LayerSums
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
@@ -261,7 +262,7 @@ class MeaningTally(TextTally):
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
-        self._masks = torch.empty(0)
+        self._masks: Tensor
 
     def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The pairs of a batch, boolean [n_texts, n, n], and the cosines of any two of its tokens."""
