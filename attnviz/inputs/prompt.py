@@ -261,7 +261,6 @@ def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Prompt:
         words=tuple(None if is_special else next(numbers) for is_special in special),
         segments=tuple(None if is_special else 0 for is_special in special),
         offsets=((0, 0),) * len(labels),
-        type_ids=None,
         word_labels=tuple(label for label, is_special in zip(labels, special, strict=True) if not is_special),
         unknown_id=types.get("[UNK]", types.get("<unk>")),
     )

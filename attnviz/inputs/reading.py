@@ -144,10 +144,15 @@ def open_corpora(
     datasets, polars, a dict of lists), rows of such a table, chats, or token ids. A ``str`` is a file if there is one
     of this name, or if it is a word that ends like one. ``labels`` are the classes of the texts in memory, one each.
 
-    UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
+    UsageError for two corpora of one content, whose texts would count twice, for other than a label a text, or for
+    columns where nothing is a table.
     """
     corpora = [open_corpus(rows, columns, refused) for rows in sources_of(given)]
-    check_columns(corpora, columns)
+    if columns != Columns() and not any(corpus.table for corpus in corpora):
+        raise UsageError(
+            "--text-column, --pair-column and --label-column (text_column=... and so on) are of a table (.csv, .tsv, "
+            ".jsonl, .json), found none; leave them out."
+        )
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
@@ -228,15 +233,6 @@ def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
     names = tuple(None if label is None else str(label) for label in labels)
     both = hashlib.sha256(f"{corpus.sha256} {names}".encode()).hexdigest()  # other labels are another corpus
     return replace(corpus, sha256=both, labels=names)
-
-
-def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
-    """Raise UsageError where columns are named and no corpus is a table."""
-    if columns != Columns() and not any(corpus.table for corpus in corpora):
-        raise UsageError(
-            "--text-column, --pair-column and --label-column (text_column=... and so on) are of a table (.csv, .tsv, "
-            ".jsonl, .json), found none; leave them out."
-        )
 
 
 def unread_columns(tables: Iterable[Table | None]) -> list[str]:

@@ -401,7 +401,7 @@ class TextContext:
 
     @cached_property
     def n_non_sink(self) -> int:
-        return int(np.count_nonzero(self.non_sink.numpy()))
+        return int(self.non_sink.sum())
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
         """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
