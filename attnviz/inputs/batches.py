@@ -13,7 +13,7 @@ from attnviz.inputs.prompt import Prompt, Text, drawn_ids
 from attnviz.inputs.reading import Corpus, read_texts
 from attnviz.inputs.text import encode
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import LayerId
+from attnviz.models.head_ids import is_of_source, letter_of
 
 # Attention weights of one layer of a batch: 64 MiB in float32, of which tallies make a few copies.
 MOST_WEIGHTS = 1 << 24
@@ -38,11 +38,11 @@ class Batch:
 
     def queries(self, layer: int) -> Tensor:
         """As ``valid``, for a layer's queries: of the target in decoder and cross-attention."""
-        return self.valid if _letter(layer) == "E" else self.predicting
+        return self.valid if is_of_source(layer) else self.predicting
 
     def keys(self, layer: int) -> Tensor:
         """As ``valid``, for a layer's keys: of the target in the decoder alone."""
-        return self.predicting if _letter(layer) == "D" else self.valid
+        return self.predicting if letter_of(layer) == "D" else self.valid
 
     @property
     def n_tokens(self) -> int:
@@ -115,7 +115,3 @@ def running_tokens(checkpoint: Checkpoint, corpora: Iterable[Corpus], limit: int
     for corpus in corpora:
         for text in read_texts(corpus, limit):
             yield from checkpoint.tokenizer(f"{text.text}\n", add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def _letter(layer: int) -> str:
-    return layer.stack.letter if isinstance(layer, LayerId) else "E"

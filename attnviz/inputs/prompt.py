@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import TextError, UsageError
-from attnviz.inputs.chats import Chat
+from attnviz.inputs.chats import Chat, RenderedChat
 from attnviz.inputs.lines import Place
 from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.language.syntax import Arc, overlapping
@@ -128,6 +128,17 @@ class Prompt:
         if self.written is not None:
             return [self.written.whole]
         return self.texts_read(self.source.text, self.source.pair)
+
+    @property
+    def first_new(self) -> int | None:
+        """The first token that a decoder wrote: after the text, or of the answer that ends a chat; None without."""
+        if self.written is not None:
+            return self.written.first
+        chat = self.source.chat
+        if not isinstance(chat, RenderedChat) or not chat.answered or not self.messages:
+            return None
+        last = self.messages[-1]
+        return last.tokens[0] if last.name == [*chat.places][-1] else None
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -250,7 +261,6 @@ def tokens_of_labels(labels: tuple[str, ...], causal: bool) -> Prompt:
         words=tuple(None if is_special else next(numbers) for is_special in special),
         segments=tuple(None if is_special else 0 for is_special in special),
         offsets=((0, 0),) * len(labels),
-        type_ids=None,
         word_labels=tuple(label for label, is_special in zip(labels, special, strict=True) if not is_special),
         unknown_id=types.get("[UNK]", types.get("<unk>")),
         source=Text(" ".join(labels)),
@@ -334,7 +344,7 @@ class UnitRows:
         self, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], n_queries: int, n_keys: int
     ) -> None:
         self._same = _one_token_each(members, n_queries)
-        self._keys = None if _one_token_each(keys, n_keys) else _UnitsOfTokens(keys, n_keys)
+        self._keys = None if _one_token_each(keys, n_keys) else UnitsOfTokens(keys, n_keys)
         self._members = [tuple(group) for group in members]
         self._waiting: Tensor | None = None
         self._done = self._from = 0
@@ -367,13 +377,13 @@ class UnitRows:
         keep = min(map(min, begun), default=end)
         self._waiting = merged[..., keep - start :, :].clone() if keep < end else None
         self._from = keep
-        return unit, _UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
+        return unit, UnitsOfTokens(groups, merged.shape[-2]).sums(merged, -2).div_(sizes[:, None])
 
 
-class _UnitsOfTokens:
+class UnitsOfTokens:
     """The units of each of n tokens, which may be several, or none."""
 
-    def __init__(self, groups: Sequence[Sequence[int]], n: int) -> None:
+    def __init__(self, groups: Sequence[Sequence[int]], n: int, device: torch.device | None = None) -> None:
         units = [len(groups)] * n
         further = list[tuple[int, int]]()
         for unit, group in enumerate(groups):
@@ -383,7 +393,7 @@ class _UnitsOfTokens:
                 elif token < n:
                     further.append((unit, token))
         self._n_units = len(groups)
-        self._units = torch.tensor(units, dtype=torch.long)
+        self._units = torch.tensor(units, dtype=torch.long, device=device)
         self._of_none = units.index(len(groups)) if len(groups) in units else n  # the first token of no unit
         self._further = torch.tensor(further, dtype=torch.long).reshape(-1, 2).T
 

@@ -19,6 +19,7 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.inputs.chats import Chat, Message, checked_messages
 from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
 from attnviz.inputs.prompt import Prompt, Text
+from attnviz.inputs.refusals import NOT_PARSED, refuse
 from attnviz.inputs.tables import (
     IN_MEMORY,
     TABLES,
@@ -56,7 +57,6 @@ class Corpus:
     rows: Rows
     kind: str  # conllu, txt, gap, chats, table; or ids, texts (already read) in memory
     sha256: str
-    size: int  # about its number of texts, for progress
     table: Table | None = None
     labels: tuple[str | None, ...] = ()  # of the texts, where they were given beside them
 
@@ -101,7 +101,7 @@ def open_corpus(
         if kind in refused:
             raise CorpusError(f"expected sentences in {path}, found {_REFUSED[kind]}; give {_EXPECTED}.")
         table = open_table(rows, columns) if kind == "table" else None
-        return Corpus(rows, kind, rows.sha256, max(1, rows.size - (kind == "gap")), table)
+        return Corpus(rows, kind, rows.sha256, table)
     except OSError as error:
         raise cannot_read(path, error) from error
 
@@ -144,10 +144,15 @@ def open_corpora(
     datasets, polars, a dict of lists), rows of such a table, chats, or token ids. A ``str`` is a file if there is one
     of this name, or if it is a word that ends like one. ``labels`` are the classes of the texts in memory, one each.
 
-    UsageError for two corpora of one content, whose texts would count twice, or for other than a label a text.
+    UsageError for two corpora of one content, whose texts would count twice, for other than a label a text, or for
+    columns where nothing is a table.
     """
     corpora = [open_corpus(rows, columns, refused) for rows in sources_of(given)]
-    check_columns(corpora, columns)
+    if columns != Columns() and not any(corpus.table for corpus in corpora):
+        raise UsageError(
+            "--text-column, --pair-column and --label-column (text_column=... and so on) are of a table (.csv, .tsv, "
+            ".jsonl, .json), found none; leave them out."
+        )
     for one, other in combinations(corpora, 2):
         if one.sha256 == other.sha256:
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
@@ -222,22 +227,12 @@ def _labelled(corpora: Sequence[Corpus], labels: Sequence[Any]) -> Corpus:
         raise UsageError(
             f"expected labels=[...] or a column of them, found both (column {corpus.table.columns['label']!r})."
         )
-    if len(labels) != corpus.size:
-        raise UsageError(
-            f"expected as many labels as texts, found {len(labels)} for {corpus.size}; give one for each, in order."
-        )
+    n = len(corpus.rows.content or ())
+    if len(labels) != n:
+        raise UsageError(f"expected as many labels as texts, found {len(labels)} for {n}; give one for each, in order.")
     names = tuple(None if label is None else str(label) for label in labels)
     both = hashlib.sha256(f"{corpus.sha256} {names}".encode()).hexdigest()  # other labels are another corpus
     return replace(corpus, sha256=both, labels=names)
-
-
-def check_columns(corpora: Iterable[Corpus], columns: Columns) -> None:
-    """Raise UsageError where columns are named and no corpus is a table."""
-    if columns != Columns() and not any(corpus.table for corpus in corpora):
-        raise UsageError(
-            "--text-column, --pair-column and --label-column (text_column=... and so on) are of a table (.csv, .tsv, "
-            ".jsonl, .json), found none; leave them out."
-        )
 
 
 def unread_columns(tables: Iterable[Table | None]) -> list[str]:
@@ -270,10 +265,9 @@ def _sentences(corpus: Corpus) -> Iterator[Text]:
         yield Text(line.strip(), place=place, number=number)
 
 
-def _cells(corpus: Corpus) -> Iterator[Text]:
+def _rows(corpus: Corpus) -> Iterator[Text]:
     assert corpus.table is not None
-    for number, cells in enumerate(corpus.table.texts()):
-        yield Text(**cells, number=number)
+    return corpus.table.texts()
 
 
 def _chats(corpus: Corpus) -> Iterator[Text]:
@@ -398,7 +392,7 @@ _READERS = {
     "conllu": (_trees, "a sentence in CoNLL-U"),
     "txt": (_sentences, "a sentence"),
     "gap": (_gap_examples, "a row of GAP with exactly one right name"),
-    "table": (_cells, "a row with a text"),
+    "table": (_rows, "a row with a text"),
     "chats": (_chats, "a chat"),
     "ids": (_ids, "a text"),
     "texts": (_texts, "a text"),
@@ -462,14 +456,9 @@ def find_parser(corpora: Sequence[Corpus], name: str | None, syntax: bool = True
 
     ParserError where the named pipeline cannot be used, UsageError where it is not needed.
     """
-    mend = ""
-    if not syntax:
-        mend = "leave out --parser (parser=...), or --no-syntax (syntax=False)"
-    elif all(corpus.kind in ("conllu", "chats") for corpus in corpora):
-        mend = "treebanks have trees, and chats none; leave out --parser (parser=...)"
-    if mend:
-        if name is not None:
-            raise UsageError(f"the parser {name!r} was named, but nothing is to be parsed: {mend}.")
+    no_sentences = all(corpus.kind in ("conllu", "chats") for corpus in corpora)
+    refuse({"parser": name, "no_syntax": not syntax}, None, NOT_PARSED if no_sentences else "")
+    if no_sentences or not syntax:
         return None
     pipeline = load_parser(name)
     return None if pipeline is None else Parser(pipeline)

@@ -16,6 +16,7 @@ NO_WORDS = "a model that reads sequences without words"
 SEVERAL_TEXTS = "several texts"
 OF_TOKENIZER = "what a tokenizer returned"
 OTHER_KIND = "an input of another kind"
+NOT_PARSED = "treebanks, which have trees, or chats"
 
 
 class Refusal(NamedTuple):
@@ -39,6 +40,7 @@ _OF_WORDS = "is for texts of words"
 
 REFUSED = (
     Refusal("parser", "no_syntax", "names what parses the text, but nothing is to be parsed"),
+    Refusal("parser", NOT_PARSED, "names what parses sentences"),
     Refusal("queries", ENCODER_DECODER, "is of models that read one text"),
     Refusal("contacts", "queries", "is of all rows"),
     Refusal("contacts", NO_ENCODER, "is of encoders that read one text, such as ESM-2"),

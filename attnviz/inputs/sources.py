@@ -47,6 +47,8 @@ def read_sources(
     blank text; CorpusError for a corpus that cannot be read.
     """
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
+    given_of_all: dict[str, Any] = {"label": label, "contrast": contrast}
+    of_all = {name: value for name, value in given_of_all.items() if value is not None}
     for opened in open_corpora(given, columns, ("gap", "chats"), labels):
         corpus = opened
         has = set() if corpus.table is None else {"label", "answer"}.intersection(corpus.table.columns)
@@ -61,7 +63,7 @@ def read_sources(
                     "foils are measured; leave it out, or the answers."
                 )
             corpus = replace(corpus, table=corpus.table.without_labels)
-        read = [replace(text, number=len(texts) + text.number) for text in read_texts(corpus, limit)]
+        read = [replace(text, number=len(texts) + text.number, **of_all) for text in read_texts(corpus, limit)]
         texts += read
         if corpus.rows.content is None:
             corpora.append((corpus, len(read)))
@@ -69,8 +71,4 @@ def read_sources(
             plain += [text.text or str(list(text.ids)) for text in read]
     if not texts:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .csv, .conllu or another).")
-    if label is not None:
-        texts = [replace(text, label=label) for text in texts]
-    if contrast is not None:
-        texts = [replace(text, contrast=contrast) for text in texts]
     return TextSources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
-from attnviz.inputs.chats import RenderedChat, free_name
+from attnviz.inputs.chats import free_name
 from attnviz.inputs.prompt import Positions, Prompt, Span
 from attnviz.wording import counted, quoted, visible
 
@@ -49,23 +49,21 @@ def spans_by_name(given: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     return spans
 
 
-def spans_of(prompt: Prompt, named: Mapping[str, str], units: Positions, causal: bool) -> tuple[list[Span], int | None]:
-    """All spans of a text, and the first token that is new; a single one is measured against the rest of the text.
+def spans_of(prompt: Prompt, named: Mapping[str, str], units: Positions) -> list[Span]:
+    """All spans of a text; a single one is measured against the rest of the text.
 
     They are those that it has by itself (messages of a chat, both texts of a pair, prompt and new text), and those that
-    a user ``named``. New is what a decoder (``causal``) wrote, or the answer that ends a chat.
+    a user ``named``.
 
     UsageError for a name that the text has by itself, a rest of which nothing is left, and as :func:`named_span`.
     """
-    spans, first_new, chat = list(prompt.messages), None, prompt.source.chat
+    spans = list(prompt.messages)
     if 1 in prompt.segments:
         for segment, name in enumerate(_SEGMENTS):
             spans.append(Span(name, tuple(token for token, of in enumerate(prompt.segments) if of == segment)))
-    if causal and isinstance(chat, RenderedChat) and chat.answered and len(prompt.messages) == len(chat.messages):
-        first_new = prompt.messages[-1].tokens[0]
     if prompt.written is not None:
-        first_new = prompt.written.first
-        for name, members in ((PROMPT, range(first_new)), (NEW, range(first_new, len(prompt)))):
+        first = prompt.written.first
+        for name, members in ((PROMPT, range(first)), (NEW, range(first, len(prompt)))):
             spans.append(Span(free_name(name, [span.name for span in spans]), tuple(members)))
     if taken := [span.name for span in spans if span.name in named]:
         raise UsageError(f"--span {visible(taken[0])}: this text has a span of that name by itself; take another.")
@@ -76,7 +74,7 @@ def spans_of(prompt: Prompt, named: Mapping[str, str], units: Positions, causal:
         others = [rest] if rest.tokens or spans[0].given else []
     if empty := [span.name for span in others if not span.tokens]:
         raise UsageError(f"--span {visible(empty[0])}: the other spans are the whole text, and leave no rest.")
-    return spans + others, first_new
+    return spans + others
 
 
 def _rest(name: str, spans: Iterable[Span], n_tokens: int, given: str = "") -> Span:
@@ -127,12 +125,6 @@ def named_span(name: str, what: str, prompt: Prompt, units: Positions) -> Span:
 def _how_often(text: str, n: int) -> str:
     some = ", ".join(f"{visible(text)}#{number}" for number in range(1, 1 + min(n, _MOST_LISTED)))
     return f"{quoted(text)} stands in the text {counted(n, 'time')}; name one: {some}"
-
-
-def message_spans(prompt: Prompt, places: Mapping[str, tuple[int, int]]) -> tuple[Span, ...]:
-    """The messages of a chat by the characters of each; those that were cut off are left out."""
-    members = prompt.overlapping(list(places.values()))
-    return tuple(Span(name, tokens) for name, tokens in zip(places, members, strict=True) if tokens)
 
 
 def _occurrences(text: str, prompt: Prompt, texts: Mapping[int, str]) -> list[tuple[int, ...]]:

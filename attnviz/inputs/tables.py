@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from attnviz.arguments import as_found, did_you_mean, is_whole, values_of
 from attnviz.errors import CorpusError, UsageError
 from attnviz.inputs.lines import Place, broken, cannot_read, filled_lines, lines
+from attnviz.inputs.prompt import Text
 from attnviz.models.libraries import first_line
 from attnviz.options import CorpusOptions
 
@@ -29,7 +30,7 @@ _CONTRAST = ("answer", "foil")
 _MESSAGES = "messages"
 _SAMPLED = 20  # rows in which a column of words is looked for
 _MOST_LISTED = 10  # columns that a message names
-_FORMAT = "expected a table of texts"
+_FORMAT = "expected a table of texts or of pairs"
 IN_MEMORY = Path("texts in memory")  # in place of a path
 _Row = tuple[Place, Mapping[str, Any]]
 
@@ -93,22 +94,14 @@ class Rows:
                     digest.update(part)
         return digest.hexdigest()
 
-    @property
-    def size(self) -> int:
-        """Rows, of a file of lines about as many: blank lines of a treebank, else lines."""
-        path, suffix = self.path, self.path.suffix.lower()
-        if self.content is not None:
-            return len(self.content)
-        if path.is_dir() or suffix in (".json", ".parquet"):  # a row is no line
-            return sum(1 for _ in self.read())
-        with path.open("rb") as file:
-            return sum(suffix != ".conllu" or not line.strip() for line in file)
-
     def columns(self) -> list[str]:
-        """The names of the columns of the first row, of objects those of all rows."""
+        """The names of the columns of the first row, of objects those of all rows; CorpusError where there is none."""
         all_rows = self.content is not None or self.path.suffix.lower() in (".json", ".jsonl")
         rows = islice(self.read(), None if all_rows else 1)
-        return list(dict.fromkeys(name for _, row in rows for name in row))
+        names = list(dict.fromkeys(name for _, row in rows for name in row))
+        if not names:
+            raise CorpusError(f"{self.path} is empty: {_FORMAT}, found no row; give another file.")
+        return names
 
 
 def columns_of(given: Any) -> Rows | None:
@@ -148,25 +141,23 @@ class Table:
         columns = {name: column for name, column in self.columns.items() if name != "label"}
         return replace(self, columns=columns, unread=(*self.unread, self.columns["label"]), needs_label=False)
 
-    def texts(self) -> Iterator[dict[str, Any]]:
-        """What is read of every row, as arguments of :class:`attnviz.inputs.prompt.Text`.
-
-        CorpusError for a row without a text, pair or wanted label names the column.
-        """
+    def texts(self) -> Iterator[Text]:
+        """The text of every row; CorpusError for one without a text, pair or wanted label names the column."""
         column = self.columns.get
-        for place, row in self.rows.read(tuple(self.columns.values())):
+        for number, (place, row) in enumerate(self.rows.read(tuple(self.columns.values()))):
             label = _word_in(place, row, column("label"))
             if label is None and self.needs_label:
                 raise broken(place, f"a label in column {column('label')!r}", "none")
-            contrast = tuple(_token_in(place, row, column(name)) for name in _CONTRAST)
-            yield {
-                "text": _text_in(place, row, self.columns["text"]),
-                "pair": _text_in(place, row, self.columns["pair"]) if "pair" in self.columns else None,
-                "label": label,
-                "id": _word_in(place, row, column("id")),
-                "contrast": None if None in contrast else contrast,
-                "place": place,
-            }
+            answer, foil = (_token_in(place, row, column(name)) for name in _CONTRAST)
+            yield Text(
+                _text_in(place, row, self.columns["text"]),
+                place=place,
+                number=number,
+                pair=_text_in(place, row, self.columns["pair"]) if "pair" in self.columns else None,
+                id=_word_in(place, row, column("id")),
+                label=label,
+                contrast=None if answer is None or foil is None else (answer, foil),
+            )
 
     def pairs(self) -> Iterator["PromptPair"]:
         """The pair of prompts of every row; CorpusError for one without a cell names the column."""
@@ -212,8 +203,6 @@ def open_pairs(rows: Rows) -> Table:
     CorpusError where it is empty, or has no such columns, or both an answer and a label.
     """
     names, path = rows.columns(), rows.path
-    if not names:
-        raise CorpusError(f"{path} is empty: expected a pair of prompts, found no row; give another file.")
     columns = {name: _known(names, [name]) for name in ("clean", "corrupt", *_CONTRAST, *_LABEL)}
     if columns["clean"] is None or columns["corrupt"] is None:
         raise broken(path, "the columns clean and corrupt (and answer and foil, or label)", _listed(names))
@@ -276,8 +265,6 @@ def open_table(rows: Rows, wanted: Columns) -> Table:
         known = {*_TEXT, *_LABEL, *_ID, *_CONTRAST}
         rows = replace(rows, header=len(first) != 2 or any(cell.strip().lower() in known for cell in first))
     names = rows.columns()
-    if not names:
-        raise CorpusError(f"{path} is empty: {_FORMAT}, found no row; give another file.")
     text = _named(path, names, "text", wanted.text) or _known(names, _TEXT)
     if text is None:  # the only column with a value of several words
         sample = [row for _, row in islice(rows.read(), _SAMPLED)]

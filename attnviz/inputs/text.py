@@ -8,8 +8,7 @@ from attnviz.errors import CorpusError, TextError
 from attnviz.inputs.chats import Chat, RenderedChat, rendered_chat
 from attnviz.inputs.encoding import encodings, prompt_of
 from attnviz.inputs.lines import naming_row
-from attnviz.inputs.prompt import Prompt, Text, drawn_ids, read_prompt
-from attnviz.inputs.spans import message_spans
+from attnviz.inputs.prompt import Prompt, Span, Text, drawn_ids, read_prompt
 from attnviz.inputs.tokenized import TokenIds
 from attnviz.inputs.words import Encoding
 from attnviz.models.checkpoint import Checkpoint
@@ -118,7 +117,9 @@ def _cut(text: Text, whole: Encoding, n: int) -> Text:
 def _prompt(checkpoint: Checkpoint, text: Text, encoding: Encoding, labelled: bool) -> Prompt:
     if not text.ids:
         prompt = prompt_of(checkpoint, encoding, text, labelled)
-        messages = message_spans(prompt, text.chat.places) if isinstance(text.chat, RenderedChat) else ()
+        places = text.chat.places if isinstance(text.chat, RenderedChat) else {}
+        of_messages = zip(places, prompt.overlapping([*places.values()]), strict=True)
+        messages = tuple(Span(name, tokens) for name, tokens in of_messages if tokens)  # without those that were cut
         return replace(prompt, members=prompt.overlapping(text.spans), messages=messages)
     if not text.ids_given:
         return drawn_ids(text.ids, text)

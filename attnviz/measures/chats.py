@@ -45,16 +45,16 @@ class ChatTally(Measure):
         super().__init__()
         self._architecture = checkpoint.architecture
         self._windows, self._of_layer = different_windows(checkpoint.windows)
-        self._layouts = dict[int, SpanLayout]()  # by number of a text of the batch
-        self._measures: list[ChatNumber] = []  # those that a chat of the batch may have
-        self._having = torch.empty(0)  # boolean [batch, n_measures], those that it has: of some uniform attention
+        self._layouts: list[SpanLayout]  # of the texts of the batch
+        self._measures: list[ChatNumber]  # those that a chat of the batch may have
+        self._having: Tensor  # boolean [batch, n_measures], those that it has: of some uniform attention
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Find the roles of a batch, and measure uniform attention."""
         super().begin(batch, weights)
         architecture = self._architecture
-        self._layouts = {number: _layout(item, architecture.causal) for number, item in enumerate(batch.items)}
-        roles = dict.fromkeys(span.name for layout in self._layouts.values() for span in layout.spans)
+        self._layouts = [_layout(item, architecture.causal) for item in batch.items]
+        roles = dict.fromkeys(span.name for layout in self._layouts for span in layout.spans)
         self._measures = [*product((SHARE, LAST), roles, roles), _LOOKBACK]
         of_windows = []
         for window in self._windows:
@@ -75,7 +75,7 @@ class ChatTally(Measure):
 
     def _measured(self, pattern: Tensor) -> Tensor:
         """Every measure of each chat, [batch, n_heads, n_measures] on the host; 0 where it has none."""
-        tallies = [SpanTally(layout) for layout in self._layouts.values()]
+        tallies = [SpanTally(layout) for layout in self._layouts]
         for text, tally in enumerate(tallies):
             n = tally.layout.n_tokens
             tally.update(LayerRows(0, pattern[text : text + 1, :, :n, :n]))
@@ -116,12 +116,10 @@ class ChatTally(Measure):
 
 def _layout(item: Prompt, causal: bool) -> SpanLayout:
     """The roles of a chat, each with all of its messages; no spans for any other text."""
-    chat, tokens, first_new = item.source.chat, dict[str, tuple[int, ...]](), None
-    if isinstance(chat, RenderedChat):
-        messages = item.overlapping(list(chat.places.values()))
-        for role, members in zip(chat.roles, messages, strict=True):
-            tokens[role] = (*tokens.get(role, ()), *members)
-        first_new = messages[-1][0] if chat.answered and causal and messages[-1] else None
-    spans = tuple(Span(role, members) for role, members in tokens.items() if members)
-    sinks = frozenset(position for position, is_sink in enumerate(item.sink) if is_sink)
-    return SpanLayout(spans, len(item), first_new, sinks)
+    chat, tokens = item.source.chat, dict[str, tuple[int, ...]]()
+    roles = dict(zip(chat.places, chat.roles, strict=True)) if isinstance(chat, RenderedChat) else {}
+    for message in item.messages:
+        role = roles[message.name]
+        tokens[role] = (*tokens.get(role, ()), *message.tokens)
+    spans = tuple(Span(role, members) for role, members in tokens.items())
+    return SpanLayout(spans, len(item), item.first_new if causal else None, item.sinks)

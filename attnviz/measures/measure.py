@@ -36,11 +36,6 @@ def copy_to_host(measures: Sequence["Measure"]) -> None:
         measure.take(copies)
 
 
-def as_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor in the dtype and on the device of another one."""
-    return tensor if (tensor.dtype, tensor.device) == (like.dtype, like.device) else tensor.to(like)
-
-
 def following(measures: Sequence["Measure"]) -> Callable[["PatternRows"], None]:
     """What gives rows to all of these measures."""
 

@@ -31,10 +31,7 @@ def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
 
     ``window``: number of keys on each side, the query's own included; None for all.
     """
-    if window is not None:
-        return allowed_positions(torch.ones(1, n), causal, window)[0, 0]
-    every = torch.ones(n, n, dtype=torch.bool)
-    return every.tril() if causal else every
+    return allowed_positions(torch.ones(1, n), causal, window)[0, 0].contiguous()
 
 
 # A head chooses a key that gets at least so many times what uniform attention would give it (our own choice).
@@ -202,11 +199,11 @@ def shares() -> list[str]:
     return [spec.statistic for spec in PATTERNS.values() if not spec.on_repeats]
 
 
-# Statistics of patterns of which only chosen keys count.
-CHOSEN = tuple(spec.statistic for spec in _NATIVE if spec.chosen)
+# The statistic of the pattern of which only chosen keys count.
+[CHOSEN] = (spec.statistic for spec in _NATIVE if spec.chosen)
 
-# From such a statistic to what the same weights would score with the keys of each row shuffled.
-SHUFFLED = {statistic: f"{statistic}_baseline" for statistic in CHOSEN}
+# What the same weights would score with the keys of each row shuffled.
+SHUFFLED = f"{CHOSEN}_baseline"
 
 # Statistics of patterns that need repeated tokens.
 REPEATS = tuple(spec.statistic for spec in _NATIVE if spec.on_repeats)
@@ -259,31 +256,30 @@ def rank_of_role(role: str) -> int:
     return 2 if describes(role) else int(role in (RETRIEVAL, COPYING, COPY_SUPPRESSION))
 
 
-def masks_of(text: MaskInput, patterns: Iterable[PatternSpec]) -> dict[str, Tensor | None]:
-    """The masks of the patterns by statistic, [rows, n] each; None where a pattern cannot apply to the model.
+def masks_of(text: MaskInput, patterns: Iterable[PatternSpec]) -> Tensor:
+    """The masks of patterns that can apply to the model, boolean [n_patterns, rows, n].
 
     UsageError for a mask from outside that fails, or is no boolean tensor of this shape.
     """
-    masks = {}
-    for spec in patterns:
-        with PATTERNS.errors_named(spec.name):
-            masks[spec.statistic] = spec.mask(text)
-    shape = [len(range(text.n)[text.first : text.last]), text.n]
-    for name, mask in masks.items():
-        expected = f"{shape} of torch.bool, torch.strided"
-        if isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta:
-            given = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}"
-            device = text.device or HOST
-            masks[name] = mask if mask.device == device else mask.to(device)
-        else:
-            given = expected if mask is None else repr(mask)
-        if given != expected:
-            raise UsageError(f"the mask of the pattern {name!r} is {given}; expected {expected}.")
-    return masks
+    masks = [_mask_of(text, spec) for spec in patterns]
+    return torch.stack([mask for mask in masks if mask is not None])
+
+
+def _mask_of(text: MaskInput, spec: PatternSpec) -> Tensor | None:
+    with PATTERNS.errors_named(spec.name):
+        mask = spec.mask(text)
+    if mask is None:
+        return None
+    expected = f"{[len(range(text.n)[text.first : text.last]), text.n]} of torch.bool, torch.strided"
+    is_plain = isinstance(mask, Tensor) and not mask.is_nested and not mask.is_meta
+    given = f"{[*mask.shape]} of {mask.dtype}, {mask.layout}" if is_plain else repr(mask)
+    if given != expected:
+        raise UsageError(f"the mask of the pattern {spec.statistic!r} is {given}; expected {expected}.")
+    return mask.to(text.device or HOST)
 
 
 @cache
 def applicable(patterns: tuple[PatternSpec, ...], causal: bool) -> tuple[PatternSpec, ...]:
     """The patterns that can apply to a model."""
-    masks = masks_of(MaskInput(("",), (0,), causal), patterns)
-    return tuple(spec for spec in patterns if masks[spec.statistic] is not None)
+    text = MaskInput(("",), (0,), causal)
+    return tuple(spec for spec in patterns if _mask_of(text, spec) is not None)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.inputs.prompt import UnitRows
+from attnviz.inputs.prompt import UnitRows, UnitsOfTokens
 from attnviz.language.syntax import DIRECTIONS, Arc
 from attnviz.measures.estimates import HeadScores, estimated
 from attnviz.measures.guesses import GUESSES, WordGuesses, fast_argmax, votes_elsewhere
@@ -61,7 +61,7 @@ class RelatedWords:
     @classmethod
     def of_items(cls, items: Iterable["Prompt"]) -> "RelatedWords":
         """From encoded texts."""
-        return cls.of((item.members, item.source.arcs, np.flatnonzero(item.sink).tolist()) for item in items)
+        return cls.of((item.members, item.source.arcs, item.sinks) for item in items)
 
     def instances(self) -> dict[str, list[tuple[int, int]]]:
         """Dependents and heads by relation, of a single text."""
@@ -77,15 +77,13 @@ class SpansOfTexts:
 
     def __init__(self, members: Spans, n: int, device: torch.device) -> None:
         n_spans = self._n_spans = max((len(spans) for spans in members), default=0)
-        owned = [
-            (text * n_spans + span, text * n + position)
+        groups = [
+            [text * n + position for position in span]
             for text, spans in enumerate(members)
-            for span, positions in enumerate(spans)
-            for position in positions
+            for span in [*spans, *[()] * (n_spans - len(spans))]
         ]
-        sizes = [len(spans[i]) if i < len(spans) else 0 for spans in members for i in range(n_spans)]
-        self._spans, self._positions = torch.tensor(owned, dtype=torch.long, device=device).reshape(-1, 2).T
-        self._sizes = torch.tensor(sizes, device=device).clamp_(min=1)[:, None]
+        self._spans = UnitsOfTokens(groups, n * len(members), device)
+        self._sizes = torch.tensor([len(group) for group in groups], device=device).clamp_(min=1)[:, None]
 
     def between(self, pattern: Tensor) -> Tensor:
         """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
@@ -94,15 +92,9 @@ class SpansOfTexts:
         """
         batch, n_heads, n, _ = pattern.shape
         n_spans = self._n_spans
-        spans, positions, sizes = (x.to(pattern.device) for x in (self._spans, self._positions, self._sizes))
-
-        def summed(values: Tensor) -> Tensor:
-            """Sums over the pieces of each span, [batch * n_spans, …] of [batch, n, …]."""
-            values = values.reshape(batch * n, -1).index_select(0, positions)
-            return values.new_zeros(batch * n_spans, values.shape[1]).index_add_(0, spans, values)
-
-        onto = summed(pattern.permute(0, 3, 2, 1)).view(batch, n_spans, n, n_heads)
-        between = summed(onto.transpose(1, 2)) / sizes
+        onto = self._spans.sums(pattern.permute(0, 3, 2, 1).reshape(batch * n, -1), 0)
+        onto = onto.view(batch, n_spans, n, n_heads).transpose(1, 2)
+        between = self._spans.sums(onto.reshape(batch * n, -1), 0) / self._sizes.to(pattern.device)
         return between.view(batch, n_spans, n_spans, n_heads).permute(0, 3, 1, 2)
 
 
@@ -148,8 +140,9 @@ class RelationTally(Measure):
         super().__init__()
         self._shape = len(DIRECTIONS), 2, checkpoint.n_layers, checkpoint.n_heads
         self._causal = checkpoint.architecture.causal
-        self.words = RelatedWords.of([])  # of the current batch or text
-        self._instances = self._relation_text = torch.empty(0)
+        self.words: RelatedWords  # of the current batch or text
+        self._instances: Tensor
+        self._relation_text: Tensor
         self._guesses: WordGuesses | None = None
         self._spans: SpansOfTexts | None = None
         self._layer: WordsOfLayer | None = None

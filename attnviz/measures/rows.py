@@ -27,8 +27,8 @@ _ROUNDING = 1e-6
 class RowPlan:
     """What the queries of a chunk of rows may attend to; made once, for the patterns of all layers.
 
-    Attention under a mask is summed over a list of pairs, indices into the flattened chunk [n_rows, n_keys]: those
-    under the mask, or where it has more than half of the pairs of content, those outside of it.
+    Attention under a mask is summed over a list of pairs, indices into the flattened chunk [n_rows, n_keys]; under that
+    of a chosen pattern it is not.
 
     Args:
         device: of the patterns; other tensors may be elsewhere.
@@ -66,35 +66,33 @@ class RowPlan:
         self.n_visible, self.names = allowed.sum(-1).to(device), tuple(names)
         self._content = content.to(device)
         self.along = None if along is None else (along[0].to(device), along[1].to(device))
-        self.chosen: dict[str, tuple[Tensor, Tensor]] = {}  # by name of CHOSEN the pairs, and how many each query has
+        self.chosen: tuple[Tensor, Tensor] | None = None  # of the pattern CHOSEN the pairs, and how many each query has
         self.learned_sinks = learned_sinks
-        self._columns, self._keep = dict[torch.dtype, Tensor](), keep
+        self._keep = keep
+        self._columns: Tensor | None = None
         if masks is None or not names:
             return
         pairs = allowed & non_sink[:, None] & content
         under = masks & pairs
-        outside = 2 * under.sum((1, 2)) > pairs.sum()
-        row, key, mask = (under ^ (pairs & outside[:, None, None])).permute(1, 2, 0).nonzero().to(device).T
         self.has_key = under.any(-1).to(device)  # boolean [n_masks, n_rows], whether a query has a key under the mask
-        self.outside = outside.to(device)  # boolean [n_masks], whether the pairs outside are listed
-        self.pairs = row * allowed.shape[1] + key  # those of all masks
+        if CHOSEN in names:
+            self.chosen = under[self.names.index(CHOSEN)].to(device), pairs.sum(-1).to(device)
+        self.summed = [number for number, name in enumerate(names) if name != CHOSEN]
+        row, key, mask = under[self.summed].permute(1, 2, 0).nonzero().to(device).T
+        self.pairs = row * allowed.shape[1] + key  # those of all masks that are summed
         self.onto = mask * len(allowed) + row  # the mask and the row of each
-        for name in self.names:
-            if name in CHOSEN:
-                self.chosen[name] = under[self.names.index(name)].to(device), pairs.sum(-1).to(device)
 
     def columns(self, pattern: Tensor) -> Tensor:
         """What rows are multiplied by, [n_rows, n_columns, n_keys] in the dtype of the pattern.
 
         They are 1 for content, 1 for all other keys, the distance, and the distance of content; in cross-attention
-        where keys of content stand; of chosen patterns the mask, and the share of content that it has. Products with
+        where keys of content stand; of the pattern CHOSEN the mask, and the share of content that it has. Products with
         few columns are fastest this way round.
         """
-        if pattern.dtype in self._columns:
-            return self._columns[pattern.dtype]
-        if torch.float64 in self._columns:
-            self._columns = {pattern.dtype: self._columns[torch.float64].to(pattern.dtype)}
-            return self._columns[pattern.dtype]
+        known = self._columns
+        if known is not None and known.dtype in (pattern.dtype, torch.float64):
+            self._columns = known.to(pattern.dtype)
+            return self._columns
         n_rows = len(self.queries) // self.n_texts
         positions = torch.arange(self.first, self.first + n_rows, device=pattern.device).repeat(self.n_texts)
         keys = torch.arange(pattern.shape[-1], device=pattern.device)
@@ -102,12 +100,12 @@ class RowPlan:
         columns = [content.expand_as(far), (1 - content).expand_as(far), far, far * content]
         if self.along is not None:
             columns.append((self.along[0].to(pattern) * content).expand_as(far))
-        for of_mask, n in self.chosen.values():
+        if self.chosen is not None:
+            of_mask, n = self.chosen
             share = of_mask.sum(-1).to(pattern) / n.clamp(min=1)
             columns += [of_mask.to(pattern), share[:, None].expand_as(far)]
         stacked = torch.stack(columns, 1)
-        if self._keep:
-            self._columns = {pattern.dtype: stacked}
+        self._columns = stacked if self._keep else None
         return stacked
 
 
@@ -150,15 +148,14 @@ class AttentionRows:
     def under(self) -> dict[str, Tensor]:
         """Attention under each mask; the rows of sinks are not to be read."""
         plan, (n_heads, n_rows, _) = self.plan, self.pattern.shape
-        sums = self.pattern.new_zeros(n_heads, n_rows * len(plan.names))
+        sums = self.pattern.new_zeros(n_heads, n_rows * len(plan.summed))
         sums.index_add_(1, plan.onto, self.pattern.flatten(1).index_select(1, plan.pairs))
-        sums = sums.view(n_heads, -1, n_rows)
-        sums = torch.where(plan.outside[:, None], self.to_content[:, None] - sums, sums)
-        return dict(zip(plan.names, sums.unbind(1), strict=True))
+        of_masks = sums.view(n_heads, -1, n_rows).unbind(1)
+        return dict(zip([plan.names[number] for number in plan.summed], of_masks, strict=True))
 
     @cached_property
-    def chosen(self) -> dict[str, tuple[Tensor, ...]]:
-        """By pattern of CHOSEN the attention on the keys under its mask that heads choose, and its expectation.
+    def chosen(self) -> tuple[Tensor, ...]:
+        """The attention on the keys under the mask of CHOSEN that heads choose, and its expectation.
 
         A head chooses a key that gets at least :data:`CHOSEN_OF_UNIFORM` times what uniform attention would give it,
         and at least :data:`CHOSEN_OF_ROW`. Uniform attention chooses none, in texts of any length. The expectation is
@@ -167,10 +164,7 @@ class AttentionRows:
         of_one = CHOSEN_OF_ROW / CHOSEN_OF_UNIFORM
         scale = (self.plan.n_visible.to(self.pattern) * of_one).clamp(of_one, 1)  # so that one threshold serves all
         weights = threshold(self.on_content * scale[:, None], CHOSEN_OF_ROW * (1 - _ROUNDING), 0.0, inplace=True)
-        return {
-            name: tuple(values / scale for values in self._sums(weights, 4 + 2 * number, 6 + 2 * number))
-            for number, name in enumerate(self.plan.chosen)
-        }
+        return tuple(values / scale for values in self._sums(weights, 4, 6))
 
     def counted(self, over: str) -> Tensor:
         """Whether a row counts, boolean, broadcastable to [n_heads, n_rows]; ``over`` is QUERIES, CONTENT, …."""
@@ -201,11 +195,6 @@ class Statistic:
     column: str = ""  # header of its column in tables; the table of heads on the terminal has those that have one
     needs: str = ""  # one of NEEDS, without which it is not measurable; empty for nothing
     source: str = ""  # paper that defined or named it
-
-    def of(self, rows: AttentionRows) -> Tensor:
-        """Its value of every row, [n_heads, n_rows]."""
-        assert self.value is not None
-        return self.value(rows)
 
 
 # What a text or its model must have.

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attnviz.inputs.prompt import Prompt
 from attnviz.measures.measure import Measure, PatternRows
+from attnviz.measures.patterns import allowed_units
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.reference.attention import allowed_positions
 from attnviz.run.verify import verify_attention
 
 SINK_ATTENTION = 0.3  # mean attention from later queries above which a position is a sink of a head (Gu et al. 2024).
@@ -62,8 +62,7 @@ class SinkTally(Measure):
     def _received(self, patterns: Tensor) -> Tensor:
         """Mean attention to each key from the later queries that see it, of patterns [n_layers, n_heads, n, n]."""
         n, device, windows = self.searched, patterns.device, self._windows
-        every = torch.ones(1, n, device=device)
-        allowed = {window: allowed_positions(every, True, window)[0, 0] for window in set(windows)}
+        allowed = {window: allowed_units(n, True, window).to(device) for window in set(windows)}
         seen = torch.stack([allowed[window] for window in windows]).tril(-1)  # [n_layers, n, n]
         count = seen.sum(1)
         received = torch.where(seen[:, None], patterns, 0.0).sum(-2) / count.clamp(min=1)[:, None]

@@ -11,7 +11,7 @@ attention to a token of the prompt and N that to a new token, q itself included.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +20,8 @@ from torch import Tensor
 
 from attnviz.inputs.prompt import Prompt, Span, merge_subwords
 from attnviz.measures.measure import LayerRows, Measure, PatternRows, copy_to_host
-from attnviz.measures.statistics import CHUNK_BYTES, TextContext
-from attnviz.memory import row_blocks
+from attnviz.measures.statistics import TextContext
 from attnviz.models.head_ids import HeadId
-from attnviz.reference.attention import uniform_pattern
 
 
 @dataclass(frozen=True)
@@ -223,17 +221,11 @@ def measured_spans(tally: SpanTally, tokens: Prompt, context_of: Callable[[int],
 
 def _uniform(layout: SpanLayout, tokens: Prompt, context: TextContext) -> dict[str, Any]:
     """The numbers of attention that is uniform over all keys, and over content; the context's units may be words."""
-    units, tally = merge_subwords(tokens, False), SpanTally(layout)
-    of_tokens = TextContext(units, context.causal, None, window=context.window, device=context.device)
-    content = torch.ones(len(units), dtype=torch.bool, device=context.device)
-    content[list(layout.sinks)] = False
-    chunks = row_blocks(len(units), 8 * len(units), CHUNK_BYTES)
-    if context.queries is not None:
-        measured = sorted(token for unit in context.queries for token in context.units.members[unit])
-        chunks = ((query, query + 1) for query in measured)
-    for first, last in chunks:
-        allowed = of_tokens.allowed_rows(first, last)
-        uniform = uniform_pattern(torch.stack([allowed, allowed & content]), context.learned_sinks)
-        tally.update(LayerRows(0, uniform[None], first))
+    queries, tally = context.queries, SpanTally(layout)
+    if queries is not None:
+        queries = tuple(sorted(token for unit in queries for token in context.units.members[unit]))
+    of_tokens = replace(context, units=merge_subwords(tokens, False), text=None, queries=queries)
+    for first, rows in of_tokens.uniform_rows():
+        tally.update(LayerRows(0, rows[None], first))
     copy_to_host([tally])
     return tally.numbers()[0]

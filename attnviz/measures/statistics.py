@@ -24,6 +24,7 @@ from attnviz.measures.contacts import ContactMap
 from attnviz.measures.guesses import fast_argmax
 from attnviz.measures.measure import Measure, PatternRows, copy_to_host, on_host
 from attnviz.measures.patterns import (
+    CHOSEN,
     HOST,
     ON_REPEATS,
     PATTERNS,
@@ -52,7 +53,7 @@ from attnviz.measures.rows import (
 )
 from attnviz.memory import MOST_MASKS, row_blocks
 from attnviz.plugins import Registry
-from attnviz.reference.attention import reached, uniform_pattern
+from attnviz.reference.attention import allowed_positions, reached, uniform_pattern
 
 _HALF = 0.5  # a head shows a pattern from a token if its mean over the token's positions is above this
 
@@ -84,30 +85,6 @@ def _entropy_on_content(rows: AttentionRows) -> Tensor:
     """That of the row divided by its sum; -1e-8 by rounding is 0."""
     total = rows.to_content
     return (torch.xlogy(total, total) - rows.logs[0]).clamp(min=0.0) / total
-
-
-def _distance(rows: AttentionRows) -> Tensor:
-    return rows.linear[2]
-
-
-def _distance_on_content(rows: AttentionRows) -> Tensor:
-    return rows.linear[3] / rows.to_content
-
-
-def _confidence(rows: AttentionRows) -> Tensor:
-    return rows.pattern.amax(-1)
-
-
-def _confidence_on_content(rows: AttentionRows) -> Tensor:
-    return rows.on_content.amax(-1) / rows.to_content
-
-
-def _sink(rows: AttentionRows) -> Tensor:
-    return rows.linear[1]
-
-
-def _nowhere(rows: AttentionRows) -> Tensor:
-    return rows.nowhere
 
 
 def _diagonality(rows: AttentionRows) -> Tensor:
@@ -149,7 +126,7 @@ _OF_ALL = (
         "distance",
         "distance",
         "mean distance between query and key, weighted by attention",
-        _distance,
+        lambda rows: rows.linear[2],
         unit="{unit}s",
         bounded=False,
         column="Distance",
@@ -160,7 +137,7 @@ _OF_ALL = (
         "distance_non_sink",
         "distance on content",
         f"mean distance between query and key, {_CONTENT_ROWS}",
-        _distance_on_content,
+        lambda rows: rows.linear[3] / rows.to_content,
         over=ON_CONTENT,
         unit="{unit}s",
         bounded=False,
@@ -171,7 +148,7 @@ _OF_ALL = (
         "confidence",
         "confidence",
         "mean of each row’s largest weight",
-        _confidence,
+        lambda rows: rows.pattern.amax(-1),
         column="Conf",
         source="after Voita et al. 2019",
     ),
@@ -179,7 +156,7 @@ _OF_ALL = (
         "confidence_non_sink",
         "confidence on content",
         f"mean of each row’s largest weight, {_CONTENT_ROWS}",
-        _confidence_on_content,
+        lambda rows: rows.on_content.amax(-1) / rows.to_content,
         over=ON_CONTENT,
         column="Conf, content",
     ),
@@ -187,7 +164,7 @@ _OF_ALL = (
         "sink",
         "sink share",
         "mean attention of the other {unit}s to {sinks}",
-        _sink,
+        lambda rows: rows.linear[1],
         over=CONTENT,
         column="Sink",
         needs=SINKS,
@@ -209,7 +186,7 @@ _OF_SOME = (
         NOWHERE,
         NOWHERE,
         "mean attention of content that goes to a learned sink, no token",
-        _nowhere,
+        lambda rows: rows.nowhere,
         over=CONTENT,
         column="Nowhere",
         needs=LEARNED_SINKS,
@@ -250,7 +227,7 @@ def _of_patterns(patterns: Iterable[PatternSpec]) -> Iterator[Statistic]:
     for spec in patterns:
 
         def under(rows: AttentionRows, spec: PatternSpec = spec) -> Tensor:
-            return rows.chosen[spec.statistic][0] if spec.chosen else rows.under[spec.statistic]
+            return rows.chosen[0] if spec.chosen else rows.under[spec.statistic]
 
         name, target = spec.statistic, spec.target
         meaning = f"share of the attention on content that lands on {target}"
@@ -262,14 +239,10 @@ def _of_patterns(patterns: Iterable[PatternSpec]) -> Iterator[Statistic]:
     yield from on_repeats
 
 
-def _shuffled(spec: PatternSpec) -> Statistic:
-    """The baseline of a chosen pattern: what it is expected to be where each row's keys of content are shuffled."""
-
-    def value(rows: AttentionRows) -> Tensor:
-        return rows.chosen[spec.statistic][1]
-
-    name = SHUFFLED[spec.statistic]
-    return Statistic(name, f"{spec.name} share, keys shuffled", "baseline", value, over=ATTENTION, needs=ONE_TEXT)
+# The baseline of the chosen pattern: what it is expected to be where each row's keys of content are shuffled.
+_SHUFFLED = Statistic(
+    SHUFFLED, "long-range share, keys shuffled", "baseline", lambda rows: rows.chosen[1], over=ATTENTION, needs=ONE_TEXT
+)
 
 
 def statistics() -> dict[str, Statistic]:
@@ -290,7 +263,7 @@ def measurable(patterns: Sequence[PatternSpec], has: Collection[str]) -> list[St
     Baselines of chosen patterns are among them.
     """
     found = [each for each in STATISTICS.values() if each.value is not None and each.needs in ("", *has)]
-    return [*found, *_of_patterns(patterns), *(_shuffled(spec) for spec in patterns if spec.chosen)]
+    return [*found, *_of_patterns(patterns), *([_SHUFFLED] if any(spec.chosen for spec in patterns) else [])]
 
 
 def statistic_named(name: str) -> str:
@@ -312,10 +285,9 @@ def row_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
     counted = {over: rows.counted(over).expand(shape) for over in _overs(statistics)}
     values = [*(_value(statistic, rows) for statistic in statistics), rows.to_content]
     counts = [*(counted[statistic.over] for statistic in statistics), counted[ATTENTION]]
-    of_rows = torch.stack(values).masked_fill_(~torch.stack(counts), 0.0)
-    sums = torch.cat([of_rows, torch.stack([*counted.values()]).to(of_rows)])
-    sums = sums.cpu() if sums.device.type == "mps" else sums  # it has no float64
-    return sums.view(*sums.shape[:2], rows.plan.n_texts, -1).sum(-1, dtype=torch.float64)
+    of_rows = torch.stack(values).masked_fill_(~torch.stack(counts), 0.0), torch.stack([*counted.values()])
+    parts = (part.cpu() if part.device.type == "mps" else part for part in of_rows)  # it has no float64
+    return torch.cat([part.view(*part.shape[:2], rows.plan.n_texts, -1).sum(-1, dtype=torch.float64) for part in parts])
 
 
 def uniform_sums(statistics: Sequence[Statistic], rows: AttentionRows) -> Tensor:
@@ -343,7 +315,8 @@ def _overs(statistics: Sequence[Statistic]) -> list[str]:
 
 def _value(statistic: Statistic, rows: AttentionRows) -> Tensor:
     with STATISTICS.errors_named(statistic.name):
-        value = statistic.of(rows)
+        assert statistic.value is not None
+        value = statistic.value(rows)
         if value.shape != rows.pattern.shape[:2]:
             raise ValueError(f"expected a number of each row, {[*rows.pattern.shape[:2]]}, found {[*value.shape]}")
         return value.to(rows.pattern)
@@ -392,7 +365,7 @@ class TextContext:
     """What the statistics of all heads of one text share."""
 
     units: Positions  # tokens, or words
-    causal: bool  # whether a query sees only itself and what precedes it
+    causal: bool  # whether a query sees only itself and what precedes it; not of cross-attention
     text: MaskInput | None  # input of the patterns' masks; None for cross-attention, which has none
     source: Positions | None = None  # of cross-attention, the units of the text attended to
     window: int | None = None  # attention window in tokens on each side, including the query; None for no window
@@ -401,7 +374,6 @@ class TextContext:
     contacts: ContactMap | None = None  # between the residues of a protein, if they are known
     device: torch.device = HOST  # where masks are made
     _plans: dict[object, RowPlan] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _types: dict[str, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> Positions:
@@ -429,21 +401,18 @@ class TextContext:
 
     @cached_property
     def n_non_sink(self) -> int:
-        return int(np.count_nonzero(self.non_sink.numpy()))
+        return int(self.non_sink.sum())
 
     def allowed_rows(self, first: int, last: int) -> Tensor:
         """Keys that the queries from ``first`` to before ``last`` may attend to, boolean [rows, n_keys]."""
-        queries = torch.arange(first, last, device=self.device)[:, None]
-        keys = torch.arange(len(self.keys), device=self.device)
-        allowed = torch.ones(last - first, len(keys), dtype=torch.bool, device=self.device)
-        if self.source is None and self.causal:
-            allowed &= keys <= queries
-        if self.source is None and self.window is not None:
-            firsts = torch.tensor([unit[0] for unit in self.units.members], device=self.device)
-            lasts = torch.tensor([unit[-1] for unit in self.units.members], device=self.device)
-            allowed &= reached(firsts[first:last, None], lasts, self.window)
-            allowed &= reached(firsts, lasts[first:last, None], self.window)
-        return allowed
+        every = torch.ones(1, len(self.keys), device=self.device)
+        allowed = allowed_positions(every, self.causal, None, first, last - first)[0, 0]
+        if self.window is None:
+            return allowed
+        ends = [(unit[0], unit[-1]) for unit in self.units.members]
+        firsts, lasts = torch.tensor(ends, device=self.device).T
+        near = reached(firsts[first:last, None], lasts, self.window)
+        return allowed & near & reached(firsts, lasts[first:last, None], self.window)
 
     @cached_property
     def patterns(self) -> tuple[PatternSpec, ...]:
@@ -475,8 +444,8 @@ class TextContext:
         if kind not in self._plans:
             last, masks, along = first + n_rows, None, None
             if self.text is not None:
-                of_patterns = masks_of(replace(self.text, first=first, last=last, device=self.device), self.patterns)
-                masks = torch.stack([mask for mask in of_patterns.values() if mask is not None])[..., :n_keys]
+                text = replace(self.text, first=first, last=last, device=self.device)
+                masks = masks_of(text, self.patterns)[..., :n_keys]
             if self.source is not None:
                 along = _along(self.key_non_sink)[:n_keys], _along(self.non_sink)[first:last]
             self._plans[kind] = RowPlan(
@@ -494,22 +463,25 @@ class TextContext:
             )
         return self._plans[kind]
 
-    def _uniform_plans(self) -> Iterator[tuple[int, int, RowPlan]]:
-        """Chunks of the measured rows: first and past-the-last row, and their plan over all keys."""
-        chunks = row_blocks(len(self.units), 2 * 8 * len(self.keys), CHUNK_BYTES)
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        """First and past-the-last row of chunks of the measured rows."""
         if self.queries is not None:
-            chunks = ((query, query + 1) for query in self.queries)
-        for first, last in chunks:
-            yield first, last, self.plan(first, last - first, len(self.keys), self.device)
+            return ((query, query + 1) for query in self.queries)
+        return row_blocks(len(self.units), 2 * 8 * len(self.keys), CHUNK_BYTES)
+
+    def uniform_rows(self) -> Iterator[tuple[int, Tensor]]:
+        """Chunks of the measured rows of two heads, uniform over all keys and over content; each with its first row."""
+        for first, last in self._chunks():
+            allowed = self.allowed_rows(first, last)
+            visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
+            yield first, uniform_pattern(visible, self.learned_sinks)
 
     @cached_property
     def uniform(self) -> dict[str, float | None]:
         """Every statistic under uniform attention, by name; for shares it is uniform over content alone."""
         heads = HeadStatistics(lambda _: self)
-        for first, last, _ in self._uniform_plans():
-            allowed = self.allowed_rows(first, last)
-            visible = torch.stack([allowed, allowed & self.key_non_sink.to(self.device)])
-            heads.add(0, first, uniform_pattern(visible, self.learned_sinks))
+        for first, rows in self.uniform_rows():
+            heads.add(0, first, rows)
         copy_to_host([heads])
         of_shares = {statistic.name for statistic in self.statistics if statistic.over == ATTENTION}
         uniform = {name: both[name in of_shares] for name, both in heads.results()[0].items()}
@@ -520,8 +492,9 @@ class TextContext:
         """By share, which content queries have a key under the mask, [n_units]."""
         has_key = np.zeros((len(self.patterns), len(self.units)), dtype=np.bool_)
         if self.patterns:
-            plans = [(first, last, plan.has_key) for first, last, plan in self._uniform_plans()]
-            for (first, last, _), rows in zip(plans, on_host([rows for _, _, rows in plans]), strict=True):
+            chunks = [*self._chunks()]
+            plans = [self.plan(first, last - first, len(self.keys), self.device) for first, last in chunks]
+            for (first, last), rows in zip(chunks, on_host([plan.has_key for plan in plans]), strict=True):
                 has_key[:, first:last] = rows.numpy()
         return dict(zip([spec.statistic for spec in self.patterns], has_key, strict=True))
 
@@ -534,39 +507,29 @@ class TextContext:
     def baselines_of(self, statistics: Mapping[str, float | None]) -> dict[str, float | None]:
         """The baseline of each share of a head with these statistics; None where not measurable.
 
-        Uniform attention over allowed content; of :data:`CHOSEN` patterns the head's own weights with keys shuffled.
+        Uniform attention over allowed content; of :data:`CHOSEN` the head's own weights with keys shuffled.
         """
-        shuffled = {name: statistics.get(of_shuffled) for name, of_shuffled in SHUFFLED.items()}
-        return {name: self.uniform.get(name) for name in self.counts} | shuffled
+        return {name: self.uniform.get(name) for name in self.counts} | {CHOSEN: statistics.get(SHUFFLED)}
 
-    def types(self, name: str) -> NDArray[np.int64]:
-        """The type of each query's token, numbered from 0; -1 for queries that are not counted for :data:`REPEATS`.
+    @cached_property
+    def types(self) -> dict[str, NDArray[np.int64]]:
+        """By statistic of :attr:`repeats` the position of the first copy of each query's token; -1 where none counts.
 
         Counted are content queries with a key under the mask; for induction only those followed by the same token as an
         earlier copy, as in the repeated random tokens of Olsson et al. 2022. Where only "the" comes back, before other
         words, attention to what followed it cannot be told from attention to nouns.
         """
-        if name in self._types:
-            return self._types[name]
         assert self.text is not None  # not called for cross-attention
-        if name == "induction":  # what followed a copy counts even where the copy itself is a sink
-            firsts, pairs = dict[object, int](), set[tuple[object, object]]()
-            types = [-1] * len(self.non_sink)
-            tokens = self.text.tokens
-            non_sink = [*self.non_sink.tolist(), False]
-            for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
-                first = firsts.setdefault(token, i)
-                if non_sink[i] and non_sink[i + 1] and (token, later) in pairs:
-                    types[i] = first
-                pairs.add((token, later))
-            numbers = np.array(types)
-        else:
-            ids = {token: number for number, token in enumerate(dict.fromkeys(self.text.tokens))}
-            numbers = np.array([ids[token] for token in self.text.tokens])
-        counted = (numbers >= 0) & self._has_key[name]
-        of_types, numbers = np.unique(np.where(counted, numbers, -1), return_inverse=True)
-        self._types[name] = numbers - int(of_types[0] == -1)
-        return self._types[name]
+        tokens, non_sink = self.text.tokens, [*self.non_sink.tolist(), False]
+        firsts, pairs = dict[object, int](), set[tuple[object, object]]()
+        followed = list[bool]()
+        for i, (token, later) in enumerate(zip(tokens, [*tokens[1:], None], strict=True)):
+            firsts.setdefault(token, i)
+            followed.append(non_sink[i] and non_sink[i + 1] and (token, later) in pairs)
+            pairs.add((token, later))  # what followed a copy counts even where the copy itself is a sink
+        numbers = np.array([firsts[token] for token in tokens])
+        counted = {name: self._has_key[name] & (np.array(followed) | (name != "induction")) for name in self.repeats}
+        return {name: np.where(of_name, numbers, -1) for name, of_name in counted.items()}
 
 
 def _along(non_sink: Tensor) -> Tensor:
@@ -578,7 +541,7 @@ class HeadStatistics(LayerSums):
     """The statistics of every head of the verified layers of a single text; ``context_of`` gives the context of each.
 
     Patterns of tokens are merged to the context's units here; sums over rows are in float64. Besides
-    :attr:`TextContext.statistics` these are TYPES, of :meth:`TextContext.types` those with over half of a token's
+    :attr:`TextContext.statistics` these are TYPES, of :attr:`TextContext.types` those with over half of a token's
     attention there; and of cross-attention :attr:`aligned`.
     """
 
@@ -647,7 +610,7 @@ class HeadStatistics(LayerSums):
 
         Names are :func:`scalars`, SHUFFLED, TYPES, and where they apply :data:`DIAGONALITY`, :data:`NOWHERE`.
         """
-        names = [*scalars(), *SHUFFLED.values(), *TYPES.values()]
+        names = [*scalars(), SHUFFLED, *TYPES.values()]
         results = {}
         for layer in sorted(self.by_layer):
             context, sums = self._context_of(layer), self._counts[_SUMS, layer, 0][..., 0]
@@ -665,14 +628,11 @@ class HeadStatistics(LayerSums):
         found, context = {}, self._context_of(layer)
         of_repeats = self._of_units(_SEEN, layer) if context.repeats else ()
         for name, seen in zip(context.repeats, of_repeats, strict=True):
-            numbers = context.types(name)
-            shown = np.zeros(len(seen))
+            numbers = context.types[name]
             order = np.argsort(numbers, kind="stable")[(numbers < 0).sum() :]
-            if len(order):
-                counts = np.bincount(numbers[order])
-                sums = np.add.reduceat(seen[..., order], np.cumsum(counts) - counts, axis=-1)
-                shown = (sums / counts > _HALF).sum(-1).astype(np.float64)
-            found[TYPES[name]] = shown
+            _, starts, counts = np.unique(numbers[order], return_index=True, return_counts=True)
+            sums = np.add.reduceat(seen[..., order], starts, axis=-1)
+            found[TYPES[name]] = (sums / counts > _HALF).sum(-1).astype(np.float64)
         return found
 
 

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.measures.measure import PatternRows
-from attnviz.measures.patterns import allowed_units
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.reference.attention import uniform_pattern, weighted_logs
@@ -25,7 +24,7 @@ class SurfaceTally(TextTally):
         marks = [ids for ids in tokenizer([".", ","], add_special_tokens=False)["input_ids"] if len(ids) == 1]
         self._marked = [[tokenizer.cls_token_id], [tokenizer.sep_token_id], [id for ids in marks for id in ids]]
         super().__init__(checkpoint)
-        self._masks = torch.empty(0)
+        self._masks: Tensor
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Find the marked tokens of a batch."""
@@ -42,7 +41,7 @@ class SurfaceTally(TextTally):
         masks += [pairs & keys[:, None] for keys in marked]
         masks.append(masks[-2] & marked[1][:, :, None])
         self._masks = torch.stack(masks, -1).flatten(1, 2)
-        uniform = uniform_pattern(valid[:, None] & allowed_units(ids.shape[1], self._causal).to(ids.device))
+        uniform = uniform_pattern(self._visible(None))
         entropy = -(weighted_logs(uniform).sum(-1) * valid).sum(1)
         self._keep("seen", torch.stack([*(keys.sum(1).double() for keys in marked), entropy.double()], 1))
 

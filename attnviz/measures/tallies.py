@@ -12,8 +12,9 @@ from attnviz.inputs.batches import Batch
 from attnviz.inputs.prompt import told_apart
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.measure import LayerRows, Measure, PatternRows, as_of, copy_to_host, following
+from attnviz.measures.measure import LayerRows, Measure, PatternRows, copy_to_host, following
 from attnviz.measures.patterns import (
+    CHOSEN,
     PATTERNS,
     SHUFFLED,
     SINK_ONLY,
@@ -27,7 +28,7 @@ from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, SINKS, AttentionRows,
 from attnviz.measures.statistics import NOWHERE, LayerSums, measurable, quotients, statistics, uniform_sums
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.offloading import parameter_of
-from attnviz.reference.attention import uniform_pattern
+from attnviz.reference.attention import allowed_positions, uniform_pattern
 
 
 def _at(offset: int) -> PatternSpec:
@@ -84,6 +85,10 @@ class TextTally(Measure):
         n, n_non_sink = batch.valid.sum(1), batch.non_sink.sum(1)
         self._keep("positions", torch.stack([n, n_non_sink, torch.ones_like(n)], 1))
 
+    def _visible(self, window: int | None) -> Tensor:
+        """The tokens that each position may attend to, boolean [batch, n, n]."""
+        return allowed_positions(self._batch.valid, self._causal, window)[:, 0]
+
     @property
     def _positions(self) -> Tensor:
         """All positions, those that are not sinks, and texts, [1 + replicates, 3]."""
@@ -116,8 +121,9 @@ class StatisticsTally(TextTally):
         self._statistics = measurable(self._applicable, has)
         names = [*(spec.statistic for spec in self._patterns), *(statistic.name for statistic in self._statistics)]
         self._names = [*dict.fromkeys([*(name for name in statistics() if name in names), *names])]
-        self._under, self._plans = torch.empty(0), dict[object, RowPlan]()
-        self._layers = LayerSums(lambda _: self._statistics)
+        self._under: Tensor  # of the batch: its masks, what its rows may attend to, and the sums of its layers
+        self._plans: dict[object, RowPlan]
+        self._layers: LayerSums
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and the sums of uniform attention."""
@@ -125,21 +131,10 @@ class StatisticsTally(TextTally):
         self._under, self._plans, self._layers = self.masks_of(batch), {}, LayerSums(lambda _: self._statistics)
         for number, window in enumerate(self._windows):  # two heads: uniform over all visible keys, and over content
             plan, visible = self._plan(number, batch.valid.device), self._visible(window)
-            uniform = uniform_pattern(torch.stack([visible, visible & self._keys(batch.non_sink)]), self._learned)
-            self._keep("uniform", uniform_sums(self._statistics, AttentionRows(uniform, plan)).T)
+            uniform = uniform_pattern(torch.stack([visible, visible & batch.non_sink[:, None]]), self._learned)
+            self._keep("uniform", uniform_sums(self._statistics, AttentionRows(uniform.flatten(1, 2), plan)).T)
             has_key = plan.has_key.view(len(plan.names), len(batch.valid), -1)
             self._keep("queries", has_key.sum(-1).T)  # content with a key under the mask
-
-    def _keys(self, of_texts: Tensor) -> Tensor:
-        """What holds of keys, boolean [batch, n], for the rows of all texts, [batch * n, n]."""
-        return of_texts.repeat_interleave(of_texts.shape[1], 0)
-
-    def _visible(self, window: int | None) -> Tensor:
-        """The keys that rows may attend to, boolean [batch * n, n]."""
-        valid = self._batch.valid
-        return self._keys(valid) & allowed_units(valid.shape[1], self._causal, window).to(valid.device).repeat(
-            len(valid), 1
-        )
 
     def _plan(self, window: int, device: torch.device) -> RowPlan:
         if (window, device) not in self._plans:
@@ -150,8 +145,8 @@ class StatisticsTally(TextTally):
                 queries=valid.flatten(),
                 non_sink=non_sink.flatten(),
                 n_texts=len(valid),
-                allowed=self._visible(self._windows[window]),
-                content=self._keys(non_sink),
+                allowed=self._visible(self._windows[window]).flatten(0, 1),
+                content=non_sink.repeat_interleave(non_sink.shape[1], 0),
                 names=[spec.statistic for spec in self._applicable],
                 masks=under,
                 learned_sinks=self._learned,
@@ -180,11 +175,8 @@ class StatisticsTally(TextTally):
                 MaskInput(item.pieces, told_apart(item.ids, item.unknown_id), self._causal, device=device)
                 for item in batch.items
             ]
-        of_texts = []
-        for text in texts:
-            masks = [mask for mask in masks_of(text, self._applicable).values() if mask is not None]
-            of_texts.append(pad(torch.stack(masks), (0, n - text.n, 0, n - text.n)))
-        return torch.stack(of_texts)
+        masks = (masks_of(text, self._applicable) for text in texts)
+        return torch.stack([pad(of_text, (0, n - of_text.shape[1], 0, n - of_text.shape[2])) for of_text in masks])
 
     def _samples(self, name: str = "sums") -> dict[str, Tensor]:
         """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
@@ -218,8 +210,8 @@ class StatisticsTally(TextTally):
         on_content, estimates = samples["sink"][0] <= SINK_ONLY, {}
         for name in (*names, "sink", "broad"):
             baselines = {"uniform attention": uniform[name][:, None, :, None]}
-            if name in SHUFFLED:
-                baselines = {"keys shuffled": samples[SHUFFLED[name]][:, None]}
+            if name == CHOSEN:
+                baselines = {"keys shuffled": samples[SHUFFLED][:, None]}
             n = queries[name][:, None] if name in queries else self.n_non_sink
             eligible = on_content if name in queries else None
             estimates[name] = estimated(samples[name][:, None], baselines, n, self.n_texts, eligible=eligible)
@@ -229,7 +221,7 @@ class StatisticsTally(TextTally):
         """Each statistic of uniform attention, None where not measurable; means over layers where windows differ."""
         layers = slice(None) if self.windowed else slice(1)
         known = {name: float(values[0, layers].mean()) for name, values in self._baselines().items()}
-        return {name: known.get(name) for name in self._names if name not in SHUFFLED.values()}
+        return {name: known.get(name) for name in self._names if name != SHUFFLED}
 
     @property
     def windowed(self) -> bool:
@@ -270,7 +262,7 @@ class MeaningTally(TextTally):
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
-        self._masks = torch.empty(0)
+        self._masks: Tensor
 
     def cosines(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The pairs of a batch, boolean [n_texts, n, n], and the cosines of any two of its tokens."""
@@ -286,8 +278,7 @@ class MeaningTally(TextTally):
         all_pairs, cosines = self.cosines(batch)
         self._masks = torch.stack([cosines * all_pairs, all_pairs.to(cosines)], -1).flatten(1, 2)
         for window in self._windows:
-            pairs = all_pairs & allowed_units(all_pairs.shape[1], self._causal, window).to(all_pairs.device)
-            self._keep("uniform", self._sums(uniform_pattern(pairs)[:, None]))
+            self._keep("uniform", self._sums(uniform_pattern(all_pairs & self._visible(window))[:, None]))
 
     def update(self, rows: PatternRows) -> None:
         """Count one layer's patterns."""
@@ -295,7 +286,7 @@ class MeaningTally(TextTally):
 
     def _sums(self, pattern: Tensor) -> Tensor:
         """Attention times cosine, and attention, of the pairs, [batch, n_heads, 2]."""
-        return pattern.flatten(2) @ as_of(self._masks, pattern)
+        return pattern.flatten(2) @ self._masks.to(pattern)
 
     def results(self) -> HeadScores:
         """The cosines sum A cos / sum A over the pairs, beside those of uniform attention; NaN where there are none."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnviz.inputs.batches import Batch
 from attnviz.measures.estimates import HeadScores, estimated
-from attnviz.measures.measure import PatternRows, as_of
+from attnviz.measures.measure import PatternRows
 from attnviz.measures.patterns import CHOSEN_OF_ROW, COPY_SUPPRESSION, COPYING, INACTIVE, allowed_units
 from attnviz.measures.tallies import TextTally
 from attnviz.models.checkpoint import Checkpoint
@@ -68,7 +68,7 @@ class WritingTally(TextTally):
         """
         sums = (self._quiet(layer, weighted) & self._batch.non_sink[:, None]).sum(-1, keepdim=True)
         if not self.why_no_copying:
-            keys = as_of(self._keys[self._of_layer[layer]], self._pattern)
+            keys = self._keys[self._of_layer[layer]].to(self._pattern)
             weight, attended = (self._pattern * keys).max(-1)
             signs = self._effects(layer, weighted, self._tokens).sign_().to(keys).mul_(keys)
             attended_signs = signs.gather(-1, attended[..., None])[..., 0]
@@ -109,7 +109,7 @@ class WritingTally(TextTally):
     def _effects(self, layer: int, weighted: Tensor, tokens: Tensor) -> Tensor:
         """Direct effects on the logit of each key's token but for a positive scale, [batch, n_heads, n, n]."""
         output = self._output_weight(layer)
-        read = of_stream(self._checkpoint, as_of(tokens, output).mT).mT @ output.flatten(0, 1).T
+        read = of_stream(self._checkpoint, tokens.to(output).mT).mT @ output.flatten(0, 1).T
         return torch.einsum("bqhd,bkhd->bhqk", upcast(weighted), read.view(*read.shape[:2], *output.shape[:2]))
 
     def _output_weight(self, layer: int) -> Tensor:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from attnviz.errors import CheckpointError, VerificationError
 from attnviz.models.adapters import merge_adapter, merged_copy, saved_head
 from attnviz.models.classifier import NEXT, SPAN, TASKS, TEXT, Classifier, classification_class, classifier_of, task_of
-from attnviz.models.configs import check_sizes, of_first_layer, quantised_as
+from attnviz.models.configs import check_sizes, of_first_layer
 from attnviz.models.families import architecture_of
 from attnviz.models.families.base import Architecture, Embeddings, LayerModules, first_position, norm_of
 from attnviz.models.families.fit import check_fit
-from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, layer_of, number_of, one_stack
+from attnviz.models.head_ids import LayerId, NumberedLayer, Stack, is_of_source, layer_of, number_of
 from attnviz.models.libraries import calling_transformers
 from attnviz.models.offloading import running_device, weight_devices_of
 from attnviz.models.quantised import formats_of
@@ -177,7 +177,7 @@ class Checkpoint:
     @property
     def kinds(self) -> Sequence[Stack]:
         """The stacks of an encoder-decoder; of other models one of all layers that attend."""
-        return self.stacks or [one_stack(self.architecture.attending(self.config), self.n_heads)]
+        return self.stacks or self.architecture.kinds(self.config)
 
     @property
     def layers(self) -> Sequence[int]:
@@ -345,7 +345,7 @@ def load_checkpoint(
     if source.tokenizer is not None:
         notes = (f"The tokenizer is that of {source.tokenizer.title}.", *notes)
     files = weight_files(source.folder)
-    quantised = quantised_as(source.folder)
+    quantised = bool(getattr(config, "quantization_config", None))
     most_numbers = sum(path.stat().st_size for path in files) * (2 if quantised else 1)
     empty = check_sizes(source.folder, config, architecture.bare_class, most_numbers).to(dtype)
     bare = architecture.base_model(empty)
@@ -354,7 +354,7 @@ def load_checkpoint(
         device_map = device_map or {"": str(device)}  # accelerate puts them where they stay
     if device_map is None:
         refuse_beyond_memory(source.title, bare, device)
-    hashed = hash_of_files(source)
+    hashed = hash_of_files(source, files)
     learned = ((name, weight) for name, weight in each_weight(files) if not name.endswith(architecture.old_buffers))
     check_weights((entry for entry in learned if entry[1].is_floating_point() or not quantised), str(source.folder))
     weights = read_weights(files) if device_map is None else {}  # mapped into memory

@@ -29,9 +29,10 @@ def shape_of(model: Checkpoint | Source) -> str:
         config = getattr(config, "text_config", config)  # of a model that also reads images
     else:
         config, architecture = model.config, model.architecture
-    sizes = [(f"{stack.name} layer", stack.n_layers, stack.n_heads) for stack in architecture.stacks(config)]
-    sizes = sizes or [("layer", len(architecture.attending(config)), int(config.num_attention_heads))]
-    of_layers = (f"{counted(n_layers, name)} of {counted(n_heads, 'head')}" for name, n_layers, n_heads in sizes)
+    of_layers = (
+        f"{counted(kind.n_layers, f'{kind.name} layer'.strip())} of {counted(kind.n_heads, 'head')}"
+        for kind in architecture.kinds(config)
+    )
     return f"{architecture.name} with {', '.join(of_layers)}"
 
 

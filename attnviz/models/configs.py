@@ -4,6 +4,7 @@ Numbers that would take too much memory or time are refused first.
 """
 
 import importlib.util
+from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
@@ -71,15 +72,10 @@ def of_first_layer(config: Any) -> Any:
     return config.per_layer_config[0] if getattr(config, "is_heterogeneous", False) else config
 
 
-def quantised_as(folder: Path) -> str:
-    """The ``quant_method`` of a checkpoint; '' where its weights are not quantised."""
-    settings = read_json(folder / "config.json").get("quantization_config")
-    return str(settings.get("quant_method")) if isinstance(settings, dict) else str(settings or "")
-
-
-def refuse_other_weights(folder: Path) -> None:
+def refuse_other_weights(folder: Path, content: Mapping[str, Any]) -> None:
     """Raise CheckpointError for a setting, or an adapter beside it, by which the model would have other weights."""
-    method = quantised_as(folder)
+    settings = content.get("quantization_config")
+    method = str(settings.get("quant_method")) if isinstance(settings, dict) else str(settings or "")
     if method == "bitsandbytes" and importlib.util.find_spec(method) is None:
         raise CheckpointError(f"{folder} is quantised by bitsandbytes; type: pip install bitsandbytes accelerate")
     if method not in ("", "bitsandbytes"):
@@ -91,7 +87,7 @@ def refuse_other_weights(folder: Path) -> None:
             )
         raise CheckpointError(f"{folder} has quantised weights ({method}), not run; dequantise them: {how}.")
     for key, what in _OTHER_WEIGHTS.items():
-        if read_json(folder / "config.json").get(key) is not None:
+        if content.get(key) is not None:
             raise CheckpointError(
                 f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it, "
                 "as safetensors in bfloat16 (save_pretrained)."

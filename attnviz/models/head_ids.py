@@ -128,9 +128,14 @@ def layer_of(layer: object, kinds: Sequence[Stack], model: str) -> int:
     return known[layer]
 
 
+def letter_of(layer: int) -> str:
+    """The letter of a layer's stack; of a model without stacks that of an encoder."""
+    return layer.stack.letter if isinstance(layer, LayerId) else "E"
+
+
 def is_of_source(layer: int) -> bool:
     """Whether queries and keys are of the source text: all but those of a decoder after an encoder."""
-    return not isinstance(layer, LayerId) or layer.stack.letter == "E"
+    return letter_of(layer) == "E"
 
 
 class HeadId(NamedTuple):
@@ -201,7 +206,7 @@ def select_heads(selections: str | HeadId | Iterable[str | HeadId], stacks: Sequ
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.
     """
-    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
+    parts = _parts(selections)
     if not parts:
         return [head for stack in stacks for head in stack.heads]
     heads: set[HeadId] = set()
@@ -241,9 +246,13 @@ def selection_texts(selections: object) -> list[str]:
     return [str(text) for text in texts]
 
 
+def _parts(selections: object) -> list[str]:
+    return [part.strip() for text in selection_texts(selections) for part in text.split(",")]
+
+
 def ids_and_names(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
     """Split selections into ids of heads, and labels or roles (``subject`` as ``nsubj``)."""
-    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
+    parts = _parts(selections)
     ids = [part for part in parts if _IDS.fullmatch(part)]
     return ids, [relation_named(part) for part in parts if part not in ids]
 

@@ -1,7 +1,7 @@
 """Reads and checks the weights of a checkpoint, from the files that are hashed."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -216,9 +216,8 @@ class WeightsHash:
         return self._digest
 
 
-def hash_of_files(source: Source) -> WeightsHash:
+def hash_of_files(source: Source, files: Sequence[Path]) -> WeightsHash:
     """The hash of a checkpoint's files; see :func:`attnviz.models.sources.weights_sha256`."""
-    files = weight_files(source.folder)
 
     def state() -> object:
         try:

@@ -11,7 +11,7 @@ from torch.nn.functional import layer_norm
 from attnviz.errors import VerificationError
 from attnviz.inputs.words import vocabulary_labels
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import HeadId, LayerId
+from attnviz.models.head_ids import HeadId, letter_of
 from attnviz.reference.attention import LayerNorm, upcast
 from attnviz.reference.tolerances import ScaleFit, Tolerance, row_error
 from attnviz.run.finite import not_finite, refuse_not_finite
@@ -274,8 +274,7 @@ class LayerComparison:
 
     def _label(self, text: int, position: int, decoder: str) -> str:
         """A token that the model read, or its position where it read none (sounds)."""
-        letter = self.layer.stack.letter if isinstance(self.layer, LayerId) else "E"
-        ids = self.inputs.get("decoder_input_ids" if letter in decoder else "input_ids")
+        ids = self.inputs.get("decoder_input_ids" if letter_of(self.layer) in decoder else "input_ids")
         if ids is None:
             return str(position)
         return vocabulary_labels(self.checkpoint.tokenizer, [int(ids[text, position])])[0]

@@ -3,7 +3,6 @@
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -77,9 +76,7 @@ class SampledAttention:
         if verifying:
             self.verify(batch, lambda rows: on_pattern(rows.layer, rows.in_float32), torch.inf, on_weighted_values)
         else:
-            patterns = PatternCallback(
-                self._checkpoint, on_pattern, on_weighted_values, lambda layer: batch.keys(layer).long()
-            )
+            patterns = PatternCallback(self._checkpoint, on_pattern, on_weighted_values, batch.keys)
             record_attention(self._checkpoint, batch.inputs, patterns, torch.inf)
             patterns.check()
 
@@ -98,7 +95,7 @@ class SampledAttention:
             self._checkpoint,
             batch.inputs,
             on_rows,
-            lambda layer: batch.keys(layer).long(),
+            batch.keys,
             keep=False,
             on_weighted_values=on_weighted_values,
         )
@@ -216,8 +213,7 @@ class CorpusLoop:
         is of other settings.
         """
         self._tallies = tallies
-        for corpus in self.corpora:
-            deque(read_texts(corpus, self.limit), maxlen=0)
+        totals = [sum(1 for _ in read_texts(corpus, self.limit)) for corpus in self.corpora]
         state = self._unfinished.load()
         if state is not None:
             with self._unfinished.restoring():
@@ -226,15 +222,14 @@ class CorpusLoop:
             self._warn(
                 f"continuing after {done} that an earlier run measured; to start again, delete {self._unfinished.path}"
             )
-        for number, measured in enumerate(self.measured):
-            self._measure(measured, partial(count, number), prepared)
+        for number, (measured, total) in enumerate(zip(self.measured, totals, strict=True)):
+            self._measure(measured, partial(count, number), prepared, total)
         self._save()
 
     def _measure(
-        self, measured: Measured, count: Callable[[Batch], None], prepared: Callable[[Text], Text | None]
+        self, measured: Measured, count: Callable[[Batch], None], prepared: Callable[[Text], Text | None], total: int
     ) -> None:
         corpus, done = measured.corpus, frozenset(measured.numbers)
-        total = corpus.size if self.limit is None else min(self.limit, corpus.size)
 
         def texts() -> Iterator[Text]:
             for text in read_texts(corpus, self.limit):

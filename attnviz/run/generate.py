@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from attnviz.errors import TextError, UsageError
+from attnviz.errors import TextError
 from attnviz.inputs.chats import RenderedChat
 from attnviz.inputs.encoding import language_prefix, prompt_of_ids
 from attnviz.inputs.prompt import Continuation, Prompt, TargetTokens, Text, shifted_right
+from attnviz.inputs.refusals import SEVERAL_TEXTS, refuse
 from attnviz.inputs.text import encode, tokenize
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.run.transformers_compat import running_plainly
@@ -56,11 +57,8 @@ def with_targets(
         return texts
     n = len(texts)
     targets = list[Text]()
-    if target is not None and n != 1:
-        raise UsageError(
-            f"one target (--target, target=...) is for one text, found {n} texts; leave it out, and the model writes a "
-            "target for each."
-        )
+    if n > 1:
+        refuse({"target": target}, None, SEVERAL_TEXTS)
     for number, text in enumerate(texts, 1):
         try:
             source = tokenize(checkpoint, text.text, truncate=truncate)

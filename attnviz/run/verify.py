@@ -14,7 +14,7 @@ from attnviz.inputs.prompt import Prompt
 from attnviz.locks import alone
 from attnviz.memory import row_blocks
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import LayerId
+from attnviz.models.head_ids import letter_of
 from attnviz.models.offloading import running_device
 from attnviz.progress import Progress, tell
 from attnviz.reference import attention
@@ -282,9 +282,8 @@ def _inputs(checkpoint: Checkpoint, tokens: Prompt, target: Prompt | None) -> di
 
 
 def _read_by(layer: int, tokens: Prompt, target: Prompt | None) -> tuple[Prompt, Prompt]:
-    letter = layer.stack.letter if target is not None and isinstance(layer, LayerId) else "E"
     target = tokens if target is None else target
-    return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
+    return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter_of(layer)]
 
 
 @dataclass

@@ -24,7 +24,7 @@ from attnviz.run.processes import (
     this_process,
 )
 
-CORPUS = Corpus(Rows(Path("corpus.txt")), "txt", "0", 5)
+CORPUS = Corpus(Rows(Path("corpus.txt")), "txt", "0")
 
 
 def half_done() -> Measured:

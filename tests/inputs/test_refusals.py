@@ -23,7 +23,7 @@ OPTIONS = {
     *signature(attnviz.ablate).parameters,
 }
 MISSING = {without(name): name for name in OPTIONS}
-INPUTS = (refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND)
+INPUTS = (refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND, refusals.NOT_PARSED)
 GIVEN: dict[str, Any] = {"no_syntax": True, "words": True, "truncate": True, "queries": 0}
 
 

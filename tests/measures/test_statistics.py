@@ -70,7 +70,7 @@ def test_what_a_text_has_nothing_of_is_null():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
     missing = {name for name, value in found.items() if value is None}
-    assert missing == {"sink", *ON_CONTENT, *shares(), *SHUFFLED.values(), *NO_REPEATS}
+    assert missing == {"sink", *ON_CONTENT, *shares(), SHUFFLED, *NO_REPEATS}
     assert found["confidence"] == pytest.approx(0.625)
     assert {*context.baselines_of(found).values(), context.uniform["sink"]} == {None}
     no_sinks = context_of([TEXT] * 3)

@@ -13,7 +13,7 @@ from attnviz.inputs.text import encode
 from attnviz.language.syntax import Arc
 from attnviz.measures.bootstrap import standard_error, text_weights
 from attnviz.measures.names import NameTally
-from attnviz.measures.patterns import SHUFFLED, PatternSpec, shares
+from attnviz.measures.patterns import CHOSEN, SHUFFLED, PatternSpec, shares
 from attnviz.measures.relations import RelationTally
 from attnviz.measures.statistics import scalars
 from attnviz.measures.tallies import OFFSETS, MeaningTally, StatisticsTally, mean_embedding
@@ -51,7 +51,7 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint):
         keep = [i for i, is_sink in enumerate(sink) if not is_sink]
         for layer, head, numbers in independent.heads(*model, text.text):
             mass = patterns[layer, head][np.ix_(keep, keep)].sum()
-            for name in ("entropy", "distance", "confidence", "sink", *shares(), *SHUFFLED.values()):
+            for name in ("entropy", "distance", "confidence", "sink", *shares(), SHUFFLED):
                 weight = n if name in ("entropy", "distance", "confidence") else content if name == "sink" else mass
                 sums[name, layer, head] += weight * (numbers.get(name) or 0.0)
                 weights[name, layer, head] += weight
@@ -61,10 +61,10 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint):
         weights["content"] += content
         weights["n"] += n
     impossible = ["next"] if checkpoint.architecture.causal else []
-    for name in {"entropy", "distance", "confidence", "sink", *shares(), *SHUFFLED.values()}.difference(impossible):
+    for name in {"entropy", "distance", "confidence", "sink", *shares(), SHUFFLED}.difference(impossible):
         expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
         np.testing.assert_allclose(found[name], expected, atol=SUMS_32, err_msg=name)
-    for name in set(shares()).difference(impossible, SHUFFLED):
+    for name in set(shares()).difference(impossible, {CHOSEN}):
         assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
     for name in impossible:
         assert found[name].isnan().all()

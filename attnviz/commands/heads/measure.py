@@ -314,7 +314,7 @@ class Reader:
             relations = RelationTally(checkpoint)
             relations.begin_words(words_of(parse, prompt.sinks))
         if not checkpoint.stacks:
-            named, first_new = spans_of(prompt, self.spans, context.units, causal)
+            named, first_new = spans_of(prompt, self.spans, context.units), prompt.first_new if causal else None
             spans = SpanTally(SpanLayout(tuple(named), len(prompt), first_new, prompt.sinks)) if named else None
         return TextMeasures(context, contexts, relations, spans)
 

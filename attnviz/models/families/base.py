@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError
-from attnviz.models.head_ids import Stack, layers_in_words
+from attnviz.models.head_ids import Stack, layers_in_words, one_stack
 from attnviz.models.offloading import parameter_of
 from attnviz.models.quantised import input_rounding
 from attnviz.reference.attention import HeadParameters, LayerNorm, Norm, Projection, RMSNorm, Scoring, upcast
@@ -319,6 +319,10 @@ class Architecture:
     def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
         """The stacks of an encoder-decoder; empty for other models."""
         return ()
+
+    def kinds(self, config: Any) -> Sequence[Stack]:
+        """The stacks of an encoder-decoder; of other models one of all layers that attend."""
+        return self.stacks(config) or [one_stack(self.attending(config), int(config.num_attention_heads))]
 
     def attending(self, config: Any) -> Sequence[int]:
         """The numbers of the layers that attend; in an encoder-decoder of all stacks, one after the other."""
