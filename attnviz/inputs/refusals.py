@@ -39,7 +39,7 @@ _OF_WHOLE = "is of a text, but a chat or a sound is the whole text"
 _OF_WORDS = "is for texts of words"
 _OF_TWO_PROMPTS = "is of two prompts, patched for all that reads them"
 _OF_HEADS = "is of what heads write, at all tokens that are patched"
-_OF_LOGITS = "divides the difference of logits of an answer and a foil among heads"
+_OF_LOGITS = "divides the logit of --answer less that of --foil among heads"
 
 REFUSED = (
     Refusal("parser", "no_syntax", "names what parses the text, but nothing is to be parsed"),

@@ -119,7 +119,7 @@ def inputs_of(checkpoint: Checkpoint, item: Prompt, kind: str, text: int) -> lis
             place = answer_position(checkpoint, item)
             if kind == ANSWER:
                 labels, foils = ((id,) for id in named_ids(checkpoint, answer, foil) if id is not None)
-        if kind == LABELLED and checkpoint.classifier is not None:
+        if checkpoint.classifier is not None and source.label is not None:
             labels = (class_number(checkpoint.classifier, source),)
         return [ModelInput(item, text, (place,), labels, foils, row | {"answer": answer, "foil": foil})]
     if kind == NEXT:

@@ -41,7 +41,7 @@ class PairedInputs(NamedTuple):
 
     clean: list[ModelInput]
     corrupt: list[ModelInput]
-    # by pair, the tokens of clean and corrupt prompt that are patched, in order; empty for all, not one by one
+    # by pair, the tokens of clean and corrupt prompt that are patched, in order
     positions: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -173,32 +173,28 @@ def paired_inputs(
             "such a model with --model (model=...)."
         )
     inputs = PairedInputs([], [], [])
-    sides = [
-        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse, offer="shorten it")
-        for side in _SIDES
-    ]
+    sides = []
+    for side in _SIDES:
+        texts = [Text(getattr(pair, side), place=pair.place) for pair in pairs]
+        sides.append(encode(checkpoint, texts, _refuse, offer="shorten it", labelled=each))
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
         with naming_row(pair.place):
             if clean.ids == corrupt.ids:
                 raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
             if not spans:
                 _check_aligned(checkpoint, pair, clean, corrupt)
-            answer, foil = None, None
-            if metric in (DIFFERENCE, LOSS):
-                answer, foil = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
+            labels = foils = tuple[int, ...]()
+            if metric in (DIFFERENCE, LOSS) or pair.labelled:
+                foil = pair.foil if metric == DIFFERENCE else None
+                labels, foils = (() if id is None else (id,) for id in named_ids(checkpoint, pair.answer, foil))
             places = [answer_position(checkpoint, item) for item in (clean, corrupt)]
             if not spans and places[0] != places[1]:
                 raise TextError(f"expected the mask at one position of both prompts, found {sorted(places)}.")
-            labels = () if answer is None else (answer,)
-            foils = () if foil is None else (foil,)
             row = {"text": pair.clean, "corrupt": pair.corrupt, "answer": pair.answer, "foil": pair.foil}
             inputs.clean.append(ModelInput(clean, number, (places[0],), labels, foils, row))
             inputs.corrupt.append(ModelInput(corrupt, number, (places[1],), labels, foils, row))
-            if spans:
-                inputs.positions.append(_spanned(checkpoint, pair, spans))
-            elif at or each:
-                positions = _named(checkpoint, pair, at) if at else tuple(range(len(clean)))
-                inputs.positions.append((positions, positions))
+            same = _named(checkpoint, pair, at) if at else tuple(range(len(clean)))
+            inputs.positions.append(_spanned(checkpoint, pair, spans) if spans else (same, same))
     if each:
         _check_same_positions(inputs, at)
     return inputs
