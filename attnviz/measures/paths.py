@@ -95,8 +95,6 @@ def why_no_paths(checkpoint: Checkpoint) -> str:
     """Reason why no path between heads of this model is direct, or ''."""
     if not checkpoint.architecture.stream_alone:
         return "its layers read keys of earlier ones, or words, beside the residual stream, or multiply it"
-    if checkpoint.stacks:
-        return "an encoder-decoder has two residual streams, and paths between heads are followed in one"
     if not checkpoint.architecture.pre_norm:
         return (
             "in BERT and its relatives a norm after each layer changes the whole residual stream, so that nothing a "

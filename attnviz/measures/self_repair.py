@@ -179,8 +179,6 @@ class MeanRepairs:
     def __init__(self, checkpoint: Checkpoint, n_pairs: int) -> None:
         """Raise UsageError where no logits of this model are a sum of parts."""
         why = why_not_linear(checkpoint)
-        if checkpoint.stacks:
-            why = why or "heads of an encoder write into another residual stream than the one that logits are read from"
         if any(modules.attention_output_norm is not None for modules in checkpoint.modules):
             why = why or "here a norm follows attention, so that no head's part of the logits is its own alone"
         if why:
@@ -203,18 +201,16 @@ class MeanRepairs:
     def by_head(self, difference: float, samples: TextSamples) -> dict[HeadId, SelfRepair]:
         """Means over all pairs, whose metric differs by a mean ``difference``."""
         effects = torch.stack([*self._effects.values()])  # [n_heads, 3, n_pairs]
-        repaired = samples.means((effects[:, 0] - effects[:, 1]).T)
+        means, estimates = effects.mean(-1).tolist(), samples.means((effects[:, 0] - effects[:, 1]).T)
         least = _LEAST_SHARE * abs(difference)
         repairs = {}
-        for number, (head, (direct, total, norm)) in enumerate(
-            zip(self._effects, effects.mean(-1).tolist(), strict=True)
-        ):
+        for head, (direct, total, norm), repaired in zip(self._effects, means, estimates, strict=True):
             changes = sorted(self._changes[head].items(), key=lambda change: -abs(change[1]))[:MOST_CHANGED]
             repairs[head] = SelfRepair(
                 direct_effect=direct,
                 total_effect=total,
                 repaired=direct - total,
-                interval=repaired.interval(number),
+                interval=repaired.interval,
                 share=(direct - total) / direct if abs(direct) >= least else None,
                 norm=norm,
                 changed=tuple(PartChange(source_name(source), change / self._n_pairs) for source, change in changes),
