@@ -80,11 +80,6 @@ def bracketed(ends: Iterable[float] | None, write: Callable[[float], str]) -> st
     return "not known" if ends is None else f"[{', '.join(map(write, ends))}]"
 
 
-def about_needed(needed: int | None, unit: str) -> str:
-    """About how many texts or pairs like these it takes to name a head, after what was found; '' if not known."""
-    return "" if needed is None else f"; it would take about {counted(needed, unit)} like these"
-
-
 def signed(value: float | None) -> str:
     """Two decimals with a sign: ``+0.31``, ``−0.08``; small: ``+0.0012``; 0.00 without one; a dash for None or NaN."""
     text = amount(value) if value is not None and _ROUNDING <= abs(value) < 0.005 else rounded(value)

@@ -66,8 +66,11 @@ VIEWS: dict[str, tuple[View, ...]] = {
     ),
     "why": (View("path", "the path over the text, from head to head to the strongest key's score"),),
     "circuits": (View("composition", "every pair of heads, a picture for queries, keys and values"),),
-    "ablate": (View("heads", "the most important heads, with intervals"), View("curve", "ever more heads removed")),
-    "patch": (View("patch", "the effect of every head, layers × heads"),),
+    "ablate": (
+        View("heads", "the most important heads, with intervals", module="ablate_pictures"),
+        View("curve", "ever more heads removed", module="ablate_pictures"),
+    ),
+    "patch": (View("patch", "the effect of every head, layers × heads", module="patch_pictures"),),
     "explain": (
         View("row", "the table of the followed row, to redo its softmax by hand; for a slide"),
         page_view("the steps as panels; a click on a token or a head changes the numbers", default=True),

@@ -5,14 +5,11 @@ l(without the head) - l(as it is). A head is removed by putting zeros, its mean 
 values in the place of its output (Michel et al. 2019, "Are Sixteen Heads Really Better than One?").
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
-from operator import attrgetter
-from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from rich.console import RenderableType
@@ -25,19 +22,16 @@ from attnviz.inputs.refusals import refuse
 from attnviz.inputs.sources import TextSources, contrast_named, read_sources
 from attnviz.inputs.tables import Columns
 from attnviz.inputs.text import rendered
-from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.decisions import Decision
-from attnviz.measures.intervals import ERROR_RATE, TextSamples, texts_needed
+from attnviz.measures.intervals import ERROR_RATE, TextSamples
 from attnviz.measures.predictions import (
     ANSWER,
     CLASS,
-    CLASSES,
     DIFFERENCE,
     FUNCTION,
     LABELLED,
     MARGIN,
     MASKED,
-    METRICS,
     OF_FUNCTION,
     STATES,
     Metric,
@@ -46,35 +40,39 @@ from attnviz.measures.predictions import (
     model_inputs,
     prediction_kind,
 )
-from attnviz.measures.removals import PROJECTIONS, Curve, HeadEffect, Removals, RoleEffect, SetEffect
+from attnviz.measures.removals import (
+    PROJECTIONS,
+    SATURATED,
+    Curve,
+    HeadEffect,
+    Removals,
+    SetEffect,
+    is_sure,
+)
 from attnviz.measures.role_tokens import role_tokens, texts_with_roles, token_weights
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.quantised import has_gradient
 from attnviz.options import CorpusOptions, checked
-from attnviz.present.documents import layer_entry, model_entry, sample_entry
-from attnviz.present.fields import HEAD, Field, Table, pick
-from attnviz.present.figure_context import capital, caption_of
-from attnviz.present.published import role_name
+from attnviz.present.documents import Entry, model_entry, sample_entry
+from attnviz.present.fields import Field, Table, pick
+from attnviz.present.figure_context import capital
+from attnviz.present.removals import EFFECT, amounts, curve_entry, curve_table, roles_table, set_entry, sets_table
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.sentences import first_lines, resumed_line
+from attnviz.present.sentences import first_lines, first_look, resumed_line, too_few
 from attnviz.present.tables import notes
-from attnviz.present.view import Drawing, ViewOptions, in_figures
-from attnviz.progress import Progress
+from attnviz.present.view import ViewOptions
+from attnviz.progress import Progress, tell
 from attnviz.run.edit import Removal
 from attnviz.run.generate import with_targets
 from attnviz.run.passes import SampleVerification, mean_values
-from attnviz.wording import about_needed, amount, bracketed, counted, percent, quoted, visible
-
-if TYPE_CHECKING:
-    from attnviz.figures.charts import CurvesPlan, Estimates, RowsPlan
+from attnviz.wording import amount, counted, percent, quoted, visible
 
 _MANY = 2000  # inputs from which on a message gives their number
 # arguments that stand in the document as they are given
 _OPTIONS = "method together repeats limit truncate seed curve gradient answer foil target order_by".split()
-SATURATED = 0.05  # A loss of a class, in nats, below which it hardly tells heads apart: its margin does
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -199,8 +197,7 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors`; VerificationError where the heads, or passes resumed at a layer, do
             not reproduce the model.
     """
-    given = locals()
-    tell, warn = progress or (lambda *_: None), warn or (lambda _: None)
+    given, warn = locals(), warn or (lambda _: None)
     options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "select": selection_texts(select),
         "label": None if label is None else str(label),
@@ -209,15 +206,10 @@ def ablate(
     options["role"] = list(dict.fromkeys(each.name for each in roles if each.direction))
     contrast = contrast_named(answer, foil, options["label"])
     columns, opening = Columns.taken(reading, label_column)
-    beside = (label, labels, limit, contrast)
-    has_texts = not isinstance(texts, list | tuple) or len(texts) > 0
-    if repeats and (has_texts or truncate or any(value is not None for value in beside) or columns != Columns()):
-        raise UsageError(
-            "random tokens (--repeats, repeats=True) are instead of texts: expected no text, limit, truncate, label, "
-            "answer or column."
-        )
     sources = TextSources((), (), ())
-    if not repeats:
+    if repeats:
+        refuse(given | {**reading})
+    else:
         sources = read_sources(texts, limit, None if contrast else options["label"], contrast, columns, labels)
     checkpoint, _ = open_checkpoint(model, **opening)
     read: Sequence[Text] = [rendered(text, checkpoint) for text in sources.texts]
@@ -241,12 +233,14 @@ def ablate(
     layers = [frozenset(of_layer) for _, of_layer in groupby(heads, key=lambda head: head.layer)] if curve else []
     groups = [frozenset(heads)] if together else [of_layer for of_layer in layers if len(of_layer) > 1]
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        read = with_targets(checkpoint, read, target, truncate, max_new_tokens, partial(tell, "targets"), warn)
+        read = with_targets(
+            checkpoint, read, target, truncate, max_new_tokens, partial(tell, progress, "targets"), warn
+        )
         inputs, measured = model_inputs(checkpoint, read, kind, truncate, warn)
         means = None
         if method == "mean":
             whole, _ = model_inputs(checkpoint, measured, STATES, truncate, lambda _: None)
-            means = mean_values(checkpoint, whole, batch_size, partial(tell, "means"))
+            means = mean_values(checkpoint, whole, batch_size, partial(tell, progress, "means"))
         if len(inputs) > _MANY:
             removed = f"{counted(len(heads), 'head')} to remove"
             warn(f"{len(inputs):,} inputs, each with {removed}; a --limit reads fewer sentences")
@@ -261,20 +255,13 @@ def ablate(
             seed=seed,
             gradient=gradient,
         )
-        removals.run([*(frozenset([head]) for head in heads), *groups], partial(tell, "removing"))
-        decided = [removals.decisions[text] for text in sorted(removals.decisions)]
-        clean = dict(removals.clean)
-        if kind == LABELLED:
-            clean["accuracy"] = sum(bool(each.right) for each in decided) / len(decided)
-        if kind in CLASSES:
-            sure = [each for each in decided if each.right is not False and each.probability > math.exp(-SATURATED)]
-            clean["share_saturated"] = len(sure) / len(decided)
-        options["order_by"] = order_by or (MARGIN if _is_sure(clean) else metrics[0].name)
+        removals.run([*(frozenset([head]) for head in heads), *groups], partial(tell, progress, "removing"))
+        options["order_by"] = order_by or (MARGIN if is_sure(removals.clean) else metrics[0].name)
         ranked = removals.ranked_heads(options["order_by"], roles)
         removal = None
         if curve and not together and len(heads) > 1:
             order = [head.id for head in reversed(ranked)]
-            removal = removals.curve(order, partial(tell, "curve"))
+            removal = removals.curve(order, partial(tell, progress, "curve"))
     encoded = {text.text: text.item for text in inputs}.values()
     unknown = unknown_note_of(checkpoint, sum(item.n_unknown for item in encoded), sum(map(len, encoded)))
     effects = tuple(removals.of_sets(groups))
@@ -287,8 +274,8 @@ def ablate(
         texts=tuple(measured),
         n_cut=len({text.text for text in inputs if text.item.truncated}),
         n_positions=int(removals.counts[:, 0].sum()),
-        clean=clean,
-        decisions=tuple(decided),
+        clean=removals.clean,
+        decisions=tuple(removals.decisions[text] for text in sorted(removals.decisions)),
         verified=removals.passes.verified,
         heads=ranked,
         layers=() if together else effects,
@@ -298,19 +285,14 @@ def ablate(
     )
 
 
-def _is_sure(clean: Mapping[str, float]) -> bool:
-    """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
-    return clean.get("share_saturated", 0.0) > 0.5
-
-
 # What is written
 
 _CLEAN = "share_saturated loss accuracy logit_difference metric".split()  # keys of what is known of the whole model
 
 
-def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
+def _content(result: Ablation, _: ViewOptions) -> Entry:
     options, sources, classifier = result.options, result.sources, result.checkpoint.classifier
-    content: dict[str, Any] = {
+    content: Entry = {
         "model": model_entry(result.checkpoint),
         "corpora": [{**corpus.entry, "sentences": read} for corpus, read in sources.corpora],
         "texts": list(sources.given),
@@ -333,51 +315,12 @@ def _content(result: Ablation, _: ViewOptions) -> dict[str, Any]:
             for text, decision in zip(result.texts, result.decisions, strict=False)  # none without classes
         ],
         "verification": sample_entry(result.verified),
-        "layers": list(map(_set_entry, result.layers)),
-        "together": result.together and _set_entry(result.together),
-        "curve": result.curve and _curve_entry(result.curve),
+        "layers": list(map(set_entry, result.layers)),
+        "together": result.together and set_entry(result.together),
+        "curve": result.curve and curve_entry(result.curve),
         "gradient_of": _GRADIENT_OF.get(result.kind, f"{result.kind} loss") if options["gradient"] else None,
         "removable": result.removable,
     }
-
-
-def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
-    return {together: effect.damage[name], "one_at_a_time": effect.singles[name], "difference": effect.excess[name]}
-
-
-def _set_entry(effect: SetEffect) -> dict[str, Any]:
-    return (
-        layer_entry(effect.layer)
-        | {"heads": effect.heads}
-        | {name: _effect_entry(effect, name) for name in effect.damage}
-    )
-
-
-def _curve_entry(curve: Curve) -> dict[str, Any]:
-    points = []
-    for point in curve.points:
-        entry: dict[str, Any] = {"removed": point.removed}
-        for name, estimate in point.random.damage.items():
-            entry[name] = _effect_entry(point.least, name, "least_important") | {"random_order": estimate}
-        points.append(entry)
-    return {"order": curve.order, "random_order": curve.random_order, "points": points}
-
-
-_FIELDS: tuple[Field[HeadEffect], ...] = (
-    *HEAD,
-    Field(name="roles", csv={}),
-    Field(name="rank"),
-    *(
-        Field[HeadEffect](
-            value=lambda head, name=name: head.damage.get(name),  # type: ignore[misc]
-            name=name,
-            csv={name: ("value",), f"{name}_low": ("interval", 0), f"{name}_high": ("interval", 1)},
-            meaning=f"{metric.title} without the head ({metric.unit or 'of the function'})",
-        )
-        for name, metric in (METRICS | {OF_FUNCTION.name: OF_FUNCTION}).items()
-    ),
-    Field(name="gradient", write=amount, meaning="how much the loss changes with the head's scale"),
-)
 
 
 _DECISIONS: tuple[Field[tuple[Text, Decision]], ...] = (
@@ -390,100 +333,53 @@ _DECISIONS: tuple[Field[tuple[Text, Decision]], ...] = (
 
 def _tables(result: Ablation, choices: ViewOptions) -> Iterator[RenderableType]:
     whole, has_roles = choices.verbose, any(head.roles for head in result.heads)
-    source = f"{result.checkpoint.short_name} on {_source_text(result)}"
+    source = f"{result.checkpoint.short_name} on {source_text(result)}"
     if result.n_texts == 1 and result.method == "mean":
         source += (
             ": what a head does alike at all its tokens does not show in one text; give more texts, or --method zero"
         )
-    measured = "; ".join(filter(None, _measured_text(result)))
-    what = f"{capital(measured)}. {capital(_REPLACEMENTS[result.method])}."
+    measured = "; ".join(filter(None, measured_text(result)))
+    what = f"{capital(measured)}. {capital(REPLACEMENTS[result.method])}."
     yield first_lines(source, [what], resumed_line(result.verified, result.checkpoint, "input" if whole else None))
-    columns: list[Field[Any]] = pick(_FIELDS, "rank", "id")
+    first, intervals = result.metrics[0], result.has_intervals
+    columns: list[Field[Any]] = pick(EFFECT, "rank", "id")
     for metric in result.metrics:
-        columns += _amounts(result, capital(metric.title), "damage", interval=True, metric=metric)
+        columns += amounts(metric, capital(metric.title), "damage", intervals, metric.unit)
     if result.options["gradient"]:
-        columns += pick(_FIELDS, "gradient")
+        columns += pick(EFFECT, "gradient")
     title, order = "Heads removed one at a time", "the one that matters most first"
     top = choices.rows(4 if has_roles or result.together else 8)
     yield Table(title, columns, result.heads).first(top, "ablate.csv", order=order)
     if has_roles:
-        yield _role_table(result, choices.rows(4))
+        yield roles_table(result.heads, first, intervals, choices.rows(4))
     if result.decisions:
         rows = [*zip(result.texts, result.decisions, strict=True)]
         yield Table("What the whole model decides", _DECISIONS, rows).first(choices.rows(4), "ablate.json", "text")
-    of_first = f"{result.metrics[0].title}, {result.metrics[0].unit}"
     if result.sets and (whole or result.together):
-        which = "Selected heads" if result.together else "Heads of a layer"
-        layer = [] if result.together else [Field[Any]("Layer", lambda effect: effect.heads[0].layer_name)]
-        columns = [
-            *layer,
-            *_amounts(result, "Together", "damage"),
-            *_amounts(result, "One at a time", "singles"),
-            *_amounts(result, "Difference", "excess", interval=True),
-        ]
-        yield Table(f"{which} removed together ({of_first})", columns, result.sets)
+        yield sets_table(result.sets, first, intervals, of_layers=result.together is None)
     if result.curve is not None and whole:
-        columns = [
-            Field("Heads", name="removed"),
-            *_amounts(result, "Least important", "least.damage", interval=True),
-            *_amounts(result, "Sum of one at a time", "least.singles"),
-            *_amounts(result, "Random order", "random.damage"),
-        ]
-        yield Table(f"More and more heads removed ({of_first})", columns, result.curve.points)
+        yield curve_table(result.curve, first, intervals)
     yield notes(*_notes(result, whole))
-
-
-def _amounts(
-    result: Ablation, title: str, path: str, interval: bool = False, metric: Metric | None = None
-) -> list[Field[Any]]:
-    """A column of estimates by the first metric, or another one, and perhaps one of their intervals."""
-    name, of_row = (metric or result.metrics[0]).name, attrgetter(path)
-    columns = [Field[Any](title, lambda row: amount(of_row(row)[name].value), "" if metric is None else metric.unit)]
-    if interval and result.has_intervals:
-        short = title.partition(" ")[0]
-        columns.append(Field("Interval", lambda row: bracketed(of_row(row)[name].interval, amount), short, detail=True))
-    return columns
-
-
-class _RoleOfHead(NamedTuple):
-    id: HeadId
-    effect: RoleEffect
-
-
-def _role_table(result: Ablation, top: int | None) -> Table[Any]:
-    metric = result.metrics[0]
-    columns = [
-        *pick(HEAD, "id"),
-        Field[Any]("Role", lambda row: role_name(row.effect.role, row.effect.direction)),
-        *_amounts(result, "On its tokens", "effect.queries"),
-        *_amounts(result, "On others", "effect.others"),
-        *_amounts(result, "Difference", "effect.difference", interval=True),
-        Field("n", "effect.n", detail=True),
-    ]
-    rows = [_RoleOfHead(head.id, effect) for head in result.heads for effect in head.roles]
-    rows.sort(key=lambda row: -row.effect.difference[metric.name].value)
-    title, order = f"Heads on the tokens of roles, {metric.title} in {metric.unit}", "the largest difference first"
-    return Table(title, columns, rows).first(top, "ablate.json", "row", order)
 
 
 SPEC = CommandSpec[Ablation](
     content=_content,
     tables=_tables,
-    table=lambda result, _: Table("", _FIELDS, result.heads, name="heads"),
+    table=lambda result, _: Table("", EFFECT, result.heads, name="heads"),
 )
 
 
 # What is said
 
 # Replacement of a removed head in words, by method.
-_REPLACEMENTS = {
+REPLACEMENTS = {
     "zero": "a removed head outputs zeros (b_O stays)",
     "mean": "a removed head outputs its mean over all tokens of the texts",
     "uniform": "a removed head attends equally to every visible token",
 }
 
 
-def _source_text(result: Ablation) -> str:
+def source_text(result: Ablation) -> str:
     """The corpora with their number of sentences, or the text."""
     sources = result.sources
     if result.options["repeats"]:
@@ -493,34 +389,34 @@ def _source_text(result: Ablation) -> str:
     return ", ".join([*files, *texts])
 
 
-def _measured_text(result: Ablation) -> tuple[str, str]:
+def measured_text(result: Ablation) -> tuple[str, str]:
     """On which texts and by what is measured; and what is known of the model as it is, or ''."""
-    texts, n, clean = result.texts_measured, result.n_positions, result.clean
-    loss = f"loss of the model as it is {amount(clean.get('loss', 0.0))}"
-    if result.kind == STATES:
+    kind, texts, n = result.kind, result.texts_measured, result.n_positions
+    known = {name: amount(value) for name, value in result.clean.items()}
+    loss = f"loss of the model as it is {known.get('loss')}"
+    if kind == STATES:
         classifier = result.checkpoint.classifier
         why = classifier.why_no_classes if classifier else "the model predicts no tokens"
         return f"final hidden states of {counted(n, 'token')} in {texts}", why
-    if result.kind == ANSWER:
+    if kind == ANSWER:
         contrasts = {text.contrast for text in result.texts}
         answer, foil = "each answer", "its foil"
         if len(contrasts) == 1:
             answer, foil = (quoted(str(token)) for token in next(iter(contrasts)) or ())
-        unchanged = f"{amount(clean[DIFFERENCE])} logits in the model as it is"
-        return f"logit of {answer} less that of {foil} in {texts}", unchanged
-    if result.kind == FUNCTION:
-        unchanged = f"{amount(clean[OF_FUNCTION.name])} in the model as it is"
-        return f"metric {visible(str(result.options['metric']))} in {texts}", unchanged
-    if result.kind == CLASS:
+        return f"logit of {answer} less that of {foil} in {texts}", f"{known[DIFFERENCE]} logits in the model as it is"
+    if kind == FUNCTION:
+        metric = visible(str(result.options["metric"]))
+        return f"metric {metric} in {texts}", f"{known[OF_FUNCTION.name]} in the model as it is"
+    if kind == CLASS:
         return f"class probabilities of {texts} without labels", ""
-    if result.kind == LABELLED:
-        return f"labelled class of {texts}", f"{loss} nats/text, {percent(clean['accuracy'])} right"
-    what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
+    if kind == LABELLED:
+        return f"labelled class of {texts}", f"{loss} nats/text, {percent(result.clean['accuracy'])} right"
     where = f"in {texts}"
     if result.checkpoint.stacks:
         given = result.options["target"] is not None
         where = "of the given target" if given else "of targets that the model writes, greedily"
         where = f"{where}, in {texts}" if result.n_cut else where
+    what = f"{counted(n, 'token')}, each masked in turn," if kind == MASKED else counted(n, "next token")
     return f"{what} {where}", f"{loss} nats/token"
 
 
@@ -536,14 +432,11 @@ _GRADIENT_OF = {
 def _conclusion(result: Ablation) -> str:
     """Whether the numbers have intervals, and how many heads can go."""
     if not result.has_intervals:
-        few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
-        return f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers are a first look."
+        return first_look(result.n_texts, "text")
     first = result.metrics[0]
     effects = [head.damage[first.name] for head in result.heads]
     if not any(effect.side for effect in effects):
-        needed = texts_needed([(effect.value, effect.interval) for effect in effects], result.n_texts)
-        what = f"none has a {first.title} with an interval without 0"
-        return f"Too few texts to name a head: {what}{about_needed(needed, 'text')}."
+        return too_few([(effect.value, effect.interval) for effect in effects], "head", "text", result.n_texts)
     if result.removable is None:
         return ""
     worse = f"the {first.title.removesuffix(' lost')} is clearly smaller"
@@ -559,7 +452,7 @@ def _notes(result: Ablation, whole: bool) -> Iterator[str]:
         yield "Negative: without the head the answer gains, so the head works against it."
     if result.kind == FUNCTION:
         yield "Negative: the metric is higher without the head."
-    if result.metrics[0].name == MARGIN and _is_sure(result.clean):
+    if result.metrics[0].name == MARGIN and is_sure(result.clean):
         yield (
             f"Ordered by the margin: the model is so sure that its loss is below {SATURATED} nats on "
             f"{percent(result.clean['share_saturated'])} of the texts, and hardly tells heads apart (--order-by)."
@@ -590,87 +483,3 @@ def _notes(result: Ablation, whole: bool) -> Iterator[str]:
             f"Intervals: at {ERROR_RATE} over all rows of a table together, by a bootstrap over texts; they hold for "
             "texts like these, not for all texts."
         )
-
-
-def _interval_text(result: Ablation, drawn: str) -> str:
-    if not result.has_intervals:
-        return f"{counted(result.n_texts, 'text')}: too few for intervals"
-    return f"{drawn}: intervals at {ERROR_RATE} over all of them together, bootstrap over texts; none where not known"
-
-
-# What is drawn
-
-
-def _no_curve(result: Ablation) -> str:
-    if result.curve is not None:
-        return ""
-    if len(result.heads) == 1:
-        return "one head alone was removed"
-    return "the selected heads were removed as one set" if result.together is not None else "no curve was asked for"
-
-
-def _plan(result: Ablation, name: str, title: str, what: str, *facts: str) -> dict[str, Any]:
-    """Name, caption, title and notes of a figure."""
-    model, source = result.checkpoint.short_name, _source_text(result)
-    measured, unchanged = _measured_text(result)
-    replaced = _REPLACEMENTS[result.method]
-    last = " ".join(f"{capital(fact)}." for fact in facts if fact)
-    noted = (f"{source}: {measured}.", unchanged and f"{capital(unchanged)}.", f"{capital(replaced)}.", last)
-    measured = "; ".join(filter(None, (measured, unchanged)))
-    return {
-        "stem": f"ablate-{name}",
-        "caption": caption_of(f"{model} on {source}, {measured}: {what}", replaced, *facts),
-        "title": model + title,
-        "notes": tuple(filter(None, noted)),
-    }
-
-
-def _drawn(rows: Sequence[Any], path: str, metric: Metric) -> "Estimates":
-    """The estimates of a metric that rows have at a path of attributes."""
-    from attnviz.figures.charts import Estimates
-
-    estimates = [attrgetter(path)(row)[metric.name] for row in rows]
-    return Estimates.of([(one.value, one.interval) for one in estimates])
-
-
-def _plan_heads(result: Ablation, choices: ViewOptions) -> "Iterator[RowsPlan]":
-    from attnviz.figures.charts import Column, RowsPlan
-
-    heads = result.heads[: choices.top or None]
-    n = len(result.heads)
-    count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
-    columns = []
-    for metric in result.metrics[:2]:
-        drawn = _drawn(heads, "damage", metric)
-        middle = median(head.damage[metric.name].value for head in result.heads)
-        columns.append(Column(metric.title, metric.unit, drawn, middle))
-    titles = " and ".join(column.title for column in columns)
-    what = f"{titles} on removing one head, {count}, the one that matters most first"
-    facts = _interval_text(result, "bars"), "dotted: the median of all heads"
-    about = _plan(result, "heads", f" without one head: {count}", what, *facts)
-    yield RowsPlan(**about, names=tuple(str(head.id) for head in heads), columns=tuple(columns))
-
-
-def _plan_curve(result: Ablation, _: ViewOptions) -> "Iterator[CurvesPlan]":
-    from attnviz.figures.charts import CurvesPlan
-
-    assert result.curve is not None
-    metric, points = result.metrics[0], result.curve.points
-    what = (
-        f"{metric.title} on removing ever more of {len(result.heads)} heads, the least important first (line), beside "
-        "the sum of what these do one at a time (dashed) and a random order (dotted)"
-    )
-    facts = "the order was found on the same texts", "above the dashed line: more than the sum"
-    title = " without more and more of its heads"
-    yield CurvesPlan(
-        **_plan(result, "curve", title, what, _interval_text(result, "bands"), *facts),
-        removed=tuple(point.removed for point in points),
-        least=_drawn(points, "least.damage", metric),
-        singles=_drawn(points, "least.singles", metric),
-        random=_drawn(points, "random.damage", metric),
-        label=f"{metric.title} ({metric.unit})",
-    )
-
-
-HEADS = Drawing(_plan_heads, in_figures("charts.rows_figure"))
-CURVE = Drawing(_plan_curve, in_figures("charts.curves_figure"), in_figures("charts.draw_curves"), missing=_no_curve)

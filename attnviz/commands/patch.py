@@ -17,110 +17,65 @@ all tokens at once each position alone.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
-import numpy as np
 import torch
 from rich.console import RenderableType
 
 from attnviz.errors import UsageError
+from attnviz.inputs.refusals import TABLE_OF_PAIRS, refuse
 from attnviz.inputs.tables import PromptPair
-from attnviz.inputs.text import tokenize
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import ERROR_RATE, LEAST_WITH_EFFECT, TextSamples, excludes_zero, texts_needed
+from attnviz.measures.intervals import LEAST_WITH_EFFECT
 from attnviz.measures.patching import HEAD as OF_HEAD
 from attnviz.measures.patching import (
     KV_HEAD,
-    LAYER,
-    MeanRepairs,
     Part,
     PatchedPasses,
-    SelfRepair,
-    kind_of_parts,
+    PatchEffect,
     parts_of,
 )
-from attnviz.measures.paths import FROZEN, READS, RUN, receiver_named
+from attnviz.measures.paths import FROZEN, RUN, Receiver, receiver_named
 from attnviz.measures.predictions import Scoring
 from attnviz.measures.prompt_pairs import (
     DIFFERENCE,
     KL,
     LOSS,
     UNITS,
-    PairedInputs,
     PairFile,
     holds_ids,
     metric_named,
-    pair_samples,
     paired_inputs,
     read_pairs,
     texts_of_ids,
 )
+from attnviz.measures.self_repair import MeanRepairs
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, number_of, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
 from attnviz.present.documents import model_entry, sample_entry
-from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, values_of
-from attnviz.present.figure_context import capital, caption_of
+from attnviz.present.fields import HEAD, Field, Table, interval_field, values_of
+from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.sentences import first_lines, resumed_line
+from attnviz.present.self_repair import SELF_REPAIR, repair_tables
+from attnviz.present.sentences import first_lines, first_look, resumed_line, too_few, without_zero
 from attnviz.present.tables import notes
-from attnviz.present.view import Drawing, ViewOptions, in_figures
-from attnviz.progress import Progress
+from attnviz.present.view import ViewOptions
+from attnviz.progress import Progress, tell
 from attnviz.run.passes import SampleVerification
-from attnviz.wording import about_needed, amount, bracketed, counted, quoted, rounded, visible
+from attnviz.wording import amount, bracketed, counted, quoted, rounded, visible
 
-if TYPE_CHECKING:
-    from attnviz.figures.head_map import HeadMap, HeadMapPlan
-
-DENOISE, NOISE = PATCH_DIRECTIONS
+DENOISE, _ = PATCH_DIRECTIONS
 
 # arguments that stand in the document as they are given
 _OPTIONS = "direction site by answer foil limit seed receiver networks self_repair".split()
+_PATCHED = "spans at by receiver sender networks select self_repair".split()  # those that say what is patched
 # Least difference of the metric of both prompts, in its unit and as a share of it: effects are shares of that.
 _LEAST = 1e-3
-
-
-@dataclass(frozen=True)
-class PatchEffect:
-    """Effect of patching one head, or another part of a layer, perhaps at one position.
-
-    Intervals are at 0.05 over all that was patched together (:mod:`attnviz.measures.intervals`); None where there are
-    too few pairs, or too few that have an effect, or the corrupt prompts are no worse (:attr:`Patching.worse`).
-    """
-
-    layer: int
-    head: int | None  # or KV head; None for the whole layer
-    position: int | None  # in the clean prompt; None for all that are patched
-    token: str | None  # there, in the clean prompt; None for all, and where prompts differ
-    rank: int  # 1 for the effect furthest from 0
-    effect: float  # share of the difference between both prompts; see the module
-    interval: Interval | None
-    unrelated: float | None  # of patching from another pair's prompt, over the pairs that have one of as many tokens
-    above_unrelated: Interval | None  # of the effect less the unrelated one, over the same pairs
-    repair: SelfRepair | None = None  # what later heads and networks make good; None where it was not asked for
-
-    @property
-    def id(self) -> HeadId:
-        """The head; of no use for other parts."""
-        assert self.head is not None
-        return HeadId(self.layer, self.head)
-
-    @property
-    def excludes_zero(self) -> bool:
-        return excludes_zero(self.interval)
-
-    @property
-    def beats_unrelated(self) -> bool:
-        """Whether that interval is on the side of an effect that has an interval without 0."""
-        if self.above_unrelated is None or not self.excludes_zero:
-            return False
-        low, high = self.above_unrelated
-        return low > 0 if self.effect > 0 else high < 0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -133,6 +88,7 @@ class Patching(Result):
     pairs: tuple[PromptPair, ...]  # in the order of the file
     file: PairFile | None  # None for a single pair
     options: dict[str, Any]  # arguments of :func:`patch` by name; the metric is filled in
+    path: Receiver | None  # where the path of each head ends; None where heads are patched for all that read them
     clean: float  # the metric on clean prompts, in logits or nats, mean over pairs
     corrupt: float
     worse: Interval | None  # at 0.05, of how much worse the metric is after the corrupt prompts; None for few pairs
@@ -147,7 +103,7 @@ class Patching(Result):
     @property
     def kind(self) -> str:
         """What was patched of each layer: ``head``, ``KV head``, or the ``layer`` itself."""
-        return kind_of_parts(self.checkpoint, self.site)
+        return self.effects[0].kind
 
     @property
     def by_position(self) -> bool:
@@ -157,14 +113,6 @@ class Patching(Result):
     def heads(self) -> tuple[PatchEffect, ...]:
         """The effects, where each is of a head at all that is patched; else empty."""
         return self.effects if self.kind == OF_HEAD and not self.by_position else ()
-
-    def name(self, effect: PatchEffect) -> str:
-        """What was patched, in words: ``L2H1``, ``KV head 1 of L2``, ``L2``, with its position ``L2 at #5 (cat)``."""
-        layer = HeadId(effect.layer, 0).layer_name
-        name = {OF_HEAD: f"{layer}H{effect.head}", KV_HEAD: f"KV head {effect.head} of {layer}"}.get(self.kind, layer)
-        if effect.position is None:
-            return name
-        return f"{name} at #{effect.position}" + (f" ({visible(effect.token)})" if effect.token else "")
 
     @property
     def n_different(self) -> int:
@@ -178,11 +126,6 @@ class Patching(Result):
     def unit(self) -> str:
         """Of the metric, after a space; '' of a function."""
         return UNITS.get(self.metric, "")
-
-    @property
-    def receiver(self) -> str | None:
-        """Where the path of each head ends: ``L2H1.k``, ``logits``; None where heads are patched for all that read."""
-        return self.options["receiver"]  # type: ignore[no-any-return]
 
     @property
     def denoises(self) -> bool:
@@ -202,7 +145,7 @@ class Patching(Result):
         most = self.effects[0]
         return (
             f"({self.options['direction']}) of {self.checkpoint.short_name}: {self.patched_in_words} on "
-            f"{counted(len(self.pairs), 'pair')}, {self.name(most)} first ({most.effect:.3g})"
+            f"{counted(len(self.pairs), 'pair')}, {most.name} first ({most.effect:.3g})"
         )
 
     @property
@@ -260,7 +203,6 @@ def patch(
             not reproduce the model on either prompt.
     """
     given = locals()
-    tell: Progress = progress or (lambda *_: None)
     tokens = [at] if isinstance(at, str | int) else list(at)
     options: dict[str, Any] = {name: given[name] for name in _OPTIONS} | {
         "at": tokens,
@@ -269,147 +211,69 @@ def patch(
         "sender": selection_texts(sender),
         "label": None if label is None else str(label),
     }
-    if label is not None and labels is not None:
-        raise UsageError("expected label=... for all pairs or labels=[...], one for each, found both.")
-    opened = None
+    checkpoint = None
     if holds_ids(clean):
-        opened, _ = open_checkpoint(model, **opening, encoder_decoders=False)
-        clean, corrupt = texts_of_ids(opened, clean, "clean"), texts_of_ids(opened, corrupt, "corrupt")
+        checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
+        clean, corrupt = texts_of_ids(checkpoint, clean, "clean"), texts_of_ids(checkpoint, corrupt, "corrupt")
     pairs, file = read_pairs(clean, corrupt, answer, foil, label if labels is None else labels, limit)
     measured = metric_named(metric, pairs[0])
     options["metric"] = measured.unit if callable(metric) else measured.name
-    _check_together(options, file)
-    checkpoint = opened or open_checkpoint(model, **opening, encoder_decoders=False)[0]
-    path = None
-    if receiver is not None:
-        path = receiver_named(receiver, checkpoint)
-        parts = [Part(*head) for head in path.senders(checkpoint, options["sender"])]
-        options |= {"receiver": str(path), "networks": networks or FROZEN}
-    else:
+    asked = {name: options[name] for name in _PATCHED} | {
+        "site": None if site == "z" else site,
+        "metric": None if measured.name == DIFFERENCE else metric,
+        "foil": pairs[0].foil,
+        "label": label,
+        "labels": labels,
+    }
+    refuse(asked, None, "" if file is None else TABLE_OF_PAIRS)
+    if checkpoint is None:
+        checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
+    path = None if receiver is None else receiver_named(receiver, checkpoint, networks or FROZEN)
+    if path is None:
         parts = parts_of(checkpoint, site, options["select"])
+    else:
+        parts = [Part(*head) for head in path.senders(checkpoint, options["sender"])]
+        options |= {"receiver": str(path), "networks": path.networks}
     repairs = MeanRepairs(checkpoint, len(pairs)) if self_repair else None
     inputs = paired_inputs(checkpoint, pairs, measured.name, tokens, options["spans"], each=by is not None)
-    places = _places(checkpoint, pairs, inputs) if by is not None else []
-    if places:
-        parts = [part._replace(place=place) for part in parts for place in range(len(places))]
+    if by is not None:
+        parts = [part._replace(position=position) for part in parts for position in inputs.positions[0][0]]
+    passes = PatchedPasses(
+        checkpoint=checkpoint,
+        inputs=inputs,
+        metric=measured,
+        denoises=direction == DENOISE,
+        path=path,
+        site=site,
+        repairs=repairs,
+        seed=seed,
+    )
     with torch.inference_mode(mode=False):
-        passes = PatchedPasses(
-            checkpoint=checkpoint,
-            inputs=inputs,
-            metric=measured,
-            denoises=direction == DENOISE,
-            path=path,
-            repairs=repairs,
-            networks=networks or FROZEN,
-            site=site,
-        )
-        passes.run(parts, batch_size, partial(tell, "patching"))
-    clean_metric, corrupt_metric = passes.metric_of_prompts()
-    difference = abs(corrupt_metric - clean_metric)
-    least = _LEAST * max(1.0, abs(clean_metric), abs(corrupt_metric))
+        passes.run(parts, batch_size, partial(tell, progress, "patching"))
+    of_clean, of_corrupt = passes.metric_of_prompts()
+    difference, least = abs(of_corrupt - of_clean), _LEAST * max(1.0, abs(of_clean), abs(of_corrupt))
     if difference < least:
-        name = options["metric"].replace("_", " ")
-        unit = UNITS.get(options["metric"], "")
-        named = "--answer and --foil" if file is None else "columns answer and foil"
-        other = f", or another metric: {named} measure a difference of logits"
+        unit, name = UNITS.get(measured.name, ""), {KL: "KL divergence"}.get(measured.name, options["metric"])
+        other = "; or another metric: --answer and --foil, or columns of these names, measure a difference of logits"
         raise UsageError(
-            f"the {'KL divergence' if name == KL else name} is {amount(clean_metric)}{unit} on the clean and "
-            f"{amount(corrupt_metric)} on the corrupt prompt: it differs by {amount(difference)}{unit}, and "
-            f"effects, which are shares of that, need {amount(least)}. Expected prompts after which the model "
-            f"predicts otherwise{'' if options['metric'] == DIFFERENCE else other}."
+            f"the {name.replace('_', ' ')} is {amount(of_clean)}{unit} on the clean and {amount(of_corrupt)} on the "
+            f"corrupt prompt: it differs by {amount(difference)}{unit}, and effects, which are shares of that, need "
+            f"{amount(least)}. Expected prompts after which the model predicts otherwise"
+            f"{'' if measured.name == DIFFERENCE else other}."
         )
-    samples = pair_samples(inputs, seed)
-    worse = passes.worse(samples)
     return Patching(
         checkpoint=checkpoint,
         pairs=tuple(pairs),
         file=file,
         options=options,
-        clean=clean_metric,
-        corrupt=corrupt_metric,
-        worse=worse,
+        path=path,
+        clean=of_clean,
+        corrupt=of_corrupt,
+        worse=passes.worse,
         n_unrelated=int(passes.has_partner.sum()),
         verified=passes.unchanged.verified,
-        effects=_ranked(passes, parts, places, samples, is_worse=worse is not None and worse[0] > 0),
+        effects=passes.effects(parts),
     )
-
-
-def _places(checkpoint: Checkpoint, pairs: Sequence[PromptPair], inputs: PairedInputs) -> list[tuple[int, str | None]]:
-    """The positions that are patched one by one, in the clean prompts, with their token; None where these differ."""
-    labels = [tokenize(checkpoint, pair.clean).labels for pair in pairs]
-    tokens = [{of_pair[position] for of_pair in labels} for position in inputs.positions[0][0]]
-    return [
-        (position, of_all.pop() if len(of_all) == 1 else None)
-        for position, of_all in zip(inputs.positions[0][0], tokens, strict=True)
-    ]
-
-
-def _ranked(
-    passes: PatchedPasses,
-    parts: Sequence[Part],
-    places: Sequence[tuple[int, str | None]],
-    samples: TextSamples,
-    is_worse: bool,
-) -> tuple[PatchEffect, ...]:
-    """The effects of all parts, that furthest from 0 first; with intervals where the metric ``is_worse``."""
-    difference, (moved, unrelated) = passes.corrupt_change[:, None], passes.moved
-    partner = passes.has_partner[:, None].double()
-    effects = samples.ratios(moved, difference)
-    above = samples.ratios((moved - unrelated) * partner, difference * partner)
-    of_others = (unrelated * partner).sum(0) / (difference * partner).sum()
-    repairs = {} if passes.repairs is None else passes.repairs.by_head(float(difference.mean()), samples)
-    ranked = []
-    order = sorted(range(len(parts)), key=lambda at: (-abs(float(effects.estimates[at])), at))
-    for rank, at in enumerate(order, start=1):
-        layer, head, place = parts[at]
-        position, token = (None, None) if place is None else places[place]
-        effect = PatchEffect(
-            layer=layer,
-            head=head,
-            position=position,
-            token=token,
-            rank=rank,
-            effect=float(effects.estimates[at]),
-            interval=effects.interval(at) if is_worse else None,
-            unrelated=float(of_others[at]) if passes.has_partner.any() else None,
-            above_unrelated=above.interval(at) if is_worse else None,
-            repair=None if head is None else repairs.get(HeadId(layer, head)),
-        )
-        ranked.append(effect)
-    return tuple(ranked)
-
-
-def _check_together(options: dict[str, Any], file: PairFile | None) -> None:
-    """Raise UsageError for what spans, paths and self-repair cannot be given with, and for a path without its end."""
-    given = {"--to (receiver=...)": options["receiver"], "--self-repair (self_repair=True)": options["self_repair"]}
-    of_others = {"a table of pairs": file is not None, "--at (at=...)": options["at"]}
-    of_heads = list(filter(given.get, given))
-    beside = [*filter(of_others.get, of_others), *of_heads]
-    if options["spans"] and beside:
-        raise UsageError(
-            "--span (spans=...) is of two prompts, patched for all that reads them; expected it without "
-            f"{' and '.join(beside)}."
-        )
-    if of_heads and (options["site"] != "z" or options["by"] is not None):
-        raise UsageError(
-            f"{' and '.join(of_heads)} is of what heads write at all tokens that are patched: expected it without "
-            "--site (site=...) and --by position (by=...)."
-        )
-    end = "name its end, too: --to L2H1.k (receiver=...)"
-    if options["receiver"] is None:
-        if options["sender"]:
-            raise UsageError(f"--from (sender=...) begins a path; {end}.")
-        if options["networks"]:
-            raise UsageError(f"--networks (networks=...) is of a path; {end}.")
-    elif options["self_repair"]:
-        raise UsageError("leave out --to (receiver=...): --self-repair removes a head for all that read it.")
-    elif options["select"]:
-        raise UsageError("leave out --select (select=...): --from (sender=...) names the heads that a path begins at.")
-    if options["self_repair"] and options["metric"] != DIFFERENCE:
-        raise UsageError(
-            "--self-repair divides a difference of logits among heads; expected --answer and --foil, and no other "
-            f"--metric, found the metric {options['metric']}."
-        )
 
 
 # What is written
@@ -433,26 +297,7 @@ _EFFECT: tuple[Field[PatchEffect], ...] = (
         csv={"above_unrelated_low": (0,), "above_unrelated_high": (1,)},
         meaning="interval of effect less unrelated",
     ),
-    Field(
-        value="repair",
-        name="self_repair",
-        csv={name: (name,) for name in ("direct_effect", "total_effect", "repaired")}
-        | {"repaired_low": ("interval", 0), "repaired_high": ("interval", 1)}
-        | {"repaired_share": ("share",), "repaired_by_norm": ("norm",)},
-        if_known=True,
-        meaning="logits lost with all after the head as it was (total effect: when that runs)",
-    ),
-)
-
-_REPAIR: tuple[Field[PatchEffect], ...] = (
-    *pick(HEAD, "id"),
-    Field("Direct", "repair.direct_effect", "logits", write=_three),
-    Field("Total", "repair.total_effect", "logits", write=_three),
-    Field("Repaired", "repair.repaired", "logits", write=_three),
-    Field("Interval", "repair.interval", "logits", write=_interval, detail=True),
-    Field("Share", "repair.share"),
-    Field("By norm", "repair.norm", "logits", write=_three, detail=True),
-    Field("Most changed", "repair.most_changed", "logits"),
+    SELF_REPAIR,
 )
 
 
@@ -472,8 +317,8 @@ def _part_fields(result: Patching) -> list[Field[Any]]:
 def _table(result: Patching, _: ViewOptions) -> Table[PatchEffect]:
     name = "positions" if result.by_position else result.kind.lower().replace(" ", "_") + "s"
     title = f"{capital(result.kind)}s patched {'at each position' if result.by_position else 'one at a time'}"
-    if result.receiver:
-        title = f"Paths from heads to {_receiver_text(result)}"
+    if result.path is not None:
+        title = f"Paths from heads to {result.path.in_words}"
     return Table(title, [*_part_fields(result), *_EFFECT], result.effects, name=name)
 
 
@@ -497,12 +342,12 @@ def _content(result: Patching, _: ViewOptions) -> dict[str, Any]:
 
 
 def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    source, what = f"{result.checkpoint.short_name} on {_prompts_text(result)}", f"{capital(_metric_text(result))}."
+    source, what = f"{result.checkpoint.short_name} on {prompts_text(result)}", f"{capital(metric_text(result))}."
     noun = "prompt" if choices.verbose else None
     yield first_lines(source, [what], resumed_line(result.verified, result.checkpoint, noun))
     of_file = () if result.file is None else result.file.notes
     if result.options["self_repair"]:
-        yield from _repair_tables(result, choices)
+        yield from repair_tables(result.heads, choices)
         if not choices.verbose:
             yield notes(*of_file)
             return
@@ -514,22 +359,8 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         shown.append("unrelated")
     table, order = _table(result, choices).pick(*shown), "the effect furthest from 0 first"
     yield table.first(choices.rows(6), "patch.csv", _noun(result), order)
-    told = f"{capital(_direction_text(result))}.", _interval_text(result), _rest_text(result), _unrelated_text(result)
+    told = f"{capital(direction_text(result))}.", interval_text(result), rest_text(result), _unrelated_text(result)
     yield notes(*told, *of_file)
-
-
-def _repair_tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
-    heads = sorted(result.heads, key=lambda head: -abs(attrgetter("repair.direct_effect")(head)))
-    left_out = set() if choices.verbose else {"By norm"}
-    if not any(map(attrgetter("repair.interval"), heads)):
-        left_out.add("Interval")
-    columns = [field for field in _REPAIR if field.title not in left_out]
-    table, order = Table("Self-repair of removed heads", columns, heads), "the largest direct effect first"
-    yield table.first(choices.rows(6), "patch.csv", order=order)
-    yield notes(
-        "Direct: lost by its corrupt output alone; total: when all after it runs; repaired: direct − total, by later "
-        "parts and the final norm."
-    )
 
 
 SPEC = CommandSpec[Patching](
@@ -546,27 +377,23 @@ SPEC = CommandSpec[Patching](
 # What is said
 
 
-def _prompts_text(result: Patching) -> str:
+def prompts_text(result: Patching) -> str:
     """Both prompts, or the table of pairs."""
     if result.file is not None:
         return f"{visible(result.file.path.name)} ({counted(len(result.pairs), 'pair')})"
     return f"{quoted(result.pairs[0].clean)} / {quoted(result.pairs[0].corrupt)}"
 
 
-def _receiver_text(result: Patching) -> str:
-    """Where the path of each head ends, in words."""
-    head, _, reads = (result.receiver or "").rpartition(".")
-    return f"the {READS[reads]} of {head}" if head else f"the {reads}"
-
-
-def _direction_text(result: Patching) -> str:
+def direction_text(result: Patching) -> str:
     """Whose output goes where, and what an effect of 1 is."""
     tokens = ["the last token" if name == "last" else quoted(str(name)) for name in result.options["at"]]
     names = dict.fromkeys(span.partition("=")[0].strip() for span in result.options["spans"])
     tokens += [f"the span {visible(name)}" for name in names]
     at = f", at {' and '.join(tokens)} alone" if tokens else ""
-    through = ", directly or through networks" if result.options["networks"] == RUN else " directly"
-    path = f", as {_receiver_text(result)} read it{through}," if result.receiver else ""
+    path = ""
+    if result.path is not None:
+        through = ", directly or through networks" if result.path.networks == RUN else " directly"
+        path = f", as {result.path.in_words} read it{through},"
     what = "a head’s {} output" if result.site == "z" else f"{{}} {result.site} of a {result.kind}"
     alone = " one position at a time" if result.by_position else ""
     if result.denoises:
@@ -574,7 +401,7 @@ def _direction_text(result: Patching) -> str:
     return f"{what.format('corrupt')}{path} goes into the clean run{at}{alone}; 1: as bad as the corrupt prompt"
 
 
-def _metric_text(result: Patching) -> str:
+def metric_text(result: Patching) -> str:
     """What is measured, and what it is on both prompts."""
     pair = result.pairs[0]
     answer, foil = (quoted(str(token)) for token in (pair.answer, pair.foil))
@@ -589,12 +416,12 @@ def _metric_text(result: Patching) -> str:
     return f"{what}: {clean}{result.unit} after the clean, {corrupt} after the corrupt prompt"
 
 
-def _interval_text(result: Patching) -> str:
+def interval_text(result: Patching) -> str:
     """Which heads have intervals without 0, or why there are none."""
     if result.worse is None:
         if result.n_different >= ENOUGH_TEXTS:
             return f"No intervals: the prompts of fewer than {LEAST_WITH_EFFECT} pairs differ in what is predicted."
-        return f"{counted(result.n_different, 'pair')}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
+        return first_look(result.n_different, "pair")
     if result.worse[0] <= 0:
         return (
             f"No intervals: over these pairs the prediction is not worse after the corrupt prompts (by "
@@ -604,27 +431,27 @@ def _interval_text(result: Patching) -> str:
     if all(effect.interval is None and _three(effect.effect) == _three(0.0) for effect in result.effects):
         return f"No {kind} has an effect here: nothing that is patched changes the prediction."
     clear = [effect for effect in result.effects if effect.excludes_zero]
-    together = f"with an interval without 0, at {ERROR_RATE} over all {kind}s together"
     if not clear:
-        needed = texts_needed([(effect.effect, effect.interval) for effect in result.effects], result.n_different)
-        return f"Too few pairs to name a {kind}: none {together}{about_needed(needed, 'pair')}."
-    return f"{counted(len(clear), _noun(result))} {together}{_names(result, clear)}."
+        return too_few(
+            [(effect.effect, effect.interval) for effect in result.effects], kind, "pair", result.n_different
+        )
+    return f"{counted(len(clear), _noun(result))} {without_zero(kind)}{_names(clear)}."
 
 
 def _noun(result: Patching) -> str:
     return "effect" if result.by_position else result.kind
 
 
-def _names(result: Patching, effects: Sequence[PatchEffect]) -> str:
+def _names(effects: Sequence[PatchEffect]) -> str:
     """What was patched, after a colon; '' where there is nothing or much."""
-    return f": {', '.join(map(result.name, effects))}" if 0 < len(effects) <= 6 else ""
+    return f": {', '.join(effect.name for effect in effects)}" if 0 < len(effects) <= 6 else ""
 
 
-def _rest_text(result: Patching) -> str:
+def rest_text(result: Patching) -> str:
     """Where the rest goes, where all heads together carry little; or ''."""
     total = sum(head.effect for head in result.heads)
     little = max((abs(head.effect) for head in result.heads), default=1.0) < _LITTLE and abs(total) < _LITTLE
-    if result.site != "z" or result.receiver or result.options["select"] or not little:
+    if result.site != "z" or result.path or result.options["select"] or not little:
         return ""
     return f"The effects of all heads sum to {_three(total)}: --site mlp_out, resid_post (site=...) show the rest."
 
@@ -638,75 +465,4 @@ def _unrelated_text(result: Patching) -> str:
     if all(effect.above_unrelated is None for effect in result.effects):
         return f"{text}."
     beating = [effect for effect in result.effects if effect.beats_unrelated]
-    return f"{text}; {counted(len(beating), _noun(result))} with more effect{_names(result, beating)}."
-
-
-# What is drawn
-
-
-def _map(result: Patching, choices: ViewOptions) -> "HeadMap":
-    """Layers × heads, or of whole layers one column; by position heads, or layers, × positions."""
-    from matplotlib.colors import Normalize
-
-    from attnviz.figures.head_map import HeadMap
-
-    model, kind = result.checkpoint, result.kind
-    effects = {(effect.layer, effect.head, effect.position): effect.effect for effect in result.effects}
-    layers = list(model.every_layer if kind == LAYER else model.layers)
-    numbers: list[int | None] = [*range(model.n_heads)]
-    if kind != OF_HEAD:
-        numbers = sorted({number for _, number, _ in effects}, key=lambda number: number or 0)
-    rows: list[str] = []
-    columns = [result.site] if kind == LAYER else []
-    axes = "layer", "" if kind == LAYER else kind
-    places: list[int | None] = [None]
-    parts = [(layer, number) for layer in layers for number in numbers]
-    if result.by_position:
-        tokens = {effect.position: effect.token or str(effect.position) for effect in result.effects}
-        places = sorted(tokens, key=lambda position: position or 0)
-        parts = [part for part in parts if (*part, places[0]) in effects]
-        if kind != LAYER:
-            letter = "H" if kind == OF_HEAD else " KV"
-            rows = [f"{HeadId(layer, 0).layer_name}{letter}{number}" for layer, number in parts]
-        layers, columns, axes = [layer for layer, _ in parts], [tokens[place] for place in places], (kind, "position")
-    cells = [effects.get((*part, place), np.nan) for part in parts for place in places]
-    values = np.array(cells).reshape(len(layers), -1)
-    top = max(float(np.nanmax(np.abs(values))), 1e-6)
-    return HeadMap(
-        values,
-        layers,
-        rows=tuple(rows),
-        columns=tuple(columns),
-        axes=axes,
-        norm=Normalize(-top, top, clip=True),
-        bar="effect, share of the difference",
-        colours=choices.style.diverging_map(),
-    )
-
-
-def _plan_effects(result: Patching, choices: ViewOptions) -> "Iterator[HeadMapPlan]":
-    from attnviz.figures.head_map import HeadMapPlan
-
-    model = result.checkpoint
-    drawn = _map(result, choices)
-    left = int(np.isnan(drawn.values).sum())
-    hatched = f"hatched: {counted(left, result.kind)} not patched" if left else ""
-    facts = (_metric_text(result), _direction_text(result), hatched, _interval_text(result), _rest_text(result))
-    what = f"patching each {result.kind}" + ("" if result.site == "z" else f"’s {result.site}")
-    if result.by_position:
-        what += " at each position"
-    if result.receiver:
-        what = f"each head’s path to {_receiver_text(result)}"
-    title = f"{model.short_name}: effect of {what}"
-    yield HeadMapPlan(
-        stem="patch",
-        caption=caption_of(
-            f"{title}, on {_prompts_text(result)}", *facts, "effects are shares of the difference of both prompts"
-        ),
-        title=title,
-        notes=(_prompts_text(result), *(f"{capital(fact.removesuffix('.'))}." for fact in facts if fact)),
-        maps=(drawn,),
-    )
-
-
-PATCH = Drawing(_plan_effects, in_figures("head_map.head_map_figure"), in_figures("head_map.draw_head_map"))
+    return f"{text}; {counted(len(beating), _noun(result))} with more effect{_names(beating)}."

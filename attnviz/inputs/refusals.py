@@ -17,6 +17,7 @@ SEVERAL_TEXTS = "several texts"
 OF_TOKENIZER = "what a tokenizer returned"
 OTHER_KIND = "an input of another kind"
 NOT_PARSED = "treebanks, which have trees, or chats"
+TABLE_OF_PAIRS = "a table of pairs"
 
 
 class Refusal(NamedTuple):
@@ -37,6 +38,9 @@ _OF_DECODERS = "is of what a decoder reads beside a text, in encoder-decoders su
 _OF_ONE = "is of one text"
 _OF_WHOLE = "is of a text, but a chat or a sound is the whole text"
 _OF_WORDS = "is for texts of words"
+_OF_TWO_PROMPTS = "is of two prompts, patched for all that reads them"
+_OF_HEADS = "is of what heads write, at all tokens that are patched"
+_OF_LOGITS = "divides the logit of --answer less that of --foil among heads"
 
 REFUSED = (
     Refusal("parser", "no_syntax", "names what parses the text, but nothing is to be parsed"),
@@ -69,6 +73,26 @@ REFUSED = (
     Refusal("answer", "label", "is beside a foil what the label would be"),
     Refusal("answer", without("foil"), "is measured against a foil"),
     Refusal("foil", without("answer"), "is what an answer is measured against"),
+    Refusal("label", "labels", "is one for all"),
+    Refusal("spans", TABLE_OF_PAIRS, _OF_TWO_PROMPTS),
+    Refusal("spans", "at", _OF_TWO_PROMPTS),
+    Refusal("spans", "receiver", _OF_TWO_PROMPTS),
+    Refusal("spans", "self_repair", _OF_TWO_PROMPTS),
+    Refusal("receiver", "site", _OF_HEADS),
+    Refusal("receiver", "by", _OF_HEADS),
+    Refusal("receiver", "self_repair", "is the end of a path, but heads are removed for all that read them"),
+    Refusal("receiver", "select", "is the end of paths, which begin at the heads of --from (sender=...)"),
+    Refusal("self_repair", "site", _OF_HEADS),
+    Refusal("self_repair", "by", _OF_HEADS),
+    Refusal("self_repair", without("foil"), _OF_LOGITS),
+    Refusal("self_repair", "metric", _OF_LOGITS),
+    Refusal("sender", without("receiver"), "begins a path"),
+    Refusal("networks", without("receiver"), "is of a path"),
+    Refusal("role", "repeats", "is a relation, which random tokens have none of"),
+    *(
+        Refusal("repeats", other, "is instead of texts")
+        for other in "texts limit truncate label labels answer foil text_column pair_column label_column".split()
+    ),
 )
 
 _NAMES = {
@@ -76,6 +100,11 @@ _NAMES = {
     "treebanks": "a treebank or a GAP table",
     "truncate": "--truncate (truncate=True)",
     "words": "--words (words=True)",
+    "self_repair": "--self-repair (self_repair=True)",
+    "receiver": "--to (receiver=...)",
+    "sender": "--from (sender=...)",
+    "repeats": "--repeats (repeats=True)",
+    "texts": "a text or a corpus",
 }
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from itertools import starmap
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -37,18 +36,17 @@ class Decision(NamedTuple):
         return f"{quoted(self.label)} ({rounded(self.probability)}){verdicts[self.right]}"
 
 
-def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int] = ()) -> list[Decision]:
+def decisions(classifier: Classifier, states: Tensor, labels: Sequence[int | None]) -> list[Decision]:
     """What it decides for texts, of the final states where it reads them, [n_texts, d_model].
 
-    ``labels``: the right class of each text, if they are known.
+    ``labels``: the right class of each text; None where it is not known.
     """
     logits = upcast(classifier.head(states))
     largest, classes = (of_texts.tolist() for of_texts in logits.softmax(-1).max(-1))
-    right = [number == label for number, label in zip(classes, labels, strict=True)] if labels else [None] * len(logits)
-    decided = zip(
-        [classifier.labels[number] for number in classes], largest, map(tuple, logits.tolist()), right, strict=True
-    )
-    return list(starmap(Decision, decided))
+    return [
+        Decision(classifier.labels[number], probability, tuple(of_text), None if label is None else number == label)
+        for number, probability, of_text, label in zip(classes, largest, logits.tolist(), labels, strict=True)
+    ]
 
 
 @contextmanager
@@ -77,7 +75,7 @@ def deciding(model: Checkpoint, tokens: Prompt, label: int | None = None) -> Ite
         position = [classifier.position(tokens.ids)]
         states = outputs[-1][0][0, position]
         with torch.no_grad():
-            decided += decisions(classifier, states, () if label is None else [label])
+            decided += decisions(classifier, states, [label])
         check_logits(model, tokens.model_inputs(model.device), states, position)
 
 
@@ -91,7 +89,7 @@ def decide(model: Checkpoint, items: Sequence[Prompt]) -> list[Decision]:
     inputs, positions = collate(model, items).inputs, [classifier.position(item.ids) for item in items]
     with running(model):
         states = run_model(model, inputs)[range(len(items)), positions]
-        decided = decisions(classifier, states)
+        decided = decisions(classifier, states, [None] * len(items))
     longest = max(range(len(items)), key=lambda text: len(items[text]))  # it has no padding
     alone = slice(longest, longest + 1)
     check_logits(model, {name: rows[alone] for name, rows in inputs.items()}, states[alone], positions[alone])

@@ -35,7 +35,7 @@ class IndirectObjects:
         n = len(inputs.clean)
         self.heads = select_heads((), checkpoint.kinds)
         self.differences = torch.empty(n)  # logit of the indirect object less that of the subject
-        self.falls = self.falls_to(Receiver(None, ""))  # to the logits
+        self.falls = self.falls_to(Receiver(None, "", RUN))  # to the logits
         shape = n, checkpoint.n_layers, checkpoint.n_heads
         # attention to the indirect object, to both mentions of the subject, and to the second
         self.attention = {end: torch.zeros(shape, dtype=torch.float64) for end in ("IO", "S", "S2")}
@@ -59,12 +59,11 @@ class IndirectObjects:
             metric=METRICS[DIFFERENCE],
             denoises=False,
             path=receiver,
-            networks=RUN,
             unrelated=False,
         )
         passes.run([Part(*head) for head in senders], self._batch_size, partial(tell, self._progress, str(receiver)))
-        falls[: len(senders)] = passes.changes[0]
-        self.differences = -passes.clean
+        falls[: len(senders)] = passes.damage[0]
+        self.differences = passes.clean
         return falls
 
     def copy_score(self, id: HeadId, sign: int) -> float:

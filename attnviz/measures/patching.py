@@ -1,7 +1,11 @@
-"""Patching of pairs of prompts, a part at a time: what each part moves, and what later parts make good of a head."""
+"""Patching of pairs of prompts, a part at a time: what each part moves.
 
-from collections.abc import Iterator, Sequence
+Parts are heads, or their queries, keys or values, or what a whole layer reads or writes, perhaps at one position.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -9,42 +13,28 @@ from torch import Tensor
 
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.measures.estimates import Interval
-from attnviz.measures.intervals import TextSamples
-from attnviz.measures.paths import FROZEN, Receiver, along_paths
+from attnviz.measures.intervals import TextSamples, excludes_zero
+from attnviz.measures.paths import Receiver, along_paths
 from attnviz.measures.predictions import BatchMetrics, Metric
-from attnviz.measures.prompt_pairs import KL, LOSS, PairedInputs, partners
-from attnviz.measures.self_repair import self_repairs, why_no_repair
+from attnviz.measures.prompt_pairs import KL, LOSS, PairedInputs, pair_samples, partners
+from attnviz.measures.self_repair import MeanRepairs, SelfRepair
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.run.edit import Edit, KeptPass, edited_passes, running
-from attnviz.run.passes import InputBatch, Pass, Passes, Tell
+from attnviz.run.passes import Pass, Passes, Tell
 from attnviz.run.sites import OF_HEADS, site_of
-from attnviz.run.stream import Source, source_name
-from attnviz.wording import rounded, signed
-
-MOST_CHANGED = 5  # later heads and networks that are listed of those whose direct effect changes most
-
-# Direct effects that are smaller, as a share of what both prompts differ by, have no repaired share: it is noise.
-_LEAST_SHARE = 0.01
+from attnviz.wording import visible
 
 HEAD, KV_HEAD, LAYER = "head", "KV head", "layer"  # kinds of parts
 
 
 class Part(NamedTuple):
-    """What is patched at a site: a head, or KV head, of a layer, or (None) the whole layer; at one place, or at all."""
+    """What is patched at a site: a head, or KV head, of a layer, or (None) the whole layer; at one position, or all."""
 
     layer: int
     head: int | None = None
-    place: int | None = None  # number among the tokens that are patched
-
-
-def kind_of_parts(checkpoint: Checkpoint, site: str) -> str:
-    """What a site has a part for: each head, KV head or layer."""
-    if site not in OF_HEADS:
-        return LAYER
-    counts = (checkpoint.architecture.head_counts(checkpoint.config, int(layer)) for layer in checkpoint.layers)
-    shared = site in ("k", "v") and any(n_heads != n_kv_heads for n_heads, n_kv_heads in counts)
-    return KV_HEAD if shared else HEAD
+    position: int | None = None  # in the clean prompt
+    kind: str = HEAD
 
 
 def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> list[Part]:
@@ -52,7 +42,11 @@ def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> li
 
     ArchitectureError where a selected layer, or every layer, lacks the site; UsageError for a part of a layer.
     """
-    kind, selected = kind_of_parts(checkpoint, site), select_heads(selections, checkpoint.kinds)
+    counts = {layer: checkpoint.head_counts(layer) for layer in checkpoint.layers}
+    kind = HEAD if site in OF_HEADS else LAYER
+    if site in ("k", "v") and any(n_heads != n_kv_heads for n_heads, n_kv_heads in counts.values()):
+        kind = KV_HEAD
+    selected = select_heads(selections, checkpoint.kinds)
     layers = list(dict.fromkeys(head.layer for head in selected))
     if kind == LAYER and not selections:
         layers = list(checkpoint.every_layer)
@@ -65,14 +59,63 @@ def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> li
         except ArchitectureError as error:
             lacking.append(error)
             continue
-        n_heads, n_kv_heads = checkpoint.architecture.head_counts(checkpoint.config, layer)
         heads = [head.head for head in selected if head.layer == layer]
         if kind == KV_HEAD:
+            n_heads, n_kv_heads = counts[layer]
             heads = [head * n_kv_heads // n_heads for head in heads]
-        parts += [Part(layer)] if kind == LAYER else [Part(layer, head) for head in dict.fromkeys(heads)]
+        numbers: Iterable[int | None] = [None] if kind == LAYER else dict.fromkeys(heads)
+        parts += [Part(layer, number, kind=kind) for number in numbers]
     if lacking and (selections or not parts):
         raise lacking[0]
     return parts
+
+
+@dataclass(frozen=True)
+class PatchEffect:
+    """Effect of patching one head, or another part of a layer, perhaps at one position.
+
+    Intervals are at 0.05 over all that was patched together (:mod:`attnviz.measures.intervals`); None where there are
+    too few pairs, or too few that have an effect, or the corrupt prompts are no worse (:attr:`PatchedPasses.worse`).
+    """
+
+    layer: int
+    head: int | None  # or KV head; None for the whole layer
+    position: int | None  # in the clean prompt; None for all that are patched
+    token: str | None  # there, in the clean prompt; None for all, and where prompts differ
+    rank: int  # 1 for the effect furthest from 0
+    effect: float  # share of the difference between both prompts (:mod:`attnviz.commands.patch`)
+    interval: Interval | None
+    unrelated: float | None  # of patching from another pair's prompt, over the pairs that have one of as many tokens
+    above_unrelated: Interval | None  # of the effect less the unrelated one, over the same pairs
+    repair: SelfRepair | None = None  # what later heads and networks make good; None where it was not asked for
+    kind: str = HEAD
+
+    @property
+    def name(self) -> str:
+        """What was patched, in words: ``L2H1``, ``KV head 1 of L2``, ``L2``, with its position ``L2 at #5 (cat)``."""
+        layer = HeadId(self.layer, 0).layer_name
+        name = {HEAD: f"{layer}H{self.head}", KV_HEAD: f"KV head {self.head} of {layer}"}.get(self.kind, layer)
+        if self.position is None:
+            return name
+        return f"{name} at #{self.position}" + (f" ({visible(self.token)})" if self.token else "")
+
+    @property
+    def id(self) -> HeadId:
+        """The head; of no use for other parts."""
+        assert self.head is not None
+        return HeadId(self.layer, self.head)
+
+    @property
+    def excludes_zero(self) -> bool:
+        return excludes_zero(self.interval)
+
+    @property
+    def beats_unrelated(self) -> bool:
+        """Whether that interval is on the side of an effect that has an interval without 0."""
+        if self.above_unrelated is None or not self.excludes_zero:
+            return False
+        low, high = self.above_unrelated
+        return low > 0 if self.effect > 0 else high < 0
 
 
 @dataclass(kw_only=True)
@@ -84,10 +127,10 @@ class PatchedPasses:
     metric: Metric
     denoises: bool  # whether clean parts go into the corrupt run
     path: Receiver | None = None  # where the path of each head ends; None for all that read it
-    networks: str = FROZEN  # those along the path
     site: str = "z"
     unrelated: bool = True  # whether parts of another pair's prompt are patched, too
-    repairs: "MeanRepairs | None" = None
+    repairs: MeanRepairs | None = None
+    seed: int = 0  # of samples of pairs
 
     def __post_init__(self) -> None:
         inputs = self.inputs
@@ -95,18 +138,19 @@ class PatchedPasses:
         self._partners = partners(self._from) if self.unrelated else list(range(len(self._from)))
         # whether a pair has an unrelated one, [n_pairs]
         self.has_partner = torch.tensor([partner != pair for pair, partner in enumerate(self._partners)])
-        # the metric on clean prompts, [n_pairs]; all as a loss, so that a difference is the foil less the answer
+        self._worse = 1 if self.metric.name in (LOSS, KL) else -1  # which way the metric goes where it gets worse
+        # the metric on clean prompts, [n_pairs]
         self.clean = torch.zeros(len(inputs.clean), dtype=torch.float64)
-        self.corrupt_change = torch.zeros_like(self.clean)  # of the metric after corrupt prompts
+        self.corrupt_damage = torch.zeros_like(self.clean)  # how much worse it is after corrupt prompts
         self._weights = [torch.ones(len(clean.item), 1, dtype=torch.float64) for clean in inputs.clean]
 
     def run(self, parts: Sequence[Part], batch_size: int, tell: Tell) -> None:
         """Patch every part alone in all pairs.
 
-        ``changes`` are then those of the metric from the clean run's, by patching from the own pair, and another,
-        [2, n_parts, n_pairs]; their sign cancels in effects.
+        ``damage`` is then how much worse the metric is than in the clean run, by patching from the own pair, and from
+        another one, [2, n_parts, n_pairs].
         """
-        self.changes = torch.zeros(2, len(parts), len(self._into), dtype=torch.float64)
+        self.damage = torch.zeros(2, len(parts), len(self._into), dtype=torch.float64)
         sites = {(part.layer, self.site) for part in parts}
         self.unchanged = Passes(self.checkpoint, sites=sites)  # verified is a sample of both prompts'
         with running(self.checkpoint):
@@ -114,151 +158,95 @@ class PatchedPasses:
                 pairs = into.inputs.texts
                 source = self.unchanged.beside(into, [self._from[pair] for pair in pairs])
                 clean, corrupt = (source, into) if self.denoises else (into, source)
-                final = clean.kept.final
-                metrics = BatchMetrics(self.checkpoint, clean.inputs, final, self._weights, [self.metric])
+                metrics = BatchMetrics(self.checkpoint, clean.inputs, clean.kept.final, self._weights, [self.metric])
                 if self.metric.score is not None:
-                    self.clean[pairs] = -metrics.clean[self.metric.name]
-                self.corrupt_change[pairs] = metrics.changes(corrupt.kept.final, corrupt.inputs)[0, :, 0, 0]
+                    self.clean[pairs] = -self._worse * metrics.clean[self.metric.name]
+                self.corrupt_damage[pairs] = metrics.changes(corrupt.kept.final, corrupt.inputs)[0, :, 0, 0]
+                taken, position = self._taken(into)
                 donors = [source]
                 if self.has_partner[pairs].any():
                     others = [self._from[self._partners[pair]] for pair in pairs]
                     donors.append(self.unchanged.beside(into, others, verify=False))
                 for at, donor in enumerate(donors):
-                    for some, final in self._passes(parts, into, donor.kept):
+                    for some, final in self._passes(parts, into.kept, donor.kept, taken, position):
                         rows = torch.tensor(some)[:, None]
-                        self.changes[at, rows, torch.tensor(pairs)] = metrics.changes(final, into.inputs)[:, :, 0, 0]
+                        self.damage[at, rows, torch.tensor(pairs)] = metrics.changes(final, into.inputs)[:, :, 0, 0]
                 if self.repairs is not None:
-                    _, place = self._places(into)
-                    where = None if place is None else place >= 0
-                    self.repairs.add(clean.inputs, clean.kept, corrupt.kept, _heads(parts), where)
+                    self.repairs.add(clean.inputs, clean.kept, corrupt.kept, _heads(parts), position >= 0)
 
-    def _passes(self, parts: Sequence[Part], into: Pass, donor: KeptPass) -> Iterator[tuple[list[int], Tensor]]:
+    def _passes(
+        self, parts: Sequence[Part], into: KeptPass, donor: KeptPass, taken: Tensor, position: Tensor
+    ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield numbers of parts and final states with each patched, [n_parts * rows, n, d_model]."""
-        taken, place = self._places(into)
         if self.path is not None:
-            at = None if place is None else place >= 0
-            return along_paths(self.checkpoint, into.kept, donor, self.path, _heads(parts), at, self.networks)
-        values = {part.layer: donor.values[part.layer, self.site] for part in parts}
-        if taken is not None:
-            rows = torch.arange(len(taken), device=taken.device)[:, None]
-            values = {layer: value[rows, taken] for layer, value in values.items()}
-        edits = [[self._edit(part, values[part.layer], place)] for part in parts]
-        return edited_passes(self.checkpoint, into.kept, edits)
+            return along_paths(into, donor, self.path, _heads(parts), position >= 0)
+        rows = torch.arange(len(taken), device=taken.device)[:, None]
+        values = {layer: donor.values[layer, self.site][rows, taken] for layer in {part.layer for part in parts}}
+        edits = []
+        for layer, head, place, _ in parts:
+            at = position >= 0 if place is None else position == place
+            edits.append([Edit(layer, values[layer], self.site, None if head is None else [head], at)])
+        return edited_passes(into, edits)
 
-    def _edit(self, part: Part, instead: Tensor, place: Tensor | None) -> Edit:
-        at = place
-        if place is not None:
-            at = place >= 0 if part.place is None else place == part.place
-        return Edit(part.layer, instead, self.site, None if part.head is None else [part.head], at)
+    def _taken(self, into: Pass) -> tuple[Tensor, Tensor]:
+        """Which token of the source each token of a batch takes, and its position in the clean prompt; [rows, n] each.
 
-    def _places(self, into: Pass) -> tuple[Tensor | None, Tensor | None]:
-        """Which token of the source each token of a batch takes, and the number of its place or -1; [rows, n] each.
-
-        None for the same, and for all.
+        That is -1 where none is taken.
         """
-        if not self.inputs.positions:
-            return None, None
         taken = torch.zeros(into.inputs.batch.valid.shape, dtype=torch.long)
-        place = taken - 1
+        position = taken - 1
         for row, pair in enumerate(into.inputs.texts):
             clean, corrupt = (torch.tensor(positions) for positions in self.inputs.positions[pair])
             to, source = (corrupt, clean) if self.denoises else (clean, corrupt)
-            taken[row, to], place[row, to] = source, torch.arange(len(to))
+            taken[row, to], position[row, to] = source, clean
         device = into.kept.final.device
-        return taken.to(device), place.to(device)
-
-    @property
-    def moved(self) -> Tensor:
-        """How far the metric moves towards the other prompt's, patched from the own pair and from another one.
-
-        [2, n_pairs, n_parts]
-        """
-        changes = self.changes.transpose(1, 2)
-        return self.corrupt_change[:, None] - changes if self.denoises else changes
+        return taken.to(device), position.to(device)
 
     def metric_of_prompts(self) -> tuple[float, float]:
         """The metric on clean and corrupt prompts, means over pairs."""
-        sign = 1 if self.metric.name in (LOSS, KL) else -1
         clean = float(self.clean.mean())
-        return sign * clean, sign * (clean + float(self.corrupt_change.mean()))
+        return clean, clean + self._worse * float(self.corrupt_damage.mean())
 
-    def worse(self, samples: TextSamples) -> Interval | None:
+    @cached_property
+    def _samples(self) -> TextSamples:
+        return pair_samples(self.inputs, self.seed)
+
+    @cached_property
+    def worse(self) -> Interval | None:
         """Interval of how much worse the metric is after the corrupt prompts, mean over pairs."""
-        return samples.means(self.corrupt_change[:, None]).interval(0)
+        return self._samples.means(self.corrupt_damage[:, None]).interval(0)
+
+    def effects(self, parts: Sequence[Part]) -> tuple[PatchEffect, ...]:
+        """The effects of all parts, that furthest from 0 first; with intervals where the corrupt prompts are worse."""
+        difference, partner = self.corrupt_damage[:, None], self.has_partner[:, None].double()
+        damage = self.damage.transpose(1, 2)  # [2, n_pairs, n_parts]
+        moved, unrelated = difference - damage if self.denoises else damage  # towards the other prompt
+        effects = [*self._samples.ratios(moved, difference)]
+        above = [*self._samples.ratios((moved - unrelated) * partner, difference * partner)]
+        of_others = ((unrelated * partner).sum(0) / (difference * partner).sum()).tolist()
+        is_worse = self.worse is not None and self.worse[0] > 0
+        repairs = {} if self.repairs is None else self.repairs.by_head(float(difference.mean()), self._samples)
+        ranked = []
+        order = sorted(range(len(parts)), key=lambda at: (-abs(effects[at].value), at))
+        for rank, at in enumerate(order, start=1):
+            layer, head, position, kind = parts[at]
+            tokens = set() if position is None else {clean.item.labels[position] for clean in self.inputs.clean}
+            effect = PatchEffect(
+                layer=layer,
+                head=head,
+                position=position,
+                token=tokens.pop() if len(tokens) == 1 else None,
+                rank=rank,
+                effect=effects[at].value,
+                interval=effects[at].interval if is_worse else None,
+                unrelated=of_others[at] if self.has_partner.any() else None,
+                above_unrelated=above[at].interval if is_worse else None,
+                repair=None if head is None else repairs.get(HeadId(layer, head)),
+                kind=kind,
+            )
+            ranked.append(effect)
+        return tuple(ranked)
 
 
 def _heads(parts: Sequence[Part]) -> list[HeadId]:
     return [HeadId(part.layer, part.head) for part in parts if part.head is not None]
-
-
-@dataclass(frozen=True)
-class PartChange:
-    """What the direct effect of a later head or network gains when a head is removed."""
-
-    part: str  # L3H2, or feed-forward L3
-    change: float  # in logits
-
-
-@dataclass(frozen=True)
-class SelfRepair:
-    """What becomes of a head's direct effect when its output is that of the corrupt run: logits, means over pairs."""
-
-    direct_effect: float  # what the difference of logits loses by the head's own output alone
-    total_effect: float  # what it loses when all after the head runs
-    repaired: float  # direct less total effect
-    interval: Interval | None  # of what is repaired, as of PatchEffect
-    share: float | None  # of the direct effect that is repaired; None where that is small
-    norm: float  # the part of what is repaired that is the final norm's other scale
-    changed: tuple[PartChange, ...]  # the later heads and networks whose direct effect changes most, that first
-
-    @property
-    def most_changed(self) -> str:
-        if not self.changed or rounded(self.changed[0].change) == rounded(0.0):
-            return ""
-        return f"{self.changed[0].part} {signed(self.changed[0].change)}"
-
-
-class MeanRepairs:
-    """Sums over pairs what each head's removal from the clean run does."""
-
-    def __init__(self, checkpoint: Checkpoint, n_pairs: int) -> None:
-        """Raise UsageError where no logits of this model are a sum of parts."""
-        if why := why_no_repair(checkpoint):
-            raise UsageError(f"leave out --self-repair (self_repair=True): {why}.")
-        self._checkpoint, self._n_pairs = checkpoint, n_pairs
-        self._effects: dict[HeadId, Tensor] = {}  # direct, total, norm, [3, n_pairs]
-        self._changes: dict[HeadId, dict[Source, float]] = {}  # sums over pairs
-
-    def add(
-        self, inputs: InputBatch, clean: KeptPass, corrupt: KeptPass, heads: Sequence[HeadId], at: Tensor | None
-    ) -> None:
-        """Remove each head from the clean passes of some pairs, ``at`` some positions [rows, n] alone."""
-        pairs = [text.text for text in inputs.inputs]
-        rows = [(*text.positions, *text.labels, *text.foils) for text in inputs.inputs]
-        read, answers, foils = torch.tensor(rows, device=clean.final.device).T
-        for repair in self_repairs(self._checkpoint, clean, corrupt, heads, read, answers, foils, at):
-            effects = self._effects.setdefault(repair.head, torch.zeros(3, self._n_pairs, dtype=torch.float64))
-            effects[:, pairs] = torch.stack([repair.direct, repair.total, repair.norm]).cpu()
-            changes = self._changes.setdefault(repair.head, dict.fromkeys(repair.changes, 0.0))
-            for source, change in repair.changes.items():
-                changes[source] += float(change.sum())
-
-    def by_head(self, difference: float, samples: TextSamples) -> dict[HeadId, SelfRepair]:
-        """Means over all pairs, whose metric differs by a mean ``difference``."""
-        effects = torch.stack([*self._effects.values()])  # [n_heads, 3, n_pairs]
-        repaired = samples.means((effects[:, 0] - effects[:, 1]).T)
-        least = _LEAST_SHARE * abs(difference)
-        repairs = {}
-        means = zip(self._effects, effects.mean(-1).tolist(), strict=True)
-        for number, (head, (direct, total, norm)) in enumerate(means):
-            changes = sorted(self._changes[head].items(), key=lambda change: -abs(change[1]))[:MOST_CHANGED]
-            repairs[head] = SelfRepair(
-                direct_effect=direct,
-                total_effect=total,
-                repaired=direct - total,
-                interval=repaired.interval(number),
-                share=(direct - total) / direct if abs(direct) >= least else None,
-                norm=norm,
-                changed=tuple(PartChange(source_name(source), change / self._n_pairs) for source, change in changes),
-            )
-        return repairs

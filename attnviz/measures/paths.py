@@ -29,8 +29,7 @@ from attnviz.models.head_ids import HeadId, head_named, select_heads
 from attnviz.options import PATH_NETWORKS
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
-from attnviz.run.contributions import check_total
-from attnviz.run.edit import Edit, KeptPass, answering, attention_known, edited, resume, run_block, split_variants
+from attnviz.run.edit import Edit, KeptPass, answering, attention_known, edited, split_variants
 from attnviz.run.patterns import LayerHeads
 from attnviz.run.sites import at_site
 
@@ -47,17 +46,27 @@ class Receiver:
 
     head: HeadId | None  # None for the logits
     reads: str  # q, k or v; of the logits ""
+    networks: str = FROZEN  # those between the sender and here are frozen, or run
+
+    @property
+    def layer(self) -> int | None:
+        return None if self.head is None else self.head.layer
 
     def __str__(self) -> str:
         return LOGITS if self.head is None else f"{self.head}.{self.reads}"
+
+    @property
+    def in_words(self) -> str:
+        """``the keys of L2H1``, ``the logits``."""
+        return f"the {LOGITS}" if self.head is None else f"the {READS[self.reads]} of {self.head}"
 
     def senders(self, checkpoint: Checkpoint, selections: Sequence[str] = ()) -> list[HeadId]:
         """The heads that write into the stream before it is read here, layer by layer; all, or those of selections.
 
         UsageError: a selection cannot be read, or names a head that does not write before.
         """
-        n_layers = checkpoint.n_layers if self.head is None else self.head.layer
-        before = [head for head in select_heads((), checkpoint.kinds) if head.layer < n_layers]
+        end = checkpoint.n_layers if self.layer is None else self.layer
+        before = [head for head in select_heads((), checkpoint.kinds) if head.layer < end]
         chosen = select_heads(selections, checkpoint.kinds) if selections else before
         late = [head for head in chosen if head not in before]
         if late or not chosen:
@@ -66,28 +75,26 @@ class Receiver:
         return chosen
 
 
-def receiver_named(name: str, checkpoint: Checkpoint) -> Receiver:
+def receiver_named(name: str, checkpoint: Checkpoint, networks: str = FROZEN) -> Receiver:
     """A receiver from ``L10H7.q``, ``10.7.k`` or ``logits``; UsageError without such a one, or without direct paths."""
     why = why_no_paths(checkpoint)
     if why:
         raise UsageError(f"leave out --to (receiver=...): {why}.")
     if name.strip().lower() == LOGITS:
-        return Receiver(None, "")
+        return Receiver(None, "", networks)
     head, _, reads = name.strip().rpartition(".")
     if reads.lower() not in READS:
         raise UsageError(
             f"expected the end of a path such as L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head) or logits, "
             f"found {as_found(name)}."
         )
-    return Receiver(head_named(head, checkpoint.kinds), reads.lower())
+    return Receiver(head_named(head, checkpoint.kinds), reads.lower(), networks)
 
 
 def why_no_paths(checkpoint: Checkpoint) -> str:
     """Reason why no path between heads of this model is direct, or ''."""
     if not checkpoint.architecture.stream_alone:
         return "its layers read keys of earlier ones, or words, beside the residual stream, or multiply it"
-    if checkpoint.stacks:
-        return "an encoder-decoder has two residual streams, and paths between heads are followed in one"
     if not checkpoint.architecture.pre_norm:
         return (
             "in BERT and its relatives a norm after each layer changes the whole residual stream, so that nothing a "
@@ -96,129 +103,91 @@ def why_no_paths(checkpoint: Checkpoint) -> str:
     return ""
 
 
-def sent(checkpoint: Checkpoint, base: KeptPass, other: KeptPass, head: HeadId, at: Tensor | None = None) -> Tensor:
+def sent(base: KeptPass, other: KeptPass, head: HeadId, at: Tensor) -> Tensor:
     """What is added to the base's stream when a head writes what it does in the other run, [rows, n, d_model].
 
-    ``at``: boolean [rows, n], the positions at which it does; None for all.
+    ``at``: boolean [rows, n], the positions at which it does.
     """
+    checkpoint, values = base.checkpoint, base.values[head.layer, "z"]
     modules = checkpoint.modules[head.layer]
     weight = checkpoint.parameters(head.layer).output_weight[head.head]
     before, instead = (upcast(kept.values[head.layer, "z"][:, :, head.head]) for kept in (base, other))
     added = (instead - before) @ upcast(weight)
     if modules.attention_output_norm is not None:
-        written = modules.o_proj(base.values[head.layer, "z"].flatten(-2))
+        written = modules.o_proj(values.flatten(-2))
         added = upcast(modules.attention_output_norm(written + added) - modules.attention_output_norm(written))
-    if at is not None:
-        added = added * at[..., None]
-    return added * checkpoint.residual_multiplier
+    return added * at[..., None] * checkpoint.residual_multiplier
 
 
 def along_paths(
-    checkpoint: Checkpoint,
-    base: KeptPass,
-    other: KeptPass,
-    receiver: Receiver,
-    senders: Sequence[HeadId],
-    at: Tensor | None = None,
-    networks: str = FROZEN,
+    base: KeptPass, other: KeptPass, path: Receiver, senders: Sequence[HeadId], at: Tensor
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Patch the path from each sender to a receiver, inside :func:`attnviz.run.edit.running`.
 
-    ``at``: as of :func:`sent`. ``networks``: those between are ``frozen``, or ``run``. Yields numbers of senders, and
-    the final states with the path of each patched, [n_senders * rows, n, d_model]. VerificationError: with nothing sent
-    these are not the final states of the base.
+    ``at``: as of :func:`sent`. Yields numbers of senders, and the final states with the path of each patched,
+    [n_senders * rows, n, d_model]. VerificationError: with nothing sent these are not the final states of the base.
     """
+    checkpoint, head = base.checkpoint, path.head
     for numbers in split_variants(list(range(len(senders))), base):
         some = [senders[number] for number in numbers]
-        if networks == RUN:
-            changed = _with_networks(checkpoint, base, other, receiver, some, at)
+        if path.networks == RUN:
+            changed = _with_networks(base, other, path, some, at)
         else:
-            changes = [sent(checkpoint, base, other, sender, at) for sender in some]
-            stream = _read_stream(checkpoint, base, receiver.head)
+            changes = [sent(base, other, sender, at) for sender in some]
+            stream = base.stream(path.layer)
             changed = (stream + torch.stack([torch.zeros_like(changes[0]), *changes])).to(stream.dtype)
-        if receiver.head is None:
+        if head is None:
             final = checkpoint.architecture.final_states(checkpoint.model, changed)
         else:
-            received = _received(checkpoint, base, receiver.head, receiver.reads, changed.flatten(0, 1))
-            edit = Edit(receiver.head.layer, received[:, :, None], heads=[receiver.head.head])
-            with edited(checkpoint, [[edit]]):
-                final = resume(checkpoint, base, receiver.head.layer, len(changed))
+            received = _received(base, head, path.reads, changed.flatten(0, 1))
+            with edited(checkpoint, [[Edit(head.layer, received[:, :, None], heads=[head.head])]]):
+                final = base.resume(head.layer, len(changed))
         final = final.reshape(len(changed), *base.final.shape)
-        check_unchanged(checkpoint, base, final[0], f"the path to {receiver} with nothing sent along it")
+        base.check_unchanged(final[0], f"the path to {path} with nothing sent along it")
         yield numbers, final[1:].flatten(0, 1)
 
 
-def _with_networks(
-    checkpoint: Checkpoint,
-    base: KeptPass,
-    other: KeptPass,
-    receiver: Receiver,
-    senders: Sequence[HeadId],
-    at: Tensor | None,
-) -> Tensor:
+def _with_networks(base: KeptPass, other: KeptPass, path: Receiver, senders: Sequence[HeadId], at: Tensor) -> Tensor:
     """The stream that is read with nothing sent, then with what each head sends, [1 + n_senders, rows, n, d_model].
 
     Networks between run: where heads are frozen, no token changes another one.
     """
-    copies = 1 + len(senders)
+    checkpoint, copies = base.checkpoint, 1 + len(senders)
     every = checkpoint.every_layer
     first = min(sender.layer for sender in senders)
-    end = len(every) if receiver.head is None else every.index(receiver.head.layer)
-    stream = base.calls[first][0][0]
-    where = torch.ones_like(stream[..., 0], dtype=torch.bool) if at is None else at
-    hidden = stream[where].repeat(copies, 1, 1)  # [copies, n_tokens, d_model]
+    end = len(every) if path.layer is None else every.index(path.layer)
+    hidden = base.stream(first)[at].repeat(copies, 1, 1)  # [copies, n_tokens, d_model]
     for layer in every[every.index(first) : end]:
         modules = checkpoint.modules[layer]
         with ExitStack() as known:
             if modules.attends:
-                values = base.values[layer, "z"][where].repeat(copies, 1, 1, 1)  # [copies, n_tokens, n_heads, d_head]
+                values = base.values[layer, "z"][at].repeat(copies, 1, 1, 1)  # [copies, n_tokens, n_heads, d_head]
                 for copy, sender in enumerate(senders, start=1):
                     if sender.layer == layer:
-                        values[copy, :, sender.head] = other.values[layer, "z"][where][:, sender.head]
+                        values[copy, :, sender.head] = other.values[layer, "z"][at][:, sender.head]
                 known.enter_context(attention_known(checkpoint, layer, values.flatten(-2)))
             else:
                 given: list[Tensor] = []  # what the layer's mixer gives in the base, [rows, n, d_model]
                 with at_site(modules.output, "output", given.append):
-                    run_block(modules.block, base, layer, base.calls[layer][0][0])
-                mixed = given[0][where].repeat(copies, 1, 1)
+                    base.run_block(layer, base.stream(layer))
+                mixed = given[0][at].repeat(copies, 1, 1)
                 known.enter_context(answering(modules.output, lambda *_, mixed=mixed, **__: mixed))
-            hidden = run_block(modules.block, base, layer, hidden)
-    streams = _read_stream(checkpoint, base, receiver.head).repeat(copies, 1, 1, 1)
-    streams[:, where] = hidden
+            hidden = base.run_block(layer, hidden)
+    streams = base.stream(path.layer).repeat(copies, 1, 1, 1)
+    streams[:, at] = hidden
     return streams
 
 
-def _read_stream(checkpoint: Checkpoint, base: KeptPass, head: HeadId | None) -> Tensor:
-    """The residual stream of the base that a head reads, or the logits, [rows, n, d_model]."""
-    stream: Tensor = last_stream(checkpoint, base) if head is None else base.calls[head.layer][0][0]
-    return stream
-
-
-def check_unchanged(checkpoint: Checkpoint, base: KeptPass, final: Tensor, what: str) -> None:
-    """Raise VerificationError unless final states are those of a kept pass, where ``what`` was done."""
-    mask = base.inputs.get("attention_mask")
-    tokens = torch.ones_like(final[..., 0]).bool() if mask is None else mask.bool()
-    says = f"{what} does not give the model's own final states"
-    check_total(checkpoint, upcast(final[tokens]), upcast(base.final[tokens]), says, "at number {}".format)
-
-
-def last_stream(checkpoint: Checkpoint, base: KeptPass) -> Tensor:
-    """The residual stream after the last layer of a kept pass, [rows, n, d_model]."""
-    last = checkpoint.every_layer[-1]
-    return run_block(checkpoint.modules[last].block, base, last, base.calls[last][0][0])
-
-
-def _received(checkpoint: Checkpoint, base: KeptPass, head: HeadId, reads: str, changed: Tensor) -> Tensor:
+def _received(base: KeptPass, head: HeadId, reads: str, changed: Tensor) -> Tensor:
     """Weighted values of a head that reads changed streams, [copies * rows, n, d_head]."""
-    layer = head.layer
-    stream = base.calls[layer][0][0]
-    norm = checkpoint.modules[layer].attention_norm
+    checkpoint, stream = base.checkpoint, base.stream(head.layer)
+    norm = checkpoint.modules[head.layer].attention_norm
     copies = len(changed) // len(stream)
     unchanged = stream.repeat(copies, 1, 1)
     inputs = {name: changed if name == reads else unchanged for name in (*READS, "gate")}
     if norm is not None:
         inputs = {name: norm(x) for name, x in inputs.items()}
-    parameters = checkpoint.parameters(layer)
+    parameters = checkpoint.parameters(head.layer)
     query, key = attention.queries_and_keys(inputs["q"], inputs["k"], parameters)
     mask = base.inputs.get("attention_mask")
     mask = None if mask is None or bool(mask.all()) else mask.repeat(copies, 1)

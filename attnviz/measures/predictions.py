@@ -113,15 +113,14 @@ def inputs_of(checkpoint: Checkpoint, item: Prompt, kind: str, text: int) -> lis
         return [ModelInput(item, text, tuple(range(len(item))))]
     if kind in AT_ONE_PLACE:
         answer, foil = source.contrast or (None, None)
+        ids: tuple[int | None, int | None] = None, None
         row = {name: getattr(source, name) for name in ("text", "pair", "id", "label")}
-        labels = foils = tuple[int, ...]()
+        if checkpoint.classifier is not None and source.label is not None:
+            ids = class_number(checkpoint.classifier, source), None
         with naming_row(source.place):
-            place = answer_position(checkpoint, item)
             if kind == ANSWER:
-                labels, foils = ((id,) for id in named_ids(checkpoint, answer, foil) if id is not None)
-        if kind == LABELLED and checkpoint.classifier is not None:
-            labels = (class_number(checkpoint.classifier, source),)
-        return [ModelInput(item, text, (place,), labels, foils, row | {"answer": answer, "foil": foil})]
+                ids = named_ids(checkpoint, answer, foil)
+            return [input_of_answer(checkpoint, item, text, ids, row | {"answer": answer, "foil": foil})]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
@@ -131,6 +130,14 @@ def inputs_of(checkpoint: Checkpoint, item: Prompt, kind: str, text: int) -> lis
         for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))
         if not sink and token != mask  # nobody knows what stood under a mask of the text
     ]
+
+
+def input_of_answer(
+    checkpoint: Checkpoint, item: Prompt, text: int, ids: tuple[int | None, int | None], row: Mapping[str, Any]
+) -> ModelInput:
+    """The input of a text at one token of which an answer is predicted, perhaps compared with a foil."""
+    labels, foils = (() if id is None else (id,) for id in ids)
+    return ModelInput(item, text, (answer_position(checkpoint, item),), labels, foils, row)
 
 
 def answer_position(checkpoint: Checkpoint, item: Prompt) -> int:
@@ -171,21 +178,19 @@ class Prediction:
     def log_probabilities(self) -> Tensor:
         return log_softmax(self.logits, dim=-1)
 
-    @property
     def fit(self) -> Tensor:
         """Log-probability of the labels, [.., positions]: the loss with the other sign."""
         return _at(self.log_probabilities, self.labels)
 
-    @property
     def difference(self) -> Tensor:
         """Logit of the labels less that of the foils."""
-        return self.fit - _at(self.log_probabilities, self.foils)
+        return self.fit() - _at(self.log_probabilities, self.foils)
 
-    @property
     def margin(self) -> Tensor:
         """Logit of the labels less the largest other one."""
-        labels = self.labels.expand(self.fit.shape)[..., None]
-        return self.fit - self.log_probabilities.scatter(-1, labels, -torch.inf).amax(-1)
+        fit = self.fit()
+        labels = self.labels.expand(fit.shape)[..., None]
+        return fit - self.log_probabilities.scatter(-1, labels, -torch.inf).amax(-1)
 
 
 def _at(values: Tensor, labels: Tensor) -> Tensor:
@@ -245,14 +250,14 @@ MARGIN, DIFFERENCE = "margin", "logit_difference"  # names of metrics
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("loss", "loss increase", "nats/token", score=lambda predicted: predicted.fit),
+        Metric("loss", "loss increase", "nats/token", score=Prediction.fit),
         Metric("kl", "KL divergence", "nats/token", distance=_divergence),
         Metric("cosine", "cosine distance", "1 − cos", distance=_cosine_distance),  # of the final states
         Metric("l2", "L2 distance", "length", distance=_distance),  # of the final states
         Metric("changed", "other decision", "share of texts", distance=_decided_otherwise),
-        Metric(DIFFERENCE, "logit difference lost", "logits", score=lambda predicted: predicted.difference),
+        Metric(DIFFERENCE, "logit difference lost", "logits", score=Prediction.difference),
         # unlike a probability it does not saturate
-        Metric(MARGIN, "margin lost", "logits", score=lambda predicted: predicted.margin),
+        Metric(MARGIN, "margin lost", "logits", score=Prediction.margin),
     )
 }
 OF_STATES = "cosine", "l2"  # metrics

@@ -22,7 +22,7 @@ from attnviz.measures.predictions import (
     STATES,
     Metric,
     Scoring,
-    answer_position,
+    input_of_answer,
     metric_of,
     prediction_kind,
 )
@@ -41,7 +41,7 @@ class PairedInputs(NamedTuple):
 
     clean: list[ModelInput]
     corrupt: list[ModelInput]
-    # by pair, the tokens of clean and corrupt prompt that are patched, in order; empty for all, not one by one
+    # by pair, the tokens of clean and corrupt prompt that are patched, in order
     positions: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
@@ -173,40 +173,36 @@ def paired_inputs(
             "such a model with --model (model=...)."
         )
     inputs = PairedInputs([], [], [])
-    sides = [
-        encode(checkpoint, [Text(getattr(pair, side), place=pair.place) for pair in pairs], _refuse, offer="shorten it")
-        for side in _SIDES
-    ]
+    sides = []
+    for side in _SIDES:
+        texts = [Text(getattr(pair, side), place=pair.place) for pair in pairs]
+        sides.append(encode(checkpoint, texts, offer="shorten it", labelled=True))
     for number, (pair, clean, corrupt) in enumerate(zip(pairs, *sides, strict=True)):
         with naming_row(pair.place):
             if clean.ids == corrupt.ids:
                 raise TextError("both prompts are the same tokens; expected a clean and a corrupt one that differ.")
             if not spans:
-                _check_aligned(checkpoint, pair, clean, corrupt)
-            answer, foil = None, None
-            if metric in (DIFFERENCE, LOSS):
-                answer, foil = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
-            places = [answer_position(checkpoint, item) for item in (clean, corrupt)]
+                _check_aligned(clean, corrupt)
+            ids: tuple[int | None, int | None] = None, None
+            if metric in (DIFFERENCE, LOSS) or pair.labelled:
+                ids = named_ids(checkpoint, pair.answer, pair.foil if metric == DIFFERENCE else None)
+            row = {"text": pair.clean, "corrupt": pair.corrupt, "answer": pair.answer, "foil": pair.foil}
+            both = [input_of_answer(checkpoint, item, number, ids, row) for item in (clean, corrupt)]
+            places = [place for model_input in both for place in model_input.positions]
             if not spans and places[0] != places[1]:
                 raise TextError(f"expected the mask at one position of both prompts, found {sorted(places)}.")
-            labels = () if answer is None else (answer,)
-            foils = () if foil is None else (foil,)
-            row = {"text": pair.clean, "corrupt": pair.corrupt, "answer": pair.answer, "foil": pair.foil}
-            inputs.clean.append(ModelInput(clean, number, (places[0],), labels, foils, row))
-            inputs.corrupt.append(ModelInput(corrupt, number, (places[1],), labels, foils, row))
-            if spans:
-                inputs.positions.append(_spanned(checkpoint, pair, spans))
-            elif at or each:
-                positions = _named(checkpoint, pair, at) if at else tuple(range(len(clean)))
-                inputs.positions.append((positions, positions))
+            inputs.clean.append(both[0])
+            inputs.corrupt.append(both[1])
+            same = _named(clean, at) if at else tuple(range(len(clean)))
+            inputs.positions.append(_spanned((clean, corrupt), spans) if spans else (same, same))
     if each:
         _check_same_positions(inputs, at)
     return inputs
 
 
-def _named(checkpoint: Checkpoint, pair: PromptPair, at: Sequence[str | int]) -> tuple[int, ...]:
+def _named(clean: Prompt, at: Sequence[str | int]) -> tuple[int, ...]:
     """The positions of tokens of the clean prompt."""
-    tokens = merge_subwords(tokenize(checkpoint, pair.clean), words=False)
+    tokens = merge_subwords(clean, words=False)
     return tuple(sorted({place for token in at for place in find_queries(tokens, token, "--at")}))
 
 
@@ -223,7 +219,7 @@ def _check_same_positions(inputs: PairedInputs, at: Sequence[str | int]) -> None
         )
 
 
-def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _spanned(prompts: tuple[Prompt, Prompt], given: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens of spans in the clean and in the corrupt prompt; of a name given twice the second is of the latter."""
     texts: dict[str, list[str]] = {}
     for named_text in given:
@@ -234,9 +230,7 @@ def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> 
         if len(stretches) > len(_SIDES):
             raise UsageError(f"--span {visible(name)} was given {len(stretches)} times; expected it once or twice.")
         sizes = []
-        for side, stretch, positions in zip(_SIDES, (stretches[0], stretches[-1]), both, strict=True):
-            prompt = getattr(pair, side)
-            tokens = tokenize(checkpoint, prompt)
+        for side, stretch, tokens, positions in zip(_SIDES, (stretches[0], stretches[-1]), prompts, both, strict=True):
             try:
                 span = named_span(name, stretch, tokens, merge_subwords(tokens, words=False))
             except UsageError as error:
@@ -257,22 +251,19 @@ def _spanned(checkpoint: Checkpoint, pair: PromptPair, given: Sequence[str]) -> 
     return tuple(both[0]), tuple(both[1])
 
 
-def _refuse(prompt: Text, why: str) -> None:
-    raise TextError(f"{prompt.place or 'a prompt'} cannot be read: {why}.")
-
-
-def _check_aligned(checkpoint: Checkpoint, pair: PromptPair, clean: Prompt, corrupt: Prompt) -> None:
+def _check_aligned(clean: Prompt, corrupt: Prompt) -> None:
     """Raise TextError for prompts of other numbers of tokens; it names the first word of more or fewer."""
     if len(clean) == len(corrupt):
         return
     words = []
-    for prompt in (pair.clean, pair.corrupt):
-        tokens = tokenize(checkpoint, prompt)
+    for tokens in (clean, corrupt):
         pieces = Counter(tokens.words)
         words.append([(label, pieces[word]) for word, label in enumerate(tokens.word_labels)])
     first = next(both for both in zip_longest(*words, fillvalue=("its end", 0)) if both[0][1] != both[1][1])
     one, other = (f"{quoted(word)} ({counted(n, 'token')})" if n else word for word, n in first)
-    or_spans = ", or patch stretches of as many alone: --span NAME=TEXT (spans=...)" if pair.place is None else ""
+    or_spans = ""
+    if clean.source.place is None:
+        or_spans = ", or patch stretches of as many alone: --span NAME=TEXT (spans=...)"
     raise TextError(
         f"expected two prompts of as many tokens, which are patched token by token, found {len(clean)} and "
         f"{len(corrupt)}: where the clean one has {one}, the corrupt one has {other}; choose words of as many tokens"

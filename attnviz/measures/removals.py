@@ -4,8 +4,9 @@ Each batch has an unchanged pass, and one resumed at a layer for each set of hea
 with the reference attention, and with the model's own final states.
 """
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from attnviz.errors import VerificationError
 from attnviz.measures.bootstrap import named_generator
 from attnviz.measures.decisions import Decision, decisions
 from attnviz.measures.intervals import Estimate, TextSamples
-from attnviz.measures.predictions import DIFFERENCE, OF_FUNCTION, BatchMetrics, Metric
+from attnviz.measures.predictions import DIFFERENCE, MARGIN, OF_FUNCTION, BatchMetrics, Metric
 from attnviz.measures.role_tokens import RoleTokens
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
@@ -25,6 +26,7 @@ from attnviz.run.finite import refuse_not_finite
 from attnviz.run.passes import HeadSet, ModelInput, Pass, Passes, Tell
 from attnviz.wording import amount
 
+SATURATED = 0.05  # A loss of a class, in nats, below which it hardly tells heads apart: its margin does
 PROJECTIONS = 4  # random projections of final states, where there is no loss
 
 MORE, LESS, SAME = "more", "less", "no difference shown"  # verdicts on the tokens of a role; see RoleEffect
@@ -93,6 +95,11 @@ class Curve:
     points: tuple[CurvePoint, ...]
 
 
+def is_sure(clean: Mapping[str, float]) -> bool:
+    """Whether losses of a classifier are near 0 on most texts, so that they hardly tell heads apart."""
+    return clean.get("share_saturated", 0.0) > 0.5
+
+
 @dataclass(kw_only=True)
 class Removals:
     """Removes sets of heads on the inputs of texts, batch by batch, and measures what that changes."""
@@ -113,7 +120,9 @@ class Removals:
         self.passes = Passes(self.checkpoint, has_logits=self.metrics[0].of_predictions)
         self.counts = torch.stack([of_text.sum(0) for of_text in self.weights])  # [n_texts, n_sums]
         self.sums: dict[HeadSet, Tensor] = {}  # the metrics without each set, [n_texts, n_sums, n_metrics] float64
-        self.clean: dict[str, float] = {}  # loss or scores of the unchanged model, means over positions
+        # of the unchanged model, means over positions: loss or scores; of a classifier also accuracy, where it has
+        # labels, and share_saturated, of texts whose loss is below SATURATED
+        self.clean: dict[str, float] = {}
         self.decisions: dict[int, Decision] = {}  # of a classifier, by text; empty where there are no classes
         self.tally = GradientTally(self.checkpoint, self.metrics[0].of_predictions, self.counts[:, 0], self.seed)
 
@@ -131,21 +140,27 @@ class Removals:
                 texts = torch.tensor(inputs.texts)
                 metrics = BatchMetrics(self.checkpoint, inputs, final, self.weights, self.metrics)
                 variants = [self.removal.edits(heads, inputs.batch.inputs) for heads in sets]
-                for numbers, without in edit.edited_passes(self.checkpoint, unchanged.kept, variants):
+                for numbers, without in edit.edited_passes(unchanged.kept, variants):
                     sums[numbers] = sums[numbers].index_add(1, texts, metrics.changes(without))
                 if is_first and self.gradient:
                     self.tally.add(unchanged, metrics)
                 for name, scores in metrics.clean.items():
                     clean[name] += float(scores.sum())
                 if self.checkpoint.classifier is not None and self.metrics[0].of_predictions:
-                    read = [model_input.positions[0] for model_input in inputs.inputs]
-                    labels = [label for model_input in inputs.inputs for label in model_input.labels]
-                    right = labels if self.metrics[0].name == "loss" else ()  # else they are answers
-                    decided = decisions(self.checkpoint.classifier, final[range(len(read)), read], right)
-                    self.decisions |= dict(zip(inputs.texts, decided, strict=True))
+                    read = [text.positions[0] for text in inputs.inputs]
+                    right = [None if text.item.source.label is None else text.labels[0] for text in inputs.inputs]
+                    of_batch = decisions(self.checkpoint.classifier, final[range(len(read)), read], right)
+                    self.decisions |= dict(zip(inputs.texts, of_batch, strict=True))
         self.clean = {name: score / float(self.counts[:, 0].sum()) for name, score in clean.items()}
         if "loss" in self.clean:
             self.clean["loss"] *= -1
+        decided = self.decisions.values()
+        judged = [each.right for each in decided if each.right is not None]
+        if judged:
+            self.clean["accuracy"] = sum(judged) / len(judged)
+        if MARGIN in self.clean:
+            sure = [each for each in decided if each.right is not False and each.probability > math.exp(-SATURATED)]
+            self.clean["share_saturated"] = len(sure) / len(decided)
         self.sums |= dict(zip(sets, sums, strict=True))
 
     def ranked_heads(self, order_by: str, roles: Sequence[RoleTokens]) -> tuple[HeadEffect, ...]:
@@ -299,14 +314,13 @@ class GradientTally:
 
     def _by_layer(self, kept: edit.KeptPass, gradient: Tensor) -> list[Tensor]:
         model = self._checkpoint
-        layers = model.modules
         of_gates = list[Tensor]()
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
-                hidden = kept.calls[layer][0][0].detach().requires_grad_()
+                hidden = kept.stream(layer).detach().requires_grad_()
                 gate = gradient.new_ones(len(gradient), self._n_heads[layer], requires_grad=True)
                 with edit.edited(model, [[edit.gated(layer, gate)]]):
-                    after = edit.run_block(layers[layer].block, kept, layer, hidden)
+                    after = kept.run_block(layer, hidden)
                 if layer == model.n_layers - 1:
                     after = model.architecture.final_states(model.model, after)
             try:

@@ -16,6 +16,7 @@ from attnviz.arguments import as_found, did_you_mean, relation_named
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.prompt import Prompt, Text
 from attnviz.inputs.reading import Parser, ready
+from attnviz.inputs.refusals import refuse
 from attnviz.language.parsers import load_parser
 from attnviz.language.syntax import DIRECTIONS
 from attnviz.language.universal import RELATIONS
@@ -51,8 +52,7 @@ def role_tokens(roles: object, repeats: bool) -> list[RoleTokens]:
         if name.partition(":")[0] not in RELATIONS:
             known = f"expected a relation, one of {', '.join(RELATIONS)}.{did_you_mean(name, RELATIONS)}"
             raise UsageError(f"unknown role {name!r}: {known}")
-    if repeats and names:
-        raise UsageError("random tokens have no relations: expected --role (role=...) with a corpus, or --repeats.")
+    refuse({"role": names, "repeats": repeats})
     if repeats:
         return [RoleTokens(REPEATED, None)]
     return [RoleTokens(name, direction) for name in names for direction in DIRECTIONS]

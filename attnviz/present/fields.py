@@ -183,7 +183,7 @@ class Table(Generic[Row]):
         known = {name for row_entry in entries for name in row_entry}
         known |= {field.name for field in self.columns if field.name and not (entries or field.of_stacks)}
         columns = {
-            column: (field.name, *keys)
+            column: (field.name, keys)
             for field in sorted(self.columns, key=lambda field: field.of_stacks)
             if field.name in known
             for column, keys in ({field.name: ()} if field.csv is None else field.csv).items()
@@ -191,8 +191,8 @@ class Table(Generic[Row]):
         rows = []
         for row_entry in entries:
             row = dict.fromkeys(columns)
-            for column, keys in columns.items():
-                value: Any = row_entry
+            for column, (name, keys) in columns.items():
+                value: Any = row_entry.get(name)
                 for key in keys:
                     if value is not None:
                         value = key(value) if callable(key) else value[key]

@@ -1,14 +1,17 @@
 """Sentences that several commands share: how heads were verified, how a text was cut, what a decoder read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from attnviz.measures.bootstrap import ENOUGH_TEXTS
+from attnviz.measures.intervals import ERROR_RATE, texts_needed
 from attnviz.wording import counted, error, quoted, visible
 
 if TYPE_CHECKING:
     from attnviz.inputs.prompt import Prompt
+    from attnviz.measures.estimates import Interval
     from attnviz.models.checkpoint import Checkpoint
     from attnviz.run.checks import Verification
     from attnviz.run.passes import SampleVerification
@@ -86,6 +89,23 @@ def cut_note(tokens: "Prompt", name: str = "text") -> str:
     """Note on what was cut from a text, or ''."""
     cut = tokens.truncated
     return f"The {name} was cut: without its last {counted(cut, 'token')} (--truncate)." if cut else ""
+
+
+def first_look(n: int, unit: str) -> str:
+    """That there are too few texts or pairs for intervals."""
+    return f"{counted(n, unit)}: a first look, without intervals (from {ENOUGH_TEXTS} on)."
+
+
+def without_zero(kind: str) -> str:
+    """What is said of effects that are told from 0."""
+    return f"with an interval without 0, at {ERROR_RATE} over all {kind}s together"
+
+
+def too_few(effects: Iterable[tuple[float, "Interval | None"]], kind: str, unit: str, n: int) -> str:
+    """That no effect of ``n`` texts or pairs is told from 0, and about how many of them it would take."""
+    needed = texts_needed(effects, n)
+    about = "" if needed is None else f"; it would take about {counted(needed, unit)} like these"
+    return f"Too few {unit}s to name a {kind}: none {without_zero(kind)}{about}."
 
 
 def target_note(text: str, generated: bool) -> str:

@@ -8,18 +8,19 @@ weighted values stand side by side just before W_O, b_O belongs to no head and s
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.errors import UsageError, VerificationError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
 from attnviz.reference import attention
-from attnviz.run.contributions import without_gradients
+from attnviz.reference.attention import upcast
+from attnviz.run.contributions import check_total, without_gradients
 from attnviz.run.record import in_blocks
 from attnviz.run.sites import SiteKey, at_named, at_site, recording, sites_of
 
@@ -157,13 +158,69 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword ar
 
 @dataclass(frozen=True)
 class KeptPass:
-    """An unchanged pass of the model, with the inputs of its layers."""
+    """An unchanged pass of the model, with the inputs of its layers; all is called inside :func:`running`."""
 
-    calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
+    checkpoint: Checkpoint
+    calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream
     values: dict[SiteKey, Tensor]  # by layer and name of a site: z of all layers, and what was requested
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # the model's inputs
     encoded: Tensor | None = None  # of an encoder-decoder its encoder's output, [rows, n, d_model]
+
+    def stream(self, layer: int | None) -> Tensor:
+        """The residual stream that a layer reads, [rows, n, d_model]; for None that after the last layer."""
+        if layer is None:
+            last = self.checkpoint.every_layer[-1]
+            return self.run_block(last, self.stream(last))
+        stream: Tensor = self.calls[layer][0][0]
+        return stream
+
+    def run_block(self, layer: int, hidden: Tensor, copies: int = 1) -> Tensor:
+        """Run one layer, with its mask and other arguments, on copies of the batch: [copies * rows, n, d_model]."""
+        args, kwargs = self.calls[layer]
+        rows = len(args[0])
+
+        def repeated(value: Any) -> Any:
+            if copies == 1 or rows == 1 or not isinstance(value, Tensor) or value.shape[:1] != (rows,):
+                return value  # one row is broadcast
+            return _repeated(value, copies)
+
+        block: Any = self.checkpoint.modules[layer].block
+        result = block(hidden, *map(repeated, args[1:]), **{name: repeated(value) for name, value in kwargs.items()})
+        after: Tensor = result[0] if isinstance(result, tuple) else result
+        return after
+
+    def resume(self, layer: int, copies: int = 1, *, attending: bool = False) -> Tensor:
+        """Run the model from W_O of a layer on, on stacked copies of the batch: final states, [copies * rows, n, ..].
+
+        All before W_O is taken from this pass, or, where it is ``attending``, all before the layer. Hooks can change
+        what follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's output
+        on.
+        """
+        checkpoint = self.checkpoint
+        if not checkpoint.architecture.resumable:
+            inputs: dict[str, Any] = {name: _repeated(value, copies) for name, value in self.inputs.items()}
+            if self.encoded is not None and layer >= checkpoint.stacks[1].first:  # nothing in the encoder changes
+                del inputs["input_ids"]
+                inputs["encoder_outputs"] = (_repeated(self.encoded, copies),)
+            return run_model(checkpoint, inputs)
+        hidden = _repeated(self.stream(layer), copies)
+        with ExitStack() as known:
+            if checkpoint.modules[layer].attends and not attending:
+                values = _repeated(self.values[layer, "z"].flatten(-2), copies)
+                known.enter_context(attention_known(checkpoint, layer, values))
+            hidden = self.run_block(layer, hidden, copies)
+        every = checkpoint.every_layer
+        for later in every[every.index(layer) + 1 :]:
+            hidden = self.run_block(later, hidden, copies)
+        return checkpoint.architecture.final_states(checkpoint.model, hidden)
+
+    def check_unchanged(self, final: Tensor, what: str) -> None:
+        """Raise VerificationError unless final states are those of this pass, where ``what`` was done."""
+        mask = self.inputs.get("attention_mask")
+        tokens = torch.ones_like(final[..., 0]).bool() if mask is None else mask.bool()
+        says = f"{what} does not give the model's own final states"
+        check_total(self.checkpoint, upcast(final[tokens]), upcast(self.final[tokens]), says, "at number {}".format)
 
 
 @contextmanager
@@ -200,6 +257,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Colle
             stack.enter_context(at_site(encoder, "output", encoded.append))
         final = run_model(checkpoint, inputs)
     return KeptPass(
+        checkpoint=replace(checkpoint, looked_up=checkpoint.modules),
         calls={layer: arguments for (layer, _), arguments in calls.items()},
         values=values,
         final=final,
@@ -208,14 +266,12 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], sites: Colle
     )
 
 
-def edited_passes(
-    checkpoint: Checkpoint, kept: KeptPass, variants: Sequence[Sequence[Edit]]
-) -> Iterator[tuple[list[int], Tensor]]:
+def edited_passes(kept: KeptPass, variants: Sequence[Sequence[Edit]]) -> Iterator[tuple[list[int], Tensor]]:
     """Yield numbers of variants, and the final states of a kept batch with each, [n_variants * rows, n, d_model].
 
     Variants that begin at one layer share passes.
     """
-    order = {layer: number for number, layer in enumerate(checkpoint.every_layer)}
+    order = {layer: number for number, layer in enumerate(kept.checkpoint.every_layer)}
     starts = defaultdict[tuple[int, bool], list[int]](list)
     for number, edits in enumerate(variants):
         first = min((edit.layer for edit in edits), key=order.__getitem__)
@@ -223,8 +279,8 @@ def edited_passes(
         starts[first, before].append(number)
     for (layer, anew), numbers in starts.items():
         for some in split_variants(numbers, kept):
-            with edited(checkpoint, [variants[number] for number in some]):
-                final = resume(checkpoint, kept, layer, len(some), attending=anew)
+            with edited(kept.checkpoint, [variants[number] for number in some]):
+                final = kept.resume(layer, len(some), attending=anew)
             yield some, final
 
 
@@ -235,31 +291,6 @@ def split_variants(variants: list[Variant], kept: KeptPass) -> Iterator[list[Var
         yield variants[first : first + step]
 
 
-def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1, *, attending: bool = False) -> Tensor:
-    """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
-
-    All before W_O is taken from the kept pass, or, where it is ``attending``, all before the layer. Hooks can change
-    what follows. A model that is not resumable runs again from the beginning, a decoder from its encoder's output on.
-    """
-    if not checkpoint.architecture.resumable:
-        inputs: dict[str, Any] = {name: _repeated(value, copies) for name, value in kept.inputs.items()}
-        if kept.encoded is not None and layer >= checkpoint.stacks[1].first:  # nothing in the encoder changes
-            del inputs["input_ids"]
-            inputs["encoder_outputs"] = (_repeated(kept.encoded, copies),)
-        return run_model(checkpoint, inputs)
-    layers = checkpoint.modules
-    hidden = _repeated(kept.calls[layer][0][0], copies)
-    with ExitStack() as known:
-        if layers[layer].attends and not attending:
-            values = _repeated(kept.values[layer, "z"].flatten(-2), copies)
-            known.enter_context(attention_known(checkpoint, layer, values))
-        hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
-    every = checkpoint.every_layer
-    for later in every[every.index(layer) + 1 :]:
-        hidden = run_block(layers[later].block, kept, later, hidden, copies)
-    return checkpoint.architecture.final_states(checkpoint.model, hidden)
-
-
 def _repeated(tensor: Tensor, copies: int) -> Tensor:
     return tensor.repeat(copies, *[1] * (tensor.ndim - 1))
 
@@ -267,7 +298,7 @@ def _repeated(tensor: Tensor, copies: int) -> Tensor:
 @contextmanager
 def attention_known(checkpoint: Checkpoint, layer: int, values: Tensor) -> Iterator[None]:
     """Inside the block, a layer's attention uses these weighted values instead of computing them for every copy."""
-    modules = checkpoint.architecture.modules_of(checkpoint.model, layer)
+    modules = checkpoint.modules[layer]
 
     def attended(*given: Tensor, **_: Any) -> tuple[Tensor, None]:
         if checkpoint.architecture.attention_adds_residual:
@@ -289,18 +320,3 @@ def answering(module: Any, answer: Callable[..., Any]) -> Iterator[None]:
         del module.forward
         if before is not None:
             module.forward = before
-
-
-def run_block(block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copies: int = 1) -> Tensor:
-    """Run one layer, with its mask and other arguments in a kept pass, on copies: [copies * rows, n, d_model]."""
-    args, kwargs = kept.calls[layer]
-    rows = len(args[0])
-
-    def repeated(value: Any) -> Any:
-        if copies == 1 or rows == 1 or not isinstance(value, Tensor) or value.shape[:1] != (rows,):
-            return value  # one row is broadcast
-        return _repeated(value, copies)
-
-    result = block(hidden, *map(repeated, args[1:]), **{name: repeated(value) for name, value in kwargs.items()})
-    after: Tensor = result[0] if isinstance(result, tuple) else result
-    return after

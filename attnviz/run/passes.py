@@ -151,7 +151,7 @@ class Passes:
         attending = any(name in edit.BEFORE_Z for _, name in self._sites)
         layers = dict.fromkeys([*checkpoint.layers, *(layer for layer, _ in self._sites)])
         for layer in layers if resumed else ():
-            again = edit.resume(checkpoint, kept, layer, attending=attending)[batch.predicting]
+            again = kept.resume(layer, attending=attending)[batch.predicting]
             what = f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final states"
             self._check("resumed_error", again, final, what, "at number {}".format)
 

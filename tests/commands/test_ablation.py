@@ -192,7 +192,7 @@ def test_what_is_verified_is_reported_and_an_interruption_leaves_no_hooks(tmp_pa
 
 
 def _left_out(run: Any) -> Any:
-    return lambda *given: given[3] if given[2] == 1 else run(*given)
+    return lambda kept, layer, hidden, *copies: hidden if layer == 1 else run(kept, layer, hidden, *copies)
 
 
 def _swapped(run: Any) -> Any:
@@ -207,17 +207,17 @@ def _swapped(run: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "wrong"),
+    ("owner", "name", "wrong"),
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2)),
-        (edit, "run_block", _left_out),
+        (edit.KeptPass, "run_block", _left_out),
         (edit, "run_and_keep", _swapped),
     ],
     ids=["pattern", "layer left out", "heads swapped"],
 )
-def test_what_does_not_reproduce_the_model_stops_it(monkeypatch, module, name, wrong):
+def test_what_does_not_reproduce_the_model_stops_it(monkeypatch, owner, name, wrong):
     model, tokenizer = next_token_model()
-    monkeypatch.setattr(module, name, wrong(getattr(module, name)))
+    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
     with pytest.raises(VerificationError):
         ablate(TEXTS, model, tokenizer=tokenizer)
 

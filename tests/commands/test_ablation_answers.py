@@ -189,4 +189,7 @@ def test_a_function_without_a_gradient_measures_a_classifier(dtype):
     result = attnviz.ablate(TEXTS["classifier"][0], model, metric=is_right, **options)
     decision = attnviz.ablate(TEXTS["classifier"][0], model, **options).decisions[0]
     assert result.clean["metric"] == float(decision.right)
+    assert result.decisions == (decision,)
+    with pytest.raises(UsageError, match="worst"):  # no class of the model
+        attnviz.ablate(TEXTS["classifier"][0], model, metric=is_right, **options | {"label": "worst"})
     assert all(abs(head.damage["metric"].value) <= 1 for head in result.heads)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from csv import DictReader
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,7 @@ def resampled(checkpoint: Any, inputs: dict[str, Tensor], other: dict[str, Tenso
     with running(checkpoint):
         base, donor = run_and_keep(checkpoint, inputs), run_and_keep(checkpoint, other)
         edits = [[Edit(head.layer, donor.values[head.layer, "z"], heads=[head.head])] for head in heads]
-        for numbers, final in edited_passes(checkpoint, base, edits):
+        for numbers, final in edited_passes(base, edits):
             found |= {heads[number]: states for number, states in zip(numbers, final, strict=True)}
     return found
 
@@ -273,8 +274,8 @@ def test_edits_may_be_a_number_or_a_function(site: str, at: Any, heads: Any, exp
         kept = run_and_keep(checkpoint, inputs, [(0, site)])
         whole = expected(kept.values[0, site])
         new = whole if at is None else torch.where(at[..., None], whole, kept.values[0, site])
-        ((_, final),) = edited_passes(checkpoint, kept, [[Edit(0, instead, site, heads, at)]])
-        ((_, by_value),) = edited_passes(checkpoint, kept, [[Edit(0, new, site)]])
+        ((_, final),) = edited_passes(kept, [[Edit(0, instead, site, heads, at)]])
+        ((_, by_value),) = edited_passes(kept, [[Edit(0, new, site)]])
     assert torch.allclose(final, by_value)
     assert not torch.allclose(final, kept.final)
 
@@ -364,6 +365,9 @@ def test_a_table_is_patched_by_position_where_its_prompts_are_as_long(tmp_path: 
         *((0, "the"), (1, None), (2, "ran"), (3, "to"), (4, "the"))
     }
     assert result.n_unrelated > 0
+    result.save(tmp_path / "out", figures=[])
+    with (tmp_path / "out" / "patch.csv").open() as file:
+        assert {row["token"] for row in DictReader(file) if row["position"] == "1"} == {""}
     table.write_text(table.read_text() + "\n" + json.dumps({"clean": "the cat ran", "corrupt": "the dog ran"}))
     with pytest.raises(UsageError):
         attnviz.patch(table, model, **options)

@@ -254,14 +254,13 @@ def test_an_effect_is_that_of_plain_hooks(
     to: str, sender: HeadId, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = from_loaded(circuit(tokenizer), tokenizer)
-    inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint)
+    inputs, receiver = inputs_of(checkpoint, 1), receiver_named(to, checkpoint, "run")
     passes = PatchedPasses(
         checkpoint=checkpoint,
         inputs=inputs,
         metric=METRICS["logit_difference"],
         denoises=False,
         path=receiver,
-        networks="run",
         unrelated=False,
     )
     passes.run([Part(*sender)], 1, lambda *_: None)
@@ -273,7 +272,7 @@ def test_an_effect_is_that_of_plain_hooks(
         own = checkpoint.whole(test_paths.BASE).logits[0, end]  # type: ignore[misc]
     patched = test_paths.logits_by_hooks(checkpoint, sender, receiver.head, receiver.reads, [end], "run")[end]
     fall = float(own[answer] - own[foil] - patched[answer] + patched[foil])
-    assert float(passes.changes[0, 0, 0]) == pytest.approx(fall, abs=SHARP_32)
+    assert float(passes.damage[0, 0, 0]) == pytest.approx(fall, abs=SHARP_32)
     assert fall > 1
 
 

@@ -17,13 +17,22 @@ from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sha
 
 OPTIONS = {
     "no_syntax",
+    "text_column",
+    "pair_column",
     "treebanks",
     *signature(attnviz.analyze).parameters,
     *signature(attnviz.analyze_each).parameters,
     *signature(attnviz.ablate).parameters,
+    *signature(attnviz.patch).parameters,
 }
 MISSING = {without(name): name for name in OPTIONS}
-INPUTS = (refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND, refusals.NOT_PARSED)
+INPUTS = (
+    refusals.SEVERAL_TEXTS,
+    refusals.OF_TOKENIZER,
+    refusals.OTHER_KIND,
+    refusals.NOT_PARSED,
+    refusals.TABLE_OF_PAIRS,
+)
 GIVEN: dict[str, Any] = {"no_syntax": True, "words": True, "truncate": True, "queries": 0}
 
 

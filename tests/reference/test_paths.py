@@ -48,10 +48,11 @@ def logits_along(
     """By sender the logits [n, vocabulary] with its path to a receiver patched."""
     found: dict[HeadId, Tensor] = {}
     with running(checkpoint):
-        receiver = paths.receiver_named(name, checkpoint)
+        receiver = paths.receiver_named(name, checkpoint, networks)
         senders = receiver.senders(checkpoint)
         runs = kept(checkpoint, base, other)
-        for numbers, final in paths.along_paths(checkpoint, *runs, receiver, senders, at, networks):
+        where = torch.ones_like(base, dtype=torch.bool) if at is None else at
+        for numbers, final in paths.along_paths(*runs, receiver, senders, where):
             logits: Any = checkpoint.language_head(final)
             found |= {senders[number]: each for number, each in zip(numbers, logits, strict=True)}
     return found
@@ -230,11 +231,12 @@ def with_backup(repairs: bool) -> Checkpoint:
 def test_a_backup_head_repairs_and_without_one_nothing_does():
     clean, corrupt = torch.tensor([[BOS, SIGNAL, ASKS]]), torch.tensor([[BOS, NOISE, ASKS]])
     read, answer, foil = torch.tensor([2]), torch.tensor([ANSWER]), torch.tensor([FOIL])
+    everywhere = torch.ones_like(clean, dtype=torch.bool)
     found = []
     for checkpoint in map(with_backup, (True, False)):
         with running(checkpoint):
             runs = kept(checkpoint, clean, corrupt)
-            found += self_repair.self_repairs(checkpoint, *runs, [HeadId(0, 0)], read, answer, foil)
+            found += self_repair.self_repairs(*runs, [HeadId(0, 0)], read, answer, foil, everywhere)
     with_one, without = found
     assert float(with_one.direct) > 0.5
     assert float(with_one.total) < 0.6 * float(with_one.direct)
@@ -256,11 +258,12 @@ def test_removed_heads_have_the_direct_effects_of_outputs_and_the_logits_of_hook
     effects = head_outputs(TEXT, checkpoint, token=ids.shape[1] - 1, answer=17, foil=13).effects
     assert effects is not None
     heads = all_heads(checkpoint.n_layers, checkpoint.n_heads)
+    everywhere = torch.ones_like(ids, dtype=torch.bool)
     read, answer, foil = torch.tensor([ids.shape[1] - 1]), torch.tensor([17]), torch.tensor([13])
     with running(checkpoint):
         (base,) = kept(checkpoint, ids)
         nothing = replace(base, values={key: torch.zeros_like(value) for key, value in base.values.items()})
-        repairs = list(self_repair.self_repairs(checkpoint, base, nothing, heads, read, answer, foil))
+        repairs = list(self_repair.self_repairs(base, nothing, heads, read, answer, foil, everywhere))
         for each in repairs:
             layer, head = each.head
             d_head = base.values[layer, "z"].shape[-1]

@@ -15,7 +15,7 @@ from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS, named_generator
 from attnviz.measures.indirect_objects import IndirectObjects
 from attnviz.measures.intervals import Simultaneous, TextSamples, of_proportion
-from attnviz.measures.paths import Receiver, why_no_paths
+from attnviz.measures.paths import RUN, Receiver, why_no_paths
 from attnviz.measures.prompt_pairs import DIFFERENCE, pair_samples, paired_inputs
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
@@ -147,7 +147,7 @@ def _measure(run: PaperRun) -> Rows:
         return
     movers = yield from rows.of_role(NAME_MOVER, trained.falls, untrained.falls)
     yield from rows.of_role(NEGATIVE, -trained.falls, -untrained.falls)
-    receivers = [Receiver(id, "q") for id in movers if id.layer > 0]
+    receivers = [Receiver(id, "q", RUN) for id in movers if id.layer > 0]
     if not receivers:
         yield run.undecided(S_INHIBITION, "no name mover was found")
         return
