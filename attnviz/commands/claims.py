@@ -55,6 +55,8 @@ _NEEDS = {
 _MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
 _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)
 _TYPES |= {"corpus": Sequence[str | Path], "at_least": float, "at_most": float}
+# what a number of a paper is to be above, in words
+CONTROLS = {"untrained": "the same number of the untrained copy", "baseline": "the baseline"}
 _NO_HEAD = HeadId(0, 0)  # of claims on all heads, or none
 _HEADER = re.compile(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]")
 
@@ -305,21 +307,34 @@ class CheckedClaim:
     untrained: float | None = None  # of a role, or in a paper's table, the same of an untrained copy
 
 
-def bounded(claim: Claim, value: float, n: int, **evidence: Any) -> CheckedClaim:
-    """A number by the claim's bounds; over a corpus there are too few texts where it has no interval."""
+def decided(
+    claim: Claim, value: float, n: int, *, few: str = "", controlled: bool = False, **evidence: Any
+) -> CheckedClaim:
+    """A number by the claim's bounds, each of which has all of its interval on one side.
+
+    Without an ``interval`` it is exact; with one of None, over a corpus, it decides nothing, as where ``few`` says why.
+    If ``controlled``, it is to be above ``untrained`` and ``baseline``, too. ``evidence``: see :class:`CheckedClaim`.
+    """
     low, high = evidence.get("interval") or (value, value)
-    sides = [HOLDS]
+    limits = list[tuple[bool, bool, str, str]]()  # whether it fails, whether it holds, what the limit is, why it fails
     if claim.at_least is not None:
-        sides.append(FAILS if high < claim.at_least else HOLDS if low >= claim.at_least else UNDECIDED)
+        limits.append((high < claim.at_least, low >= claim.at_least, "the bound", ""))
     if claim.at_most is not None:
-        sides.append(FAILS if low > claim.at_most else HOLDS if high <= claim.at_most else UNDECIDED)
-    verdict, why = max(sides, key=VERDICTS.index), ""
-    if evidence.get("interval") is None and not claim.text:
-        verdict, why = UNDECIDED, "too few texts, or too few with an effect, for an interval"
-    elif verdict == UNDECIDED:
-        why = "the bound is within the interval"
-    checked = CheckedClaim(claim, verdict, value, n, **evidence)
-    return replace(checked, reason="; ".join(filter(None, [checked.reason, why])))
+        limits.append((low > claim.at_most, high <= claim.at_most, "the bound", ""))
+    controls = [(evidence[name], words) for name, words in CONTROLS.items() if evidence.get(name) is not None]
+    for score, words in sorted(controls, reverse=True) if controlled else ():
+        limits.append((high <= score, low > score, words, "it is not above its control"))
+    verdict, why = HOLDS, ""
+    if not few and not claim.text and evidence.get("interval", ()) is None:
+        few = "too few texts, or too few with an effect, for an interval"
+    if few:
+        verdict, why = UNDECIDED, few
+    elif any(fails for fails, *_ in limits):
+        verdict, why = FAILS, max(failed for fails, _, _, failed in limits if fails)
+    elif not all(holds for _, holds, *_ in limits):
+        verdict, why = UNDECIDED, next(f"{limit} is within the interval" for _, holds, limit, _ in limits if not holds)
+    reason = "; ".join(filter(None, [evidence.pop("reason", ""), why]))
+    return CheckedClaim(claim, verdict, value, n, reason=reason, **evidence)
 
 
 class HeadList(NamedTuple):

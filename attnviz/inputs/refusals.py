@@ -61,6 +61,7 @@ REFUSED = (
     Refusal("contacts", OF_TOKENIZER, _OF_ONE),
     Refusal("target", SEVERAL_TEXTS, _OF_ONE),
     Refusal("generate", OF_TOKENIZER, "continues a text"),
+    Refusal("init", "published", "is for a new file of claims"),
     Refusal("alignments", ONE_TEXT, "is of encoder-decoders"),
     Refusal("alignments", "truncate", "is of all of given texts"),
     Refusal("alignments", "max_new_tokens", "is of given targets"),
