@@ -169,10 +169,8 @@ def cell_text(value: Cell, decimals: int | None = None) -> str:
         return f"{value:,}"
     size = abs(value)
     if decimals is None and 0 < size < 0.095:
-        return f"{value:.2g}".replace("-", "−", 1) if value < 0 else f"{value:.2g}"
-    if decimals is None:
-        decimals = 2 if size < 9.995 else 0
-    return rounded(value, decimals)
+        return f"{'−' if value < 0 else ''}{size:.2g}"
+    return rounded(value, decimals or (2 if size < 9.995 else 0))
 
 
 def title_of(card: Card) -> str:
@@ -203,10 +201,17 @@ def no_sentence(card: Card) -> str:
 
 def role_table(card: Card) -> Table[Row]:
     """The roles that the head has, the clearest first."""
-    rows = list[Row]()
-    for role in card.roles:
-        guess = shown_baseline(role.baseline, role.role)
-        rows.append((role_name(role.role, role.direction), role.score, guess, role.interval, role.untrained, role.n))
+    rows: list[Row] = [
+        (
+            role_name(role.role, role.direction),
+            role.score,
+            shown_baseline(role.baseline, role.role),
+            role.interval,
+            role.untrained,
+            role.n,
+        )
+        for role in card.roles
+    ]
     return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
 
 

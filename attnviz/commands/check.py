@@ -151,7 +151,7 @@ def check(
         table, claims = _of_paper(published, checkpoint, tuple(paths))
     if listed is not None:
         listed.refuse(checkpoint)
-    _refuse_unused(given, {*OF_CORPUS} if init else _used(claims, table))
+    _refuse_unused(given, claims, OF_CORPUS if init else () if table is None else table.takes)
     measured = Measurements(checkpoint, given)
     if published is not None:
         measured.texts[tuple(paths)] = files
@@ -207,9 +207,9 @@ def _of_paper(
     return table, tuple(claims)
 
 
-def _used(claims: Sequence[Claim], table: PaperTable | None) -> set[str]:
-    """The options over texts that change something of what is claimed."""
-    used = set(() if table is None else table.takes)
+def _refuse_unused(given: Mapping[str, object], claims: Sequence[Claim], takes: Collection[str]) -> None:
+    """Raise UsageError for an option over texts that changes nothing of what is claimed, or of what ``takes`` it."""
+    used = set(takes)
     for claim in claims:
         used |= {
             *(OF_TEXTS if claim.corpus else ()),
@@ -217,10 +217,6 @@ def _used(claims: Sequence[Claim], table: PaperTable | None) -> set[str]:
             *(["label_column"] if claim.kind == "ablate" else ()),
             *(["truncate"] if claim.kind == "ablate" or claim.text else ()),
         }
-    return used
-
-
-def _refuse_unused(given: Mapping[str, object], used: Collection[str]) -> None:
     for name in (*OF_CORPUS, *OF_ABLATION):
         if given[name] not in (None, False) and name not in used:
             raise UsageError(f"{flag_of(name)} ({name}=...) changes nothing of what is checked here: leave it out.")

@@ -16,6 +16,8 @@ NO_WORDS = "a model that reads sequences without words"
 SEVERAL_TEXTS = "several texts"
 OF_TOKENIZER = "what a tokenizer returned"
 OTHER_KIND = "an input of another kind"
+NO_CORPUS = "no corpus"
+GAP_TABLE = "a GAP table"
 
 
 class Refusal(NamedTuple):
@@ -62,6 +64,8 @@ REFUSED = (
     Refusal("target", SEVERAL_TEXTS, _OF_ONE),
     Refusal("generate", OF_TOKENIZER, "continues a text"),
     Refusal("init", "published", "is for a new file of claims"),
+    Refusal("limit", NO_CORPUS, "is for the sentences of a corpus"),
+    Refusal("ablate", GAP_TABLE, "takes sentences, from a .conllu or .txt"),
     Refusal("alignments", ONE_TEXT, "is of encoder-decoders"),
     Refusal("alignments", "truncate", "is of all of given texts"),
     Refusal("alignments", "max_new_tokens", "is of given targets"),

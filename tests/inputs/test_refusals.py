@@ -21,9 +21,14 @@ OPTIONS = {
     *signature(attnviz.analyze).parameters,
     *signature(attnviz.analyze_each).parameters,
     *signature(attnviz.ablate).parameters,
+    *signature(attnviz.cards).parameters,
+    *signature(attnviz.check).parameters,
 }
 MISSING = {without(name): name for name in OPTIONS}
-INPUTS = (refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND)
+INPUTS = (
+    *(refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND),
+    *(refusals.NO_CORPUS, refusals.GAP_TABLE),
+)
 GIVEN: dict[str, Any] = {"no_syntax": True, "words": True, "truncate": True, "queries": 0}
 
 

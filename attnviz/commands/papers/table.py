@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -150,10 +150,19 @@ class PaperRun:
             )
         return n_texts
 
-    def _claim(
-        self, what: str, head: HeadId | None = None, published: str = "", at_least: float | None = None
-    ) -> Claim:
-        return Claim(
+    def reported(
+        self,
+        what: str,
+        value: float | None = None,
+        n: int | None = None,
+        *,
+        head: HeadId | None = None,
+        published: str = "",
+        at_least: float | None = None,
+        untrained: float | None = None,
+    ) -> CheckedClaim:
+        """A number of which nothing is claimed, beside the paper's and that of the untrained copy."""
+        claim = Claim(
             place=self.table.name,
             kind="table",
             what=what,
@@ -162,23 +171,11 @@ class PaperRun:
             at_least=at_least,
             published=f"({published})" if published else "",
         )
-
-    def reported(
-        self,
-        what: str,
-        value: float,
-        n: int,
-        *,
-        head: HeadId | None = None,
-        published: str = "",
-        untrained: float | None = None,
-    ) -> CheckedClaim:
-        """A number of which nothing is claimed, beside the paper's and that of the untrained copy."""
-        return CheckedClaim(self._claim(what, head, published), REPORTED, value, n, untrained=untrained)
+        return CheckedClaim(claim, REPORTED, value, n, untrained=untrained)
 
     def undecided(self, what: str, why: str) -> CheckedClaim:
         """A row that cannot be measured here, and why."""
-        return CheckedClaim(self._claim(what), UNDECIDED, reason=why)
+        return replace(self.reported(what), verdict=UNDECIDED, reason=why)
 
     def claimed(
         self,
@@ -200,7 +197,7 @@ class PaperRun:
         if not few and evidence.get("interval", ()) is None:
             few = f"too few {'texts' if self.table.needs_corpus else 'prompts'} have an effect for an interval"
         evidence |= {name: float(evidence[name]) for name in CONTROLS if evidence.get(name) is not None}
-        claim = self._claim(what, head, published, at_least)
+        claim = self.reported(what, head=head, published=published, at_least=at_least).claim
         return decided(claim, float(value), n, few=few, controlled=True, **evidence)
 
 
