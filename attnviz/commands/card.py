@@ -134,7 +134,7 @@ def cards(
     reads = NO_CORPUS
     if corpus is not None:
         reads = GAP_TABLE if ablate and open_corpus(corpus).kind == "gap" else ""
-    refuse({"limit": limit, "ablate": ablate}, reads=reads)
+    refuse({"limit": limit, "ablate": ablate}, None, reads)
     names = selection_texts(select)
     if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
@@ -318,7 +318,8 @@ def _plans(result: Card | Cards, choices: ViewOptions) -> "Iterator[CardPlan]":
         if pattern.outlines:
             dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
             outlined = f" Outlined: pairs of its first role{dashed}."
-        feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
+        drawn = card.analysis.part_of(card.head.layer).figure_context.drawn_line
+        feet = [f"Pattern: {drawn}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
         hatched = hatched_in_words(pattern.values)
         title, details, shown = title_of(card), sentence_of(card), card.shown_examples
         yield CardPlan(

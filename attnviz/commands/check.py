@@ -29,7 +29,7 @@ from attnviz.commands.claims import (
     write_claims,
 )
 from attnviz.commands.heads.measure import profile_of
-from attnviz.commands.held_claims import OF_ABLATION, OF_CORPUS, OPENING, Measurements
+from attnviz.commands.held_claims import OF_ABLATION, OF_CORPUS, Measurements
 from attnviz.commands.papers import PAPER_TABLES
 from attnviz.commands.papers.table import OF_TEXTS, PaperRun, PaperTable
 from attnviz.errors import ProcessError, UsageError
@@ -39,7 +39,7 @@ from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.options import checked, flag_of, typed
+from attnviz.options import checked, flag_of
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import ID, Field, Table, interval_field, plain
 from attnviz.present.figure_context import capital
@@ -143,21 +143,21 @@ def check(
             claims, named, named_at = read_claims(paths[0])
             if named is not None and model is None and adapter is None:
                 given["model"], place = named, named_at
-    opened = {name: given[name] for name in OPENING}
+    opening: Any = {"device": device, "dtype": dtype, "attention": attention}
     with placed(place):
-        checkpoint, source = open_checkpoint(given["model"], tokenizer, revision, adapter=adapter, **opened)
+        checkpoint, source = open_checkpoint(given["model"], tokenizer, revision, adapter=adapter, **opening)
     table = None
     if published is not None:
         table, claims = _of_paper(published, checkpoint, tuple(paths))
     if listed is not None:
         listed.refuse(checkpoint)
     _refuse_unused(given, claims, OF_CORPUS if init else () if table is None else table.takes)
-    measured = Measurements(checkpoint, given)
+    measured = Measurements(checkpoint, given, opening)
     if published is not None:
         measured.texts[tuple(paths)] = files
     if init:
         profile = measured.profile(tuple(map(Path, init)), repeats=True)
-        write_claims(paths[0], _model_named(given), init, profile, _command_line(given))
+        write_claims(paths[0], given, profile)
         claims = read_claims(paths[0])[0]
         measured.profiles[claims[0].corpus] = profile
     of_heads = []
@@ -178,8 +178,7 @@ def check(
         rows += measured.listed(listed)
     if paper is not None:
         rows += paper.table.measure(paper)
-    options = {name: given[name] for name in ("published", "limit", "truncate", "seed")}
-    options["frequencies"] = None if frequencies is None else str(frequencies)
+    options = {name: given[name] for name in ("published", "limit", "truncate", "seed", "frequencies")}
     return Check(checkpoint, options, tuple(rows), table)
 
 
@@ -220,22 +219,6 @@ def _refuse_unused(given: Mapping[str, object], claims: Sequence[Claim], takes: 
     for name in (*OF_CORPUS, *OF_ABLATION):
         if given[name] not in (None, False) and name not in used:
             raise UsageError(f"{flag_of(name)} ({name}=...) changes nothing of what is checked here: leave it out.")
-
-
-def _model_named(given: Mapping[str, Any]) -> str:
-    """The model as a file of claims names it; '' where it has no name."""
-    if given["model"] is None and given["adapter"] is None:
-        return "minilm"
-    return str(given["model"]) if isinstance(given["model"], str | Path) else ""
-
-
-def _command_line(given: Mapping[str, Any]) -> list[str]:
-    """The options that measure the same again."""
-    names = ("revision", "adapter", "tokenizer", "dtype", "attention", "seed", *OF_CORPUS)
-    again = {name: given[name] for name in names if given[name] is not None}
-    if not isinstance(given["tokenizer"], str | Path):
-        again.pop("tokenizer", None)
-    return typed(again)
 
 
 # What is written and said

@@ -30,6 +30,7 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE, scalars
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.options import typed
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
@@ -57,6 +58,8 @@ _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_
 _TYPES |= {"corpus": Sequence[str | Path], "at_least": float, "at_most": float}
 # what a number of a paper is to be above, in words
 CONTROLS = {"untrained": "the same number of the untrained copy", "baseline": "the baseline"}
+# options of the command line that measures the same again
+_AGAIN = "revision adapter tokenizer dtype attention seed limit text_column pair_column frequencies".split()
 _NO_HEAD = HeadId(0, 0)  # of claims on all heads, or none
 _HEADER = re.compile(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]")
 
@@ -126,14 +129,12 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     return claims, of_file.get("model"), f"{path}:{top.line('model')}: "
 
 
-def write_claims(
-    path: Path, model: str, corpus: Sequence[str | Path], profile: Profile, options: Sequence[str]
-) -> None:
+def write_claims(path: Path, given: Mapping[str, Any], profile: Profile) -> None:
     """Write a file that claims of the clearest heads that the score of their role stays above its interval now.
 
-    Of a role that only describes it claims that the head still has it; general roles and sinks come last. A ``model``
-    of '' is left out; names of files are written as seen from the folder of ``path``; ``options`` are those of the
-    command line that measures the same again.
+    Of a role that only describes it claims that the head still has it; general roles and sinks come last. ``given`` are
+    the arguments of :func:`attnviz.check` by name: a model without a name is left out, names of files are written as
+    seen from the folder of ``path``, and a comment has the command line that measures the same again.
 
     Raises:
         UsageError: no head passes a role over the corpus.
@@ -159,11 +160,15 @@ def write_claims(
             f"no head has a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
             f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
         )
-    command = shlex.join(["attnviz", "check", path.name, *options])
+    again = {name: given[name] for name in _AGAIN if given[name] is not None}
+    if not isinstance(given["tokenizer"], str | Path):
+        again.pop("tokenizer", None)
+    command = shlex.join(["attnviz", "check", path.name, *typed(again)])
     lines = [f"# attnviz {__version__} measured these roles. Check that heads keep them: {visible(command)}"]
-    if model:
+    model = "minilm" if given["model"] is None and given["adapter"] is None else given["model"]
+    if isinstance(model, str | Path):
         lines.append(f"model = {seen_from_file(model)}")
-    lines.append(f"corpus = [{', '.join(map(seen_from_file, corpus))}]")
+    lines.append(f"corpus = [{', '.join(map(seen_from_file, given['init']))}]")
     for role in claimed:
         lines += ["", "[[claim]]", f"head = {string(role.id)}", f"role = {string(role.role)}"]
         if role.direction is not None:

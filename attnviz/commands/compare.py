@@ -122,10 +122,10 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """What A and B decide, if both are classifiers with the same classes; else empty."""
-        decided = [side.decision for side in self.sides if side.decision is not None]
-        if len(decided) < len(self.sides) or why_not_compared(self.first.checkpoint, self.second.checkpoint):
+        a, b = self.first.decision, self.second.decision
+        if a is None or b is None or why_not_compared(self.first.checkpoint, self.second.checkpoint):
             return ()
-        return tuple(decided)
+        return a, b
 
     @property
     def flips(self) -> bool:

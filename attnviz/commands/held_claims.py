@@ -41,6 +41,7 @@ from attnviz.measures.repeats import SEQUENCES
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import check_shapes
 from attnviz.models.opening import named_source, open_checkpoint
+from attnviz.options import ModelOptions
 from attnviz.present.claim import sentence
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.published import ARROWS
@@ -49,7 +50,6 @@ from attnviz.profiles.store import StoredProfile
 from attnviz.version import __version__
 from attnviz.wording import rounded
 
-OPENING = ("device", "dtype", "attention")  # options of attnviz.check that say how a model is opened
 OF_CORPUS = (*OF_TEXTS, "frequencies")
 OF_ABLATION = ("label_column", "truncate")
 
@@ -60,14 +60,13 @@ _NOT_THERE = "it does not occur there, or is no role that attnviz measures there
 class Measurements:
     """What claims are held against, each measured once."""
 
-    def __init__(self, checkpoint: Checkpoint, given: Mapping[str, Any]) -> None:
-        """``given``: the arguments of :func:`attnviz.check` by name."""
+    def __init__(self, checkpoint: Checkpoint, given: Mapping[str, Any], opening: ModelOptions) -> None:
+        """``given``: the arguments of :func:`attnviz.check` by name; ``opening``: those for other models, too."""
         self.checkpoint, self._given = checkpoint, given
         self.stored: StoredProfile | None = None
         self.profiles = dict[tuple[Path, ...], Profile]()
         self.texts = dict[tuple[Path, ...], Any]()  # those of corpora, where not in their files alone
         self._columns = Columns(given["text_column"], given["pair_column"])
-        opening = {name: given[name] for name in OPENING}
         self._model = cache(lambda name: open_checkpoint(name, **opening)[0] if name else checkpoint)
         self._analysis = cache(self._analyze)
         self._comparison = cache(self._compare)

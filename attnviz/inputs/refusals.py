@@ -63,15 +63,15 @@ REFUSED = (
     Refusal("contacts", OF_TOKENIZER, _OF_ONE),
     Refusal("target", SEVERAL_TEXTS, _OF_ONE),
     Refusal("generate", OF_TOKENIZER, "continues a text"),
-    Refusal("init", "published", "is for a new file of claims"),
-    Refusal("limit", NO_CORPUS, "is for the sentences of a corpus"),
-    Refusal("ablate", GAP_TABLE, "takes sentences, from a .conllu or .txt"),
     Refusal("alignments", ONE_TEXT, "is of encoder-decoders"),
     Refusal("alignments", "truncate", "is of all of given texts"),
     Refusal("alignments", "max_new_tokens", "is of given targets"),
     Refusal("answer", "label", "is beside a foil what the label would be"),
     Refusal("answer", without("foil"), "is measured against a foil"),
     Refusal("foil", without("answer"), "is what an answer is measured against"),
+    Refusal("init", "published", "is for a new file of claims"),
+    Refusal("limit", NO_CORPUS, "is for the sentences of a corpus"),
+    Refusal("ablate", GAP_TABLE, "takes sentences, from a .conllu or .txt"),
 )
 
 _NAMES = {
