@@ -331,7 +331,7 @@ def decided(
         limits.append((high <= score, low > score, words, "it is not above its control"))
     verdict, why = HOLDS, ""
     if not few and not claim.text and evidence.get("interval", ()) is None:
-        few = "too few texts, or too few with an effect, for an interval"
+        few = "too few texts or prompts, or too few with an effect, for an interval"
     if few:
         verdict, why = UNDECIDED, few
     elif any(fails for fails, *_ in limits):

@@ -194,8 +194,6 @@ class PaperRun:
         ``at_least`` is the threshold, ``few`` why nothing can be decided; ``evidence`` has ``untrained``, the same
         number of the untrained copy, ``baseline``, that of another control, and the ``interval`` over texts.
         """
-        if not few and evidence.get("interval", ()) is None:
-            few = f"too few {'texts' if self.table.needs_corpus else 'prompts'} have an effect for an interval"
         evidence |= {name: float(evidence[name]) for name in CONTROLS if evidence.get(name) is not None}
         claim = self.reported(what, head=head, published=published, at_least=at_least).claim
         return decided(claim, float(value), n, few=few, controlled=True, **evidence)
