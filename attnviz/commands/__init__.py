@@ -1,6 +1,12 @@
 """The commands, each with its figures in the order of the documentation."""
 
+from dataclasses import replace
+
 from attnviz.present.report import View, page_view
+
+_BEST_HEADS = View(
+    "roles", "for every role the best head of each model, with intervals and guesses", module="compare_pictures"
+)
 
 VIEWS: dict[str, tuple[View, ...]] = {
     "heads": (
@@ -35,15 +41,14 @@ VIEWS: dict[str, tuple[View, ...]] = {
         page_view("every head on A, on B, and their difference, in one HTML file", module="compare_pictures"),
     ),
     "compare.corpus": (
-        View("distances", "all heads by rank with intervals, beside the largest possible distance"),
         View(
-            "roles",
-            "for every role the best head of each model, with intervals and guesses",
-            default=False,
-            module="compare_roles",
+            "distances",
+            "all heads by rank with intervals, beside the largest possible distance",
+            module="compare_pictures",
         ),
+        replace(_BEST_HEADS, default=False),
     ),
-    "compare.roles": (View("roles", "for every role the best head of each model, with intervals and guesses"),),
+    "compare.roles": (_BEST_HEADS,),
     "profile": (
         View("roles", "the clearest role of every head"),
         View("relations", "the best head of each relation beside its largest baseline"),

@@ -34,6 +34,7 @@ from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.prompt import read_prompt
 from attnviz.inputs.reading import open_corpus, read_texts, source_kind
+from attnviz.inputs.refusals import GAP_TABLE, NO_CORPUS, refuse
 from attnviz.inputs.text import encode
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import ROLES_ON_REPEATS
@@ -130,10 +131,10 @@ def cards(
     if source is not None and not str(source).strip():
         raise TextError("the text is empty or blank; expected a sentence, or a corpus, or leave it out.")
     corpus = Path(source) if source is not None and source_kind(source) != "text" else None
-    if limit is not None and corpus is None:
-        raise UsageError("--limit (limit=...) is for the sentences of a corpus: give a CORPUS, or leave it out.")
-    if ablate and corpus is not None and open_corpus(corpus).kind == "gap":
-        raise UsageError(f"heads are removed on sentences: expected --ablate with a .conllu or .txt, found {corpus}.")
+    reads = NO_CORPUS
+    if corpus is not None:
+        reads = GAP_TABLE if ablate and open_corpus(corpus).kind == "gap" else ""
+    refuse({"limit": limit, "ablate": ablate}, None, reads)
     names = selection_texts(select)
     if ablate and source is None and len(names) != 1:
         raise UsageError("several heads are removed on the same texts: expected --ablate with a TEXT or a CORPUS.")
@@ -315,7 +316,8 @@ def _plans(result: Card | Cards, choices: ViewOptions) -> "Iterator[CardPlan]":
         if pattern.outlines:
             dashed = "" if all(outline.found for outline in pattern.outlines) else ", dashed where it misses them"
             outlined = f" Outlined: pairs of its first role{dashed}."
-        feet = [f"Pattern: {card.part.figure_context.drawn_line}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
+        drawn = card.analysis.part_of(card.head.layer).figure_context.drawn_line
+        feet = [f"Pattern: {drawn}. Colours: {pattern.bar}.{outlined}", *notes_of(card)]
         hatched = hatched_in_words(pattern.values)
         title, details, shown = title_of(card), sentence_of(card), card.shown_examples
         yield CardPlan(

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnviz.commands.ablate import Ablation
 from attnviz.commands.circuits import Circuits, Pair
-from attnviz.commands.heads.analysis import Analysis, Part
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.outputs import HeadOutputs
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.errors import UsageError
 from attnviz.judge.roles import Role, role_key
 from attnviz.judge.verdicts import NO_LABEL, UNNAMED
+from attnviz.measures.direct_effects import Promotion
 from attnviz.measures.intervals import ERROR_RATE, Estimate
 from attnviz.measures.paths import RUN
 from attnviz.measures.predictions import Metric
@@ -103,9 +104,10 @@ class Card(TextResult):
         return shown and replace(shown, best=shown.best[:SHOWN], failures=shown.failures[:SHOWN])
 
     @property
-    def part(self) -> Part:
-        """The analysis of its kind of attention; the whole in a model of one kind."""
-        return self.analysis.part_of(self.head.layer)
+    def promotions(self) -> Promotion | None:
+        """The tokens whose logits it raises most; None where that is not known."""
+        effects = self.outputs.effects
+        return None if effects is None else effects.promotions.get(self.head)
 
     @property
     def in_words(self) -> str:
@@ -169,10 +171,8 @@ def cell_text(value: Cell, decimals: int | None = None) -> str:
         return f"{value:,}"
     size = abs(value)
     if decimals is None and 0 < size < 0.095:
-        return f"{value:.2g}".replace("-", "−", 1) if value < 0 else f"{value:.2g}"
-    if decimals is None:
-        decimals = 2 if size < 9.995 else 0
-    return rounded(value, decimals)
+        return f"{'−' if value < 0 else ''}{size:.2g}"
+    return rounded(value, decimals or (2 if size < 9.995 else 0))
 
 
 def title_of(card: Card) -> str:
@@ -203,10 +203,17 @@ def no_sentence(card: Card) -> str:
 
 def role_table(card: Card) -> Table[Row]:
     """The roles that the head has, the clearest first."""
-    rows = list[Row]()
-    for role in card.roles:
-        guess = shown_baseline(role.baseline, role.role)
-        rows.append((role_name(role.role, role.direction), role.score, guess, role.interval, role.untrained, role.n))
+    rows: list[Row] = [
+        (
+            role_name(role.role, role.direction),
+            role.score,
+            shown_baseline(role.baseline, role.role),
+            role.interval,
+            role.untrained,
+            role.n,
+        )
+        for role in card.roles
+    ]
     return card_table("Roles", ROLE_COLUMNS, rows, decimals=2)
 
 
@@ -219,7 +226,7 @@ def measured_on(*cards: Card) -> str:
 def exchange_table(card: Card) -> Table[Row]:
     """The heads that it reads and is read by, those with similar patterns, and what it writes."""
     rows = list[Row]()
-    title, effects, patched, circuits = "Reads and writes", card.outputs.effects, card.patched, card.circuits
+    title, patched, circuits = "Reads and writes", card.patched, card.circuits
     if circuits is not None:
         for what, pair in zip(("reads", "is read by"), strongest(circuits, card.head), strict=True):
             if pair is not None:
@@ -238,9 +245,10 @@ def exchange_table(card: Card) -> Table[Row]:
         run = f"{patched['direction']}{path}, {counted(patched['pairs'], 'pair')}"
         control = patched["unrelated"]
         rows.append(("carries", run, patched["effect"], None if control is None else f"unrelated {cell_text(control)}"))
-    if effects is not None and card.head in effects.promotions:
-        title += f" (logits at ‘{card.outputs.read.labels[effects.position]}’ #{effects.position})"
-        raised = effects.promotions[card.head].promoted[:PROMOTED]
+    if card.outputs.effects is not None and card.promotions is not None:
+        position = card.outputs.effects.position
+        title += f" (logits at ‘{card.outputs.read.labels[position]}’ #{position})"
+        raised = card.promotions.promoted[:PROMOTED]
         if raised:
             rows.append(("raises logits", ", ".join(quoted(token.text) for token in raised), raised[0].logit, None))
     middle = median(distance for _, distance in card.nearest) if card.nearest else 0.0
@@ -307,7 +315,7 @@ def not_measured(card: Card) -> list[str]:
     """What the card does not know."""
     of_source = is_of_source(card.head.layer)
     parts = set(card.profile.parts) if card.profile else set[str]()
-    effects, circuits, cut = card.outputs.effects, card.circuits, card.tokens.truncated
+    circuits, cut = card.circuits, card.tokens.truncated
     on_its_tokens = effect_on_relation(card) is not None or card.on_repeats is not None
     missing = {
         f"the last {counted(cut, 'token')} of the text": cut > 0,
@@ -316,7 +324,7 @@ def not_measured(card: Card) -> list[str]:
         "nearest heads": not card.nearest,
         "composition": circuits is None,
         "copying": circuits is None or circuits.head(card.head).copying is None,
-        "promoted tokens": effects is None or card.head not in effects.promotions,
+        "promoted tokens": card.promotions is None,
         "what happens without it": card.ablation is None,
         "what the tokens of its role lose without it": card.ablation is not None and not on_its_tokens,
     }
@@ -364,7 +372,6 @@ def _content(result: Card | Cards, _: ViewOptions) -> Entry:
 def _card_entry(card: Card) -> Entry:
     head, effects, circuits, repeats = card.head, card.outputs.effects, card.circuits, card.on_repeats
     shown = card.shown_examples
-    promotions = None if effects is None else effects.promotions.get(head)
     of_weights = without = None
     if circuits is not None:
         reads, read_by = strongest(circuits, head)
@@ -389,7 +396,7 @@ def _card_entry(card: Card) -> Entry:
         "outputs": {
             "projection_share": card.outputs.head(head).projection_share,
             "at": effects and effects.position,
-            "promoted": promotions and promotions.promoted,
+            "promoted": card.promotions and card.promotions.promoted,
         },
         "circuits": of_weights,
         "ablation": without,

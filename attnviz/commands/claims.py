@@ -30,6 +30,7 @@ from attnviz.measures.statistics import DIAGONALITY, NOWHERE, scalars
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId
+from attnviz.options import typed
 from attnviz.present.kv_heads import kv_groups
 from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import role_name
@@ -55,6 +56,10 @@ _NEEDS = {
 _MAY = {"role": ("corpus", "at_least", "at_most", "direction"), "distance_to": ("head",)}
 _TYPES: dict[str, Any] = dict.fromkeys(("model", "text", "head", "direction", *_NEEDS), str)
 _TYPES |= {"corpus": Sequence[str | Path], "at_least": float, "at_most": float}
+# what a number of a paper is to be above, in words
+CONTROLS = {"untrained": "the same number of the untrained copy", "baseline": "the baseline"}
+# options of the command line that measures the same again
+_AGAIN = "revision adapter tokenizer dtype attention seed limit text_column pair_column frequencies".split()
 _NO_HEAD = HeadId(0, 0)  # of claims on all heads, or none
 _HEADER = re.compile(r"\s*\[\[\s*[\"']?claim[\"']?\s*\]\]")
 
@@ -124,14 +129,12 @@ def read_claims(path: Path) -> tuple[tuple[Claim, ...], str | None, str]:
     return claims, of_file.get("model"), f"{path}:{top.line('model')}: "
 
 
-def write_claims(
-    path: Path, model: str, corpus: Sequence[str | Path], profile: Profile, options: Sequence[str]
-) -> None:
+def write_claims(path: Path, given: Mapping[str, Any], profile: Profile) -> None:
     """Write a file that claims of the clearest heads that the score of their role stays above its interval now.
 
-    Of a role that only describes it claims that the head still has it; general roles and sinks come last. A ``model``
-    of '' is left out; names of files are written as seen from the folder of ``path``; ``options`` are those of the
-    command line that measures the same again.
+    Of a role that only describes it claims that the head still has it; general roles and sinks come last. ``given`` are
+    the arguments of :func:`attnviz.check` by name: a model without a name is left out, names of files are written as
+    seen from the folder of ``path``, and a comment has the command line that measures the same again.
 
     Raises:
         UsageError: no head passes a role over the corpus.
@@ -157,11 +160,15 @@ def write_claims(
             f"no head has a role on {profile.source()}: nothing to claim. Give more texts: patterns such as "
             f"previous-token are roles from {MIN_TEXTS_SHARES} texts on."
         )
-    command = shlex.join(["attnviz", "check", path.name, *options])
+    again = {name: given[name] for name in _AGAIN if given[name] is not None}
+    if not isinstance(given["tokenizer"], str | Path):
+        again.pop("tokenizer", None)
+    command = shlex.join(["attnviz", "check", path.name, *typed(again)])
     lines = [f"# attnviz {__version__} measured these roles. Check that heads keep them: {visible(command)}"]
-    if model:
+    model = "minilm" if given["model"] is None and given["adapter"] is None else given["model"]
+    if isinstance(model, str | Path):
         lines.append(f"model = {seen_from_file(model)}")
-    lines.append(f"corpus = [{', '.join(map(seen_from_file, corpus))}]")
+    lines.append(f"corpus = [{', '.join(map(seen_from_file, given['init']))}]")
     for role in claimed:
         lines += ["", "[[claim]]", f"head = {string(role.id)}", f"role = {string(role.role)}"]
         if role.direction is not None:
@@ -305,21 +312,34 @@ class CheckedClaim:
     untrained: float | None = None  # of a role, or in a paper's table, the same of an untrained copy
 
 
-def bounded(claim: Claim, value: float, n: int, **evidence: Any) -> CheckedClaim:
-    """A number by the claim's bounds; over a corpus there are too few texts where it has no interval."""
+def decided(
+    claim: Claim, value: float, n: int, *, few: str = "", controlled: bool = False, **evidence: Any
+) -> CheckedClaim:
+    """A number by the claim's bounds, each of which has all of its interval on one side.
+
+    Without an ``interval`` it is exact; with one of None, over a corpus, it decides nothing, as where ``few`` says why.
+    If ``controlled``, it is to be above ``untrained`` and ``baseline``, too. ``evidence``: see :class:`CheckedClaim`.
+    """
     low, high = evidence.get("interval") or (value, value)
-    sides = [HOLDS]
+    limits = list[tuple[bool, bool, str, str]]()  # whether it fails, whether it holds, what the limit is, why it fails
     if claim.at_least is not None:
-        sides.append(FAILS if high < claim.at_least else HOLDS if low >= claim.at_least else UNDECIDED)
+        limits.append((high < claim.at_least, low >= claim.at_least, "the bound", ""))
     if claim.at_most is not None:
-        sides.append(FAILS if low > claim.at_most else HOLDS if high <= claim.at_most else UNDECIDED)
-    verdict, why = max(sides, key=VERDICTS.index), ""
-    if evidence.get("interval") is None and not claim.text:
-        verdict, why = UNDECIDED, "too few texts, or too few with an effect, for an interval"
-    elif verdict == UNDECIDED:
-        why = "the bound is within the interval"
-    checked = CheckedClaim(claim, verdict, value, n, **evidence)
-    return replace(checked, reason="; ".join(filter(None, [checked.reason, why])))
+        limits.append((low > claim.at_most, high <= claim.at_most, "the bound", ""))
+    controls = [(evidence[name], words) for name, words in CONTROLS.items() if evidence.get(name) is not None]
+    for score, words in sorted(controls, reverse=True) if controlled else ():
+        limits.append((high <= score, low > score, words, "it is not above its control"))
+    verdict, why = HOLDS, ""
+    if not few and not claim.text and evidence.get("interval", ()) is None:
+        few = "too few texts or prompts, or too few with an effect, for an interval"
+    if few:
+        verdict, why = UNDECIDED, few
+    elif any(fails for fails, *_ in limits):
+        verdict, why = FAILS, max(failed for fails, _, _, failed in limits if fails)
+    elif not all(holds for _, holds, *_ in limits):
+        verdict, why = UNDECIDED, next(f"{limit} is within the interval" for _, holds, limit, _ in limits if not holds)
+    reason = "; ".join(filter(None, [evidence.pop("reason", ""), why]))
+    return CheckedClaim(claim, verdict, value, n, reason=reason, **evidence)
 
 
 class HeadList(NamedTuple):

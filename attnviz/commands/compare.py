@@ -4,15 +4,13 @@ A is the first side and B the second; every difference is B - A, so that a posit
 Heads are ordered by their Jensen-Shannon distance (:mod:`attnviz.measures.differences`).
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from rich.console import RenderableType
-from torch import Tensor
-from torch.nn.functional import pad
 
 from attnviz.arguments import as_found
 from attnviz.commands.heads.analysis import Analysis, Part
@@ -21,7 +19,7 @@ from attnviz.errors import TextError, UsageError
 from attnviz.inputs.prompt import Positions, Prompt, merge_subwords
 from attnviz.judge.verdicts import Label
 from attnviz.measures.decisions import Decision
-from attnviz.measures.differences import Difference, DifferenceTally
+from attnviz.measures.differences import Difference, DifferenceTally, Weight, noting_largest, side_by_side
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import check_shapes, model_names, same_weights, why_not_compared
 from attnviz.models.head_ids import HeadId, layers_in_words
@@ -43,6 +41,8 @@ class LargestDifference(NamedTuple):
     difference: float  # B - A, -1 to 1
     query: int  # counted from 0
     key: int
+    query_label: str  # of A, or A's and B's with an arrow between
+    key_label: str
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,16 +56,8 @@ class HeadDifference(Difference):
     rounding: bool  # no weight differs by more than rounding may
 
     @property
-    def label_before(self) -> str:
-        return self.before.name
-
-    @property
-    def label_after(self) -> str:
-        return self.after.name
-
-    @property
     def label_changed(self) -> bool:
-        return self.label_before != self.label_after
+        return self.before.name != self.after.name
 
     @property
     def labels(self) -> str:
@@ -120,6 +112,7 @@ class Comparison(Result, OfHeads[HeadDifference]):
 
     first: Analysis  # A
     second: Analysis  # B
+    parts: tuple[ComparedPart, ...]  # one for each kind of attention: of encoder-decoders up to three
     heads: tuple[HeadDifference, ...]  # one entry a head, the most different first
     # by so much a weight may differ from rounding alone: the largest errors of both verifications together, at least
     # the step of the coarser dtype
@@ -129,10 +122,10 @@ class Comparison(Result, OfHeads[HeadDifference]):
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """What A and B decide, if both are classifiers with the same classes; else empty."""
-        decided = [side.decision for side in self.sides if side.decision is not None]
-        if len(decided) < len(self.sides) or why_not_compared(self.first.checkpoint, self.second.checkpoint):
+        a, b = self.first.decision, self.second.decision
+        if a is None or b is None or why_not_compared(self.first.checkpoint, self.second.checkpoint):
             return ()
-        return tuple(decided)
+        return a, b
 
     @property
     def flips(self) -> bool:
@@ -161,23 +154,13 @@ class Comparison(Result, OfHeads[HeadDifference]):
     def unit(self) -> str:
         return self.first.units.name
 
-    @cached_property
-    def parts(self) -> "tuple[ComparedPart, ...]":
-        """One for each kind of attention: of encoder-decoders up to three."""
-        return tuple(map(ComparedPart, self.first.parts, self.second.parts))
-
-    def part_of(self, head: HeadDifference) -> "ComparedPart":
+    def part_of(self, head: HeadDifference) -> ComparedPart:
         """The part that a head is of."""
         return next(part for part in self.parts if self.own(head).id.layer in part.first.layers)
 
     @property
     def rows(self) -> Axis:  # of encoder-decoders those of the encoder
         return self.parts[0].rows
-
-    def ends(self, head: HeadDifference, most: LargestDifference) -> tuple[str, str]:
-        """The labels of the query and the key of one of a head's largest differences."""
-        part = self.part_of(head)
-        return part.rows.labels[most.query], part.columns.labels[most.key]
 
     @property
     def any_beyond_rounding(self) -> bool:
@@ -224,76 +207,36 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     )
     context = first.context
     tally = DifferenceTally(first.checkpoint.kinds, context.causal, context.learned_sinks, samples=0)
-    largest, of_content = (dict[HeadId, LargestDifference]() for _ in range(2))
+    parts = tuple(map(ComparedPart, first.parts, second.parts))
+    part_of = {layer: part for part in parts for layer in part.first.layers}
+    largest, of_content = dict[HeadId, Weight](), dict[HeadId, Weight]()
     tally.count_texts([0], [len(first.tokens)])
     for layer in first.checkpoint.layers:
         contexts = [side.context_of(layer) for side in (first, second)]
         queries = torch.stack([context.non_sink for context in contexts]).all(0)[list(contexts[0].query_positions)]
         keys = torch.stack([context.key_non_sink for context in contexts]).all(0)
-        chunks = side_by_side(*(side.part_of(layer).chunks(layer) for side in (first, second)))
+        chunks = side_by_side(*(side.chunks(layer) for side in part_of[layer].sides))
         chunks = noting_largest(layer, chunks, largest, of_content, queries, keys)
         tally.compare(layer, chunks, torch.ones(1, len(queries), dtype=torch.bool))
+
+    def labelled(id: HeadId, weight: Weight) -> LargestDifference:
+        part, (_, query, key) = part_of[id.layer], weight
+        return LargestDifference(*weight, part.rows.labels[query], part.columns.labels[key])
+
     heads = []
-    for difference in tally.ranked():
-        most, content = largest[difference.id], of_content[difference.id]
+    for head in tally.ranked():
+        most, content = labelled(head.id, largest[head.id]), labelled(head.id, of_content[head.id])
         heads.append(
             HeadDifference(
-                **vars(difference),
+                **vars(head),
                 largest=most,
                 largest_content=content if content.difference else None,
-                before=first.head(difference.id).labelled,
-                after=second.head(difference.id).labelled,
+                before=first.head(head.id).labelled,
+                after=second.head(head.id).labelled,
                 rounding=abs(most.difference) <= floor,
             )
         )
-    return Comparison(first, second, tuple(heads), floor, tally.largest)
-
-
-def noting_largest(
-    layer: int,
-    chunks: Iterable[tuple[int, Tensor, Tensor]],
-    largest: dict[HeadId, LargestDifference],
-    of_content: dict[HeadId, LargestDifference],
-    queries: Tensor,
-    keys: Tensor,
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The chunks of :func:`side_by_side` as a batch of one text, each head's largest differences noted on the way.
-
-    ``largest`` is of all weights, ``of_content`` of the ``queries`` and ``keys`` that are True. Of several equally
-    large ones it is the first in reading order.
-    """
-    for first, p, q in chunks:
-        content = queries[first : first + p.shape[1], None] & keys[: p.shape[2]]
-        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
-            difference = of_b.double() - of_a.double()
-            for noted, rows in ((largest, difference), (of_content, difference * content)):
-                query, key = divmod(int(rows.abs().argmax()), rows.shape[1])
-                here = LargestDifference(float(rows[query, key]), first + query, key)
-                before = noted.get(HeadId(layer, head), LargestDifference(0.0, 0, 0))
-                noted[HeadId(layer, head)] = max(before, here, key=lambda weight: abs(weight.difference))
-        yield first, p[None], q[None]
-
-
-def side_by_side(
-    one: Iterator[tuple[int, Tensor]], other: Iterator[tuple[int, Tensor]]
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Align the chunks of two sides, which may differ in size, to the same rows and keys.
-
-    From those of :meth:`attnviz.commands.heads.analysis.Part.chunks` to the first query and the rows of both,
-    [n_heads, rows, n_keys] each.
-    """
-    first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]
-    while True:
-        for number, side in enumerate((one, other)):
-            while not waiting[number].shape[1]:
-                chunk = next(side, None)
-                if chunk is None:
-                    return
-                waiting[number] = chunk[1]
-        n, n_keys = (min(rows.shape[1] for rows in waiting), max(rows.shape[2] for rows in waiting))
-        a, b = (pad(rows[:, :n], (0, n_keys - rows.shape[2])) for rows in waiting)
-        yield first, a, b
-        first, waiting = first + n, [rows[:, n:] for rows in waiting]
+    return Comparison(first, second, parts, tuple(heads), floor, tally.largest)
 
 
 def check_comparable(first: Analysis, second: Analysis) -> None:
@@ -378,33 +321,24 @@ DIFFERENCE: tuple[Field[Any], ...] = (
 )
 
 
-def _weight(result: Comparison, name: str, of_numbers: str, of_labels: str) -> Field[HeadDifference]:
+def _weight(name: str, of_numbers: str, of_labels: str) -> Field[HeadDifference]:
     """One of a head's largest differences, with what its columns begin with."""
-
-    def value(head: HeadDifference) -> dict[str, Any] | None:
-        most: LargestDifference | None = getattr(head, name)
-        return most and {**most._asdict(), **dict(zip(labels, result.ends(head, most), strict=True))}
-
-    labels = "query_label", "key_label"
-    columns = {f"{of_numbers}{key}": (key,) for key in LargestDifference._fields}
-    columns |= {f"{of_labels}{key}": (key,) for key in labels}
-    return Field(value=value, name=name, csv=columns, meaning="the largest change of a weight, from query to key")
+    columns = {f"{of_labels if 'label' in key else of_numbers}{key}": (key,) for key in LargestDifference._fields}
+    return Field(name=name, csv=columns, meaning="the largest change of a weight, from query to key")
 
 
-def _table(result: Comparison, choices: ViewOptions) -> Table[HeadDifference]:
-    fields: tuple[Field[HeadDifference], ...] = (
-        *HEAD,
-        *DIFFERENCE,
-        _weight(result, "largest", "largest_", ""),
-        _weight(result, "largest_content", "content_", "content_"),
-        Field(name="label_before", meaning="what the head does in A"),
-        Field(name="label_after", meaning="in B"),
-        *plain("label_changed"),
-        Field(value="before.certain", name="label_before_certain"),
-        Field(value="after.certain", name="label_after_certain"),
-        Field(value=lambda head: not head.rounding, name="beyond_rounding"),
-    )
-    return Table("Heads", fields, result.select(choices.select), name="heads")
+_FIELDS: tuple[Field[HeadDifference], ...] = (
+    *HEAD,
+    *DIFFERENCE,
+    _weight("largest", "largest_", ""),
+    _weight("largest_content", "content_", "content_"),
+    Field(value="before.name", name="label_before", meaning="what the head does in A"),
+    Field(value="after.name", name="label_after", meaning="in B"),
+    *plain("label_changed"),
+    Field(value="before.certain", name="label_before_certain"),
+    Field(value="after.certain", name="label_after_certain"),
+    Field(value=lambda head: not head.rounding, name="beyond_rounding"),
+)
 
 
 def _content(result: Comparison, _: ViewOptions) -> dict[str, Any]:
@@ -440,16 +374,14 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
         most = head.largest_content
         if most is None or abs(most.difference) <= result.floor:
             return "none beyond rounding" if head.rounding else "none: to or from sinks alone"
-        query, key = result.ends(head, most)
-        return f"{signed(most.difference)}  ‘{query}’ to ‘{key}’"
+        return f"{signed(most.difference)}  ‘{most.query_label}’ to ‘{most.key_label}’"
 
-    table = _table(result, choices)
     columns: list[Field[HeadDifference]] = [
-        *pick(table.columns, "rank", "id", "distance", "total_variation"),
+        *pick(_FIELDS, "rank", "id", "distance", "total_variation"),
         Field("Label (A → B)", lambda head: visible(head.labels)),
         Field("Largest difference of content", largest, "B − A"),
     ]
-    listed = replace(table, columns=columns)
+    listed = Table("Heads", columns, result.select(choices.select))
     yield listed.first(choices.rows(FEW), "compare.csv", order=MOST_DIFFERENT_FIRST)
     if not choices.verbose:
         yield notes("Distance: 0 for equal patterns, 0.833 for no key in common.")
@@ -462,15 +394,15 @@ def _tables(result: Comparison, choices: ViewOptions) -> Iterator[RenderableType
     )
 
 
-_OF_CONTENT = "content_difference content_query_label content_key_label"
-
-SPEC = CommandSpec(
+SPEC = CommandSpec[Comparison](
     content=_content,
     tables=_tables,
-    table=_table,
+    table=lambda result, choices: Table("", _FIELDS, result.select(choices.select), name="heads"),
     patterns=True,
     all_selected=True,
-    paper=("id", "distance", "label_before", "label_after", *_OF_CONTENT.split()),
+    paper=tuple(
+        "id distance label_before label_after content_difference content_query_label content_key_label".split()
+    ),
 )
 
 

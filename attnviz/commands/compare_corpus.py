@@ -20,7 +20,6 @@ from attnviz.commands.compare import (
 )
 from attnviz.commands.compare_roles import (
     CHOSEN_HERE,
-    ROLES,  # noqa: F401 - found by its name
     RoleComparison,
     content,
     flip_table,
@@ -57,19 +56,18 @@ from attnviz.models.head_ids import HeadId
 from attnviz.models.opening import Model, named_source
 from attnviz.options import ModelOptions, checked
 from attnviz.present.fields import HEAD, Field, Table, interval_field, pick, plain, values_of
-from attnviz.present.figure_context import caption_of
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads
 from attnviz.present.tables import notes
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import ViewOptions
 from attnviz.progress import Progress
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
 from attnviz.run.processes import joined_processes, this_process
 from attnviz.wording import bracketed, counted, span, visible
 
 if TYPE_CHECKING:
-    from attnviz.figures.charts import RankedPlan
+    pass
 
 # Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32.
 _MOST_WEIGHTS = 1 << 26
@@ -387,7 +385,7 @@ _FIELDS: tuple[Field[HeadChange], ...] = (
 
 
 def _tables(result: CorpusComparison, choices: ViewOptions) -> Iterator[RenderableType]:
-    yield found_lines(result, _headline(result))
+    yield found_lines(result, heads_headline(result))
     columns: list[Field[HeadChange]] = [
         *pick(_FIELDS, "rank", "id", "distance", *(["interval"] if result.judged else [])),
         Field("Role (A → B)", _roles),
@@ -455,7 +453,7 @@ SPEC = CommandSpec(
 )
 
 
-def _headline(result: CorpusComparison) -> str:
+def heads_headline(result: CorpusComparison) -> str:
     """Sentence on the head that moved most, and on roles."""
     moved = [head for head in result.heads if head.distance]
     if not moved:
@@ -468,35 +466,3 @@ def _headline(result: CorpusComparison) -> str:
         f"{len(moved)} of {counted(len(result.heads), 'head')} moved, most {most.id}: {most.distance:.3f}{interval} of "
         f"at most {result.largest:.2f}; {roles}"
     )
-
-
-# What is drawn
-
-
-def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> "Iterator[RankedPlan]":
-    from attnviz.figures.charts import Estimates, RankedPlan
-
-    intervals = "too few texts for intervals"
-    if result.judged:
-        intervals = f"lines: intervals at {ERROR_RATE} over all heads together; none where not known"
-    said, heads = _headline(result), result.select(choices.select)
-    yield RankedPlan(
-        stem="compare-corpus-distances",
-        caption=caption_of(
-            "Mean Jensen-Shannon distance (root nats) between the attention of each head in A and in B, the most "
-            f"different head first, {result.sides_in_words}",
-            intervals,
-            f"the largest possible distance is {result.largest:.2f}",
-            said,
-            "heads are named where their names have room",
-        ),
-        title=said,
-        notes=(*result.side_lines, f"The most different head first; {intervals}."),
-        names=tuple(str(head.id) for head in heads),
-        ranks=tuple(head.rank for head in heads),
-        distances=Estimates.of([(head.distance, head.interval) for head in heads]),
-        largest=result.largest,
-    )
-
-
-DISTANCES = Drawing(_plan_ranked, in_figures("charts.ranked_figure"), in_figures("charts.draw_ranked"))

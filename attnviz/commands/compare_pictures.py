@@ -13,18 +13,33 @@ from attnviz.commands.compare import (
     ComparedPart,
     Comparison,
     HeadDifference,
-    side_by_side,
     side_lines,
     sides_in_words,
 )
+from attnviz.commands.compare_corpus import CorpusComparison, heads_headline
+from attnviz.commands.compare_roles import CHOSEN_HERE, RoleComparison, roles_headline
 from attnviz.commands.heads.page_view import axis_of, command_options, kept_note, packed_patterns, pattern_entry
 from attnviz.commands.heads.views import hidden_cells
+from attnviz.figures.charts import (
+    Estimates,
+    PairsPlan,
+    RankedPlan,
+    draw_pairs,
+    draw_ranked,
+    pairs_figure,
+    ranked_figure,
+)
+from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
+from attnviz.measures.differences import side_by_side
+from attnviz.measures.intervals import ERROR_RATE
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import ERROR, PackedPattern, label_entry, pack, statistic_entry
+from attnviz.present.fields import listed_of
 from attnviz.present.figure_context import FigureContext, capital, caption_of, hatched_in_words
+from attnviz.present.published import role_name
 from attnviz.present.sentences import verification_line
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.wording import counted, shortened_token, signed
@@ -112,7 +127,7 @@ def _plan_differences(result: Comparison, choices: ViewOptions) -> Iterator[Heat
         pooled, every = pooling(part)
         named = FigureContext("", (), len(labels.texts), result.unit).label_interval_note(every)
         largest = head.largest
-        query, key = (shortened_token(label, LONGEST_LABEL) for label in result.ends(head, largest))
+        query, key = (shortened_token(label, LONGEST_LABEL) for label in (largest.query_label, largest.key_label))
         shown = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         outline = Outline((largest.query // pooled,) * 2, (largest.key // pooled,) * 2)
         if head.rounding:
@@ -251,14 +266,15 @@ def both_axes(a: dict[str, Any], b: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _head_entries(result: Comparison, position: Mapping[HeadId, int]) -> Iterator[dict[str, Any]]:
     for head in sorted(result.heads, key=lambda head: head.id):
-        query, key = result.ends(head, head.largest)
+        largest = head.largest
         evidence = (
             f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total variation "
-            f"{head.total_variation:.2f} · most: {query} attends to {key} {signed(head.largest.difference)}"
+            f"{head.total_variation:.2f} · most: {largest.query_label} attends to {largest.key_label} "
+            f"{signed(largest.difference)}"
         )
         patterns = [position[head.id], position[head.id] + 1] if head.id in position else []
         entry = {"id": str(head.id), "row": int(head.id.layer), "column": head.id.head, "evidence": evidence}
-        yield {**entry, **label_entry(head.labels, head.label_after), "role": None, "patterns": patterns}
+        yield {**entry, **label_entry(head.labels, head.after.name), "role": None, "patterns": patterns}
 
 
 def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
@@ -277,6 +293,61 @@ def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
             yield statistic_entry(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", [None], numbers)
 
 
+def _plan_ranked(result: CorpusComparison, choices: ViewOptions) -> Iterator[RankedPlan]:
+    intervals = "too few texts for intervals"
+    if result.judged:
+        intervals = f"lines: intervals at {ERROR_RATE} over all heads together; none where not known"
+    said, heads = heads_headline(result), result.select(choices.select)
+    yield RankedPlan(
+        stem="compare-corpus-distances",
+        caption=caption_of(
+            "Mean Jensen-Shannon distance (root nats) between the attention of each head in A and in B, the most "
+            f"different head first, {result.sides_in_words}",
+            intervals,
+            f"the largest possible distance is {result.largest:.2f}",
+            said,
+            "heads are named where their names have room",
+        ),
+        title=said,
+        notes=(*result.side_lines, f"The most different head first; {intervals}."),
+        names=tuple(str(head.id) for head in heads),
+        ranks=tuple(head.rank for head in heads),
+        distances=Estimates.of([(head.distance, head.interval) for head in heads]),
+        largest=result.largest,
+    )
+
+
+def _plan_roles(result: RoleComparison, choices: ViewOptions) -> Iterator[PairsPlan]:
+    known = result.judged_roles
+    rows = known[: choices.top or None]
+    listed = f"{listed_of(len(rows), len(known))} roles with an interval, the largest difference first"
+    sides = [[getattr(row, side) for row in rows] for side in "ab"]
+    a, b = (Estimates.of([(role.score, role.interval) for role in side]) for side in sides)
+    guesses_a, guesses_b = ([role.baseline for role in side] for side in sides)
+    yield PairsPlan(
+        stem="compare-roles",
+        caption=caption_of(
+            f"The best head of each model by role, {result.sides_in_words}",
+            roles_headline(result),
+            f"{listed}; below each role the best head of A and of B, and n",
+            CHOSEN_HERE,
+        ),
+        title=roles_headline(result),
+        notes=(f"{result.source}; {listed}.",),
+        names=tuple(
+            f"{fitted(role_name(row.role, None), 7, 130)}\n{row.a.id}, {row.b.id}, n = {min(row.a.n, row.b.n):,}"
+            for row in rows
+        ),
+        scores=(a, b),
+        guesses=(guesses_a, guesses_b),
+        models=result.side_names,
+    )
+
+
+def _no_roles(result: RoleComparison) -> str:
+    return "" if result.judged_roles else "these texts are too few for an interval"
+
+
 OVERVIEW = Drawing(_plan_overview, head_grid_figure, draw_head_grid)
 DIFFERENCES = Drawing(_plan_differences, heatmap_figure, draw_heatmap)
 PAGE: Drawing[Comparison, Any] = page_drawing(
@@ -284,3 +355,5 @@ PAGE: Drawing[Comparison, Any] = page_drawing(
     page_data,
     lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
 )
+DISTANCES = Drawing(_plan_ranked, ranked_figure, draw_ranked)
+ROLES = Drawing(_plan_roles, pairs_figure, draw_pairs, missing=_no_roles)

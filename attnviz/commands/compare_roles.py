@@ -20,19 +20,18 @@ from attnviz.measures.intervals import ERROR_RATE, excludes_zero
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.compared import model_names, why_not_compared
 from attnviz.present.documents import model_entry, verification_entry
-from attnviz.present.fields import Field, Table, interval_field, listed_of, pick, values_of
-from attnviz.present.figure_context import caption_of
+from attnviz.present.fields import Field, Table, interval_field, pick, values_of
 from attnviz.present.published import role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
 from attnviz.present.sentences import first_lines, verification_line
 from attnviz.present.tables import notes
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import ViewOptions
 from attnviz.run.checks import Verification
 from attnviz.wording import bracketed, counted, percent, quoted, rounded, signed, visible
 
 if TYPE_CHECKING:
-    from attnviz.figures.charts import PairsPlan
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -196,7 +195,7 @@ def role_table(result: RoleComparison, rows: int | None, file: str) -> Table[Bes
 
 
 def _tables(result: RoleComparison, choices: ViewOptions) -> Iterator[RenderableType]:
-    yield found_lines(result, _headline(result))
+    yield found_lines(result, roles_headline(result))
     yield role_table(result, choices.rows(FEW), "compare-roles.csv")
     if result.flips:
         yield flip_table(result, choices.rows(FEW), "compare-roles.json")
@@ -222,50 +221,10 @@ SPEC = CommandSpec[RoleComparison](
 )
 
 
-def _headline(result: RoleComparison) -> str:
+def roles_headline(result: RoleComparison) -> str:
     """For how many roles the best head of either model scores clearly higher, and higher than its guess."""
     known = result.judged_roles
     clear = [row.difference > 0 for row in known if excludes_zero(row.interval) and row.better.margin > 0]
     (a, b), of_a, of_b = result.side_names, clear.count(False), clear.count(True)
     roles = f"{counted(len(known), 'role')} with an interval"
     return f"Of {roles} {a} has the clearly better head for {of_a}, {b} for {of_b}"
-
-
-# What is drawn
-
-
-def _plan_roles(result: RoleComparison, choices: ViewOptions) -> "Iterator[PairsPlan]":
-    from attnviz.figures.charts import Estimates, PairsPlan
-    from attnviz.figures.fonts import fitted
-
-    known = result.judged_roles
-    rows = known[: choices.top or None]
-    listed = f"{listed_of(len(rows), len(known))} roles with an interval, the largest difference first"
-    sides = [[getattr(row, side) for row in rows] for side in "ab"]
-    a, b = (Estimates.of([(role.score, role.interval) for role in side]) for side in sides)
-    guesses_a, guesses_b = ([role.baseline for role in side] for side in sides)
-    yield PairsPlan(
-        stem="compare-roles",
-        caption=caption_of(
-            f"The best head of each model by role, {result.sides_in_words}",
-            _headline(result),
-            f"{listed}; below each role the best head of A and of B, and n",
-            CHOSEN_HERE,
-        ),
-        title=_headline(result),
-        notes=(f"{result.source}; {listed}.",),
-        names=tuple(
-            f"{fitted(role_name(row.role, None), 7, 130)}\n{row.a.id}, {row.b.id}, n = {min(row.a.n, row.b.n):,}"
-            for row in rows
-        ),
-        scores=(a, b),
-        guesses=(guesses_a, guesses_b),
-        models=result.side_names,
-    )
-
-
-def _no_roles(result: RoleComparison) -> str:
-    return "" if result.judged_roles else "these texts are too few for an interval"
-
-
-ROLES = Drawing(_plan_roles, in_figures("charts.pairs_figure"), in_figures("charts.draw_pairs"), missing=_no_roles)

@@ -18,6 +18,8 @@ OF_TOKENIZER = "what a tokenizer returned"
 OTHER_KIND = "an input of another kind"
 NOT_PARSED = "treebanks, which have trees, or chats"
 TABLE_OF_PAIRS = "a table of pairs"
+NO_CORPUS = "no corpus"
+GAP_TABLE = "a GAP table"
 
 
 class Refusal(NamedTuple):
@@ -93,6 +95,9 @@ REFUSED = (
         Refusal("repeats", other, "is instead of texts")
         for other in "texts limit truncate label labels answer foil text_column pair_column label_column".split()
     ),
+    Refusal("init", "published", "is for a new file of claims"),
+    Refusal("limit", NO_CORPUS, "is for the sentences of a corpus"),
+    Refusal("ablate", GAP_TABLE, "takes sentences, from a .conllu or .txt"),
 )
 
 _NAMES = {

@@ -7,11 +7,12 @@ Total variation is half of the sum over keys of the absolute differences.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.measures.bootstrap import text_weights
 from attnviz.measures.estimates import Interval
@@ -22,6 +23,8 @@ from attnviz.reference.attention import entropy, nowhere
 
 # The Jensen-Shannon distance of two patterns that share no key, in the square root of nats.
 LARGEST_DISTANCE = math.sqrt(math.log(2))
+
+Weight = tuple[float, int, int]  # one that differs: B - A, -1 to 1, query and key, counted from 0
 
 STATISTICS = "divergence", "distance", "total_variation"
 
@@ -130,3 +133,49 @@ def mean_differences(
         sums = sums + (torch.stack(heads, 2) * counted).sum(-1).cpu()
     divergence, variation = sums / queries.sum(1, keepdim=True).cpu()
     return divergence, variation
+
+
+def noting_largest(
+    layer: int,
+    chunks: Iterable[tuple[int, Tensor, Tensor]],
+    largest: dict[HeadId, Weight],
+    of_content: dict[HeadId, Weight],
+    queries: Tensor,
+    keys: Tensor,
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The chunks of :func:`side_by_side` as a batch of one text, each head's largest differences noted on the way.
+
+    ``largest`` is of all weights, ``of_content`` of the ``queries`` and ``keys`` that are True. Of several equally
+    large ones it is the first in reading order.
+    """
+    for first, p, q in chunks:
+        content = queries[first : first + p.shape[1], None] & keys[: p.shape[2]]
+        for head, (of_a, of_b) in enumerate(zip(p, q, strict=True)):
+            difference = of_b.double() - of_a.double()
+            for noted, rows in ((largest, difference), (of_content, difference * content)):
+                query, key = divmod(int(rows.abs().argmax()), rows.shape[1])
+                here = float(rows[query, key]), first + query, key
+                before = noted.get(HeadId(layer, head), here)
+                noted[HeadId(layer, head)] = max(before, here, key=lambda weight: abs(weight[0]))
+        yield first, p[None], q[None]
+
+
+def side_by_side(
+    one: Iterator[tuple[int, Tensor]], other: Iterator[tuple[int, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Align the chunks of two sides, which may differ in size, to the same rows and keys.
+
+    From the first query of a chunk and its rows to the first query and the rows of both, [n_heads, rows, n_keys] each.
+    """
+    first, waiting = 0, [torch.empty(0, 0, 0), torch.empty(0, 0, 0)]
+    while True:
+        for number, side in enumerate((one, other)):
+            while not waiting[number].shape[1]:
+                chunk = next(side, None)
+                if chunk is None:
+                    return
+                waiting[number] = chunk[1]
+        n, n_keys = (min(rows.shape[1] for rows in waiting), max(rows.shape[2] for rows in waiting))
+        a, b = (pad(rows[:, :n], (0, n_keys - rows.shape[2])) for rows in waiting)
+        yield first, a, b
+        first, waiting = first + n, [rows[:, n:] for rows in waiting]

@@ -3,12 +3,15 @@
 By path patching, attention and copying (Wang et al. 2022, "Interpretability in the Wild").
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnviz.inputs.tables import PromptPair
+from attnviz.measures.bootstrap import named_generator
 from attnviz.measures.patching import Part, PatchedPasses
 from attnviz.measures.paths import RUN, Receiver
 from attnviz.measures.predictions import METRICS
@@ -23,6 +26,35 @@ from attnviz.run.passes import InputBatch, recorded_passes
 from attnviz.run.sites import sites_of
 
 AMONG = 5  # of the largest logits
+
+
+def names_of_one_token(checkpoint: Checkpoint, names: str) -> list[str]:
+    """Those of the names, which stand in a line, that are one token with the space before them."""
+    tokenizer = checkpoint.tokenizer
+    ids = {name: tokenizer(f" {name}", add_special_tokens=False)["input_ids"] for name in names.split()}
+    return [name for name, tokens in ids.items() if len(tokens) == 1 and tokens != [tokenizer.unk_token_id]]
+
+
+def prompts(checkpoint: Checkpoint, words: Mapping[str, Any], n_prompts: int, seed: int) -> list[PromptPair]:
+    """Sentences of both orders in turn (ABBA, BABA), and the same with three other names (ABC).
+
+    ``words``: the ``names``, ``places`` and ``things``, each in a line, and the ``templates``, a list.
+    """
+    names = names_of_one_token(checkpoint, words["names"])
+    generator = named_generator(f"wang-2022:{seed}")
+    pairs = list[PromptPair]()
+    for number in range(n_prompts):
+        drawn = [names[index] for index in torch.randperm(len(names), generator=generator)[:5].tolist()]
+        template, place, thing = (
+            choices[int(torch.randint(len(choices), (), generator=generator))]
+            for choices in (words["templates"], words["places"].split(), words["things"].split())
+        )
+        answer, subject, *others = drawn
+        first, second = drawn[:2] if number % 2 == 0 else (subject, answer)
+        clean = template.format(first, second, subject, place=place, thing=thing)
+        corrupt = template.format(*others, place=place, thing=thing)
+        pairs.append(PromptPair(clean, corrupt, f" {answer}", f" {subject}"))
+    return pairs
 
 
 class IndirectObjects:

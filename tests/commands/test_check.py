@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands import check as measure
+from attnviz.commands import check as command
+from attnviz.commands import held_claims
 from attnviz.commands.check import junit_file
 from attnviz.commands.papers import table
 from attnviz.errors import AttnvizError, CorpusError, OutputError, UsageError
@@ -36,7 +37,7 @@ from tests.support.models import (
 )
 
 TEXT = "the cat that i saw ran away and the dog that i saw was in the house"
-TINY = Path(measure.__file__).parents[1] / "data" / "tiny-gpt2"
+TINY = Path(command.__file__).parents[1] / "data" / "tiny-gpt2"
 
 
 def written(folder: Path, top: str, *claims: str) -> Path:
@@ -74,9 +75,9 @@ def measured(monkeypatch):
 
         return call
 
-    for name in ("analyze", "compare", "compare_corpus", "ablate", "open_checkpoint"):
-        monkeypatch.setattr(measure, name, kept(measure, name))
-    monkeypatch.setattr(table, "profile_heads", kept(table, "profile_heads"))
+    calls = [(held_claims, name) for name in ("analyze", "compare", "compare_corpus", "ablate", "open_checkpoint")]
+    for module, name in (*calls, (command, "open_checkpoint"), (table, "profile_heads")):
+        monkeypatch.setattr(module, name, kept(module, name))
     return made
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands import compare_corpus as measure
-from attnviz.commands.compare_roles import _headline as role_headline
+from attnviz.commands.compare_roles import roles_headline
 from attnviz.judge.roles import BestHeads
 from attnviz.measures import tallies
 from attnviz.measures.bootstrap import text_weights
@@ -358,7 +358,7 @@ def test_a_guess_of_1_is_shown_and_no_head_is_better_than_it(by_role):
     result = replace(by_role, roles=(det,))
     (row,) = rows_in(result.tables(ViewOptions()), "Best heads")
     assert row["Score (guess)"] == "0.20 (1.00)"
-    assert re.findall(r"for (\d+)", role_headline(result)) == ["0", "0"]
+    assert re.findall(r"for (\d+)", roles_headline(result)) == ["0", "0"]
     assert score_and_baseline(role_of("broad", 0.9, 1.0)) == (0.9, None)
 
 

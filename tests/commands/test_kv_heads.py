@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.check import RETRIEVED
 from attnviz.commands.claims import read_head_list
 from attnviz.commands.profile.examples import DECILES
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.views import page_data
 from attnviz.errors import OutputError, UsageError
+from attnviz.judge.rules import RETRIEVED
 from attnviz.models.checkpoint import Checkpoint, from_loaded
 from attnviz.models.head_ids import HeadId
 from attnviz.present.kv_heads import kv_groups

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 import attnviz
 from attnviz.commands.papers import wang_2022, wu_2024
 from attnviz.errors import AttnvizError
+from attnviz.measures import indirect_objects
 from attnviz.measures.copy_suppression import KeptSuppression, explained
 from attnviz.measures.intervals import TextSamples
 from attnviz.measures.needles import prompts, retrieval
@@ -205,7 +206,7 @@ def circuit(tokenizer: Any) -> Any:
         ids = [tokenizer(word)["input_ids"] for word in words]
         return factor * table[[each[0] for each in ids if len(each) == 1]].sum(0)
 
-    names = together([f" {name}" for name in wang_2022.NAMES], 4.0)
+    names = together([f" {name}" for name in wang_2022.WORDS["names"].split()], 4.0)
     inhibits = Head(beside={"token": names, "last": together([",", ".", " end"], 4.0)}, write=[("token", "found", 1.0)])
 
     def mover(factor: float) -> Head:
@@ -244,7 +245,7 @@ def test_without_the_task_each_role_is_one_undecided_row(tokenizer: Any) -> None
 
 
 def inputs_of(checkpoint: Checkpoint, n: int) -> PairedInputs:
-    pairs = wang_2022.prompts(checkpoint, n, 0)
+    pairs = indirect_objects.prompts(checkpoint, wang_2022.WORDS, n, 0)
     inputs = paired_inputs(checkpoint, pairs, "logit_difference", ())
     return inputs._replace(positions=[(each.positions, each.positions) for each in inputs.clean])
 
@@ -288,8 +289,12 @@ def test_prompts_are_of_both_orders_with_three_other_names_and_of_as_many_tokens
         assert not {answer, foil} & set(corrupt.item.ids)
         first += ids.index(answer) < ids.index(foil)
     assert first == 10
-    assert wang_2022.prompts(checkpoint, 20, 0) == wang_2022.prompts(checkpoint, 20, 0)
-    assert wang_2022.prompts(checkpoint, 20, 0) != wang_2022.prompts(checkpoint, 20, 1)
+    assert indirect_objects.prompts(checkpoint, wang_2022.WORDS, 20, 0) == indirect_objects.prompts(
+        checkpoint, wang_2022.WORDS, 20, 0
+    )
+    assert indirect_objects.prompts(checkpoint, wang_2022.WORDS, 20, 0) != indirect_objects.prompts(
+        checkpoint, wang_2022.WORDS, 20, 1
+    )
 
 
 def test_what_is_no_decoder_or_has_too_few_names_cannot_be_measured() -> None:

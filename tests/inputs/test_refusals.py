@@ -24,14 +24,13 @@ OPTIONS = {
     *signature(attnviz.analyze_each).parameters,
     *signature(attnviz.ablate).parameters,
     *signature(attnviz.patch).parameters,
+    *signature(attnviz.cards).parameters,
+    *signature(attnviz.check).parameters,
 }
 MISSING = {without(name): name for name in OPTIONS}
 INPUTS = (
-    refusals.SEVERAL_TEXTS,
-    refusals.OF_TOKENIZER,
-    refusals.OTHER_KIND,
-    refusals.NOT_PARSED,
-    refusals.TABLE_OF_PAIRS,
+    *(refusals.SEVERAL_TEXTS, refusals.OF_TOKENIZER, refusals.OTHER_KIND, refusals.NOT_PARSED),
+    *(refusals.TABLE_OF_PAIRS, refusals.NO_CORPUS, refusals.GAP_TABLE),
 )
 GIVEN: dict[str, Any] = {"no_syntax": True, "words": True, "truncate": True, "queries": 0}
 

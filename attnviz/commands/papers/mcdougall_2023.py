@@ -7,14 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.papers.table import (
-    OF_TEXTS,
-    PaperRun,
-    PaperTable,
-    Rows,
-    profiled,
-    too_few,
-)
+from attnviz.commands.papers.table import OF_TEXTS, PaperRun, PaperTable, Rows, profiled, too_few
 from attnviz.errors import CheckpointError, CorpusError
 from attnviz.inputs.encoding import encodings
 from attnviz.inputs.reading import read_texts

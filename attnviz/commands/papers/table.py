@@ -2,16 +2,16 @@
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.claims import FAILS, HOLDS, REPORTED, UNDECIDED, CheckedClaim, Claim
+from attnviz.commands.claims import CONTROLS, REPORTED, UNDECIDED, CheckedClaim, Claim, decided
 from attnviz.commands.profile.measure import CONTROL_TEXTS, PARTS, Profile, profile_heads, untrained_copy
-from attnviz.errors import CorpusError
+from attnviz.errors import CorpusError, UsageError
 from attnviz.inputs.batches import Batch
 from attnviz.inputs.frequencies import read_frequencies, token_counts
 from attnviz.inputs.prompt import Text
@@ -33,7 +33,9 @@ PAPERS: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "data" / "pa
 
 Rows = Iterator[CheckedClaim]  # of a paper's table
 
-OF_TEXTS = ("limit", "text_column", "pair_column")  # options of attnviz.check that say which texts of a corpus are read
+# options of attnviz.check: which texts of a corpus are read, and those of any run over texts
+OF_TEXTS = ("limit", "text_column", "pair_column")
+OF_RUN = (*OF_TEXTS, "batch_size", "seed", "progress", "warn")
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,20 @@ class PaperTable:
         keys = "cited", "data", "metric", "threshold"
         return {key: PAPERS[self.name][key].format_map(self.numbers) for key in keys}
 
+    def check_limit(self, limit: int | None, n_corpora: int) -> None:
+        """Raise UsageError where a limit leaves too few texts for any row."""
+        most = (limit or 0) * (n_corpora if self.needs_corpus else 1)
+        if 0 < most < self.least:
+            raise UsageError(
+                f"{self.name} decides nothing on fewer than {self.least} texts, and --limit (limit=...) leaves {most}: "
+                "raise it, or leave it out."
+            )
+
 
 def profiled(checkpoint: Checkpoint, corpus: Any, repeats: bool, options: Mapping[str, Any]) -> Profile:
-    """The roles of a model over a corpus, with or without random repeats."""
-    profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **options)
+    """The roles of a model over a corpus, with or without random repeats, by these options of attnviz.check."""
+    taken: Any = {name: options[name] for name in (*OF_RUN, "frequencies")}
+    profile = profile_heads(checkpoint, corpus, repeats=repeats, examples=0, **taken)
     assert profile is not None  # there is one process
     return profile
 
@@ -75,7 +87,7 @@ class PaperRun:
     checkpoint: Checkpoint  # of an encoder-decoder the encoder
     corpora: tuple[Path, ...]
     texts: Any  # what the corpora are of
-    options: Mapping[str, Any]  # those of attnviz.check that a run over texts takes
+    options: Mapping[str, Any]  # those of attnviz.check, by name
 
     @cached_property
     def untrained(self) -> Checkpoint:
@@ -144,13 +156,12 @@ class PaperRun:
         value: float | None = None,
         n: int | None = None,
         *,
-        verdict: str = REPORTED,
         head: HeadId | None = None,
         published: str = "",
         at_least: float | None = None,
-        **found: Any,
+        untrained: float | None = None,
     ) -> CheckedClaim:
-        """A row, of which by default nothing is claimed; ``found`` are attributes of :class:`CheckedClaim`."""
+        """A number of which nothing is claimed, beside the paper's and that of the untrained copy."""
         claim = Claim(
             place=self.table.name,
             kind="table",
@@ -160,39 +171,32 @@ class PaperRun:
             at_least=at_least,
             published=f"({published})" if published else "",
         )
-        return CheckedClaim(claim, verdict, value, n, **found)
+        return CheckedClaim(claim, REPORTED, value, n, untrained=untrained)
 
     def undecided(self, what: str, why: str) -> CheckedClaim:
         """A row that cannot be measured here, and why."""
-        return self.reported(what, verdict=UNDECIDED, reason=why)
+        return replace(self.reported(what), verdict=UNDECIDED, reason=why)
 
     def claimed(
-        self, what: str, value: float | Tensor, n: int, *, at_least: float | None = None, few: str = "", **row: Any
+        self,
+        what: str,
+        value: float | Tensor,
+        n: int,
+        *,
+        head: HeadId | None = None,
+        published: str = "",
+        at_least: float | None = None,
+        few: str = "",
+        **evidence: Any,
     ) -> CheckedClaim:
         """A claim of the paper: it holds where all of the interval is at the threshold and above both controls.
 
-        ``at_least`` is the threshold, ``few`` why nothing can be decided. ``row`` has ``untrained``, the same number of
-        the untrained copy, ``baseline``, that of another control, the ``interval`` over texts, and as in
-        :meth:`reported` ``head`` and ``published``.
+        ``at_least`` is the threshold, ``few`` why nothing can be decided; ``evidence`` has ``untrained``, the same
+        number of the untrained copy, ``baseline``, that of another control, and the ``interval`` over texts.
         """
-        value = float(value)
-        if not few and row.get("interval", ()) is None:
-            few = f"too few {'texts' if self.table.needs_corpus else 'prompts'} have an effect for an interval"
-        controls = {name: float(row[name]) for name in ("untrained", "baseline") if row.get(name) is not None}
-        highest = max(controls.values(), default=-1.0)
-        low, high = row.get("interval") or (value, value)
-        reaches = at_least is None or low >= at_least
-        verdict, reason = HOLDS, ""
-        if few:
-            verdict, reason = UNDECIDED, few
-        elif high <= highest or (at_least is not None and high < at_least):
-            verdict, reason = FAILS, "" if high > highest else "it is not above its control"
-        elif not (reaches and low > highest):
-            control = (
-                "the same number of the untrained copy" if highest == controls.get("untrained") else "the baseline"
-            )
-            verdict, reason = UNDECIDED, f"{control if reaches else 'the bound'} is within the interval"
-        return self.reported(what, value, n, verdict=verdict, reason=reason, at_least=at_least, **{**row, **controls})
+        evidence |= {name: float(evidence[name]) for name in CONTROLS if evidence.get(name) is not None}
+        claim = self.reported(what, head=head, published=published, at_least=at_least).claim
+        return decided(claim, float(value), n, few=few, controlled=True, **evidence)
 
 
 def too_few(n_texts: int, least: int = ENOUGH_TEXTS) -> str:

@@ -1,7 +1,6 @@
 """Wu et al. 2024: retrieval heads, which copy a needle out of a long text."""
 
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,8 +68,16 @@ def _measure(run: PaperRun) -> Rows:
         interval = None
         if not few:
             interval = of_share(score, float(by_prompt[:, layer, head].std()) / n**0.5, n, means.numel())
-        evidence: Any = {"untrained": control.max(), "interval": interval, "few": few}
-        yield run.claimed("retrieval", score, n, head=run.head(layer, head), at_least=THRESHOLD, **evidence)
+        yield run.claimed(
+            "retrieval",
+            score,
+            n,
+            head=run.head(layer, head),
+            at_least=THRESHOLD,
+            untrained=control.max(),
+            interval=interval,
+            few=few,
+        )
 
 
 TABLE = PaperTable(
