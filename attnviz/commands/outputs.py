@@ -228,7 +228,7 @@ def head_outputs(
         )
     ids = answer_ids(checkpoint, answer, foil)
     tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
-    decoded = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
+    decoded = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens)
     read = tokens if decoded is None else decoded.tokens
     position = _position(checkpoint, read, token)
     ends: tuple[int, int] | None = None

@@ -298,8 +298,7 @@ def prompt_of(checkpoint: Checkpoint, encoding: Encoding, source: Text, labelled
 def _labelled(checkpoint: Checkpoint, prompt: Prompt, encoding: Encoding) -> Prompt:
     """The prompt with its words, and labels of tokens and words."""
     tokenizer, has_words = checkpoint.tokenizer, checkpoint.architecture.has_words
-    texts = [part for part in (prompt.source.text, prompt.source.pair) if part is not None]
-    words = word_numbers(encoding, texts if encoding.text is None else [encoding.text], has_words)
+    words = word_numbers(encoding, prompt.source.texts if encoding.text is None else [encoding.text], has_words)
     word_pieces: dict[int, list[str]] = {}
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:

@@ -54,6 +54,11 @@ class Text:
     chat: Chat | None = None  # has no text before it is rendered; then ``text`` is that
 
     @property
+    def texts(self) -> list[str]:
+        """The text, or both of a pair."""
+        return [self.text] if self.pair is None else [self.text, self.pair]
+
+    @property
     def given_alone(self) -> bool:
         """Whether it is of no file and no table."""
         return self.place is None or (self.place.path is None and not self.place.is_row)
@@ -127,7 +132,35 @@ class Prompt:
         """The text, or both of a pair, up to the last character that the model reads."""
         if self.written is not None:
             return [self.written.whole]
-        return self.texts_read(self.source.text, self.source.pair)
+        whole = self.source.texts
+        if not self.truncated:
+            return whole
+        ends = [0] * len(whole)
+        for segment, (_, end) in zip(self.segments, self.offsets, strict=True):
+            if segment is not None:
+                ends[segment] = max(ends[segment], end)
+        return [text[:end] for text, end in zip(whole, ends, strict=True)]
+
+    @property
+    def asked(self) -> tuple[list[str], dict[str, object]]:
+        """What a command line reads it from: a text, and options by name, of which some stand in place of a text."""
+        chat = self.source.chat
+        return [] if chat else [self.source.text], {
+            "chat": chat and (chat.file or "chat.json"),
+            "pair": self.source.pair,
+            "generate": self.written and self.written.requested,
+            "truncate": self.truncated > 0,
+        }
+
+    @property
+    def intervals(self) -> "Positions | None":
+        """What pictures have in place of the columns of its tokens; None for these themselves."""
+        return None
+
+    @property
+    def size(self) -> str:
+        """How much it is, in words, where that is not its number of units; else ''."""
+        return ""
 
     @property
     def first_new(self) -> int | None:
@@ -174,17 +207,6 @@ class Prompt:
                 )
         return list(filter(None, notes))
 
-    def texts_read(self, *texts: str | None) -> list[str]:
-        """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut."""
-        whole = [text for text in texts if text is not None]
-        if not self.truncated:
-            return whole
-        ends = [0] * len(whole)
-        for segment, (_, end) in zip(self.segments, self.offsets, strict=True):
-            if segment is not None:
-                ends[segment] = max(ends[segment], end)
-        return [text[:end] for text, end in zip(whole, ends, strict=True)]
-
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this one text, [1, n] each."""
         inputs = {
@@ -202,7 +224,8 @@ class TargetTokens(NamedTuple):
     text: str
     tokens: Prompt
     generated: bool  # by the model, or given
-    predicted: tuple[int, ...]  # vocabulary entries of the target, of the token that each position predicts
+    predicted: tuple[int, ...] = ()  # vocabulary entries of the target, of the token that each position predicts
+    max_new_tokens: int | None = None  # that the model may write, if that was limited
 
 
 @singledispatch

@@ -32,10 +32,14 @@ class Frames(Prompt):
 
     @property
     def notes(self) -> list[str]:
-        return [f"X attends to {self.in_words} and to padding, {len(self)} frames; the encoder itself is not measured."]
+        return [f"X attends to {self.size} and to padding, {len(self)} frames; the encoder itself is not measured."]
 
     @property
-    def in_words(self) -> str:
+    def asked(self) -> tuple[list[str], dict[str, object]]:
+        return [], {"audio": self.source.text}
+
+    @property
+    def size(self) -> str:
         return f"{_SECONDS * self.n_heard:.2f} s in intervals of {_SECONDS * len(self.intervals.members[0]):.2f} s"
 
     @property

@@ -23,11 +23,13 @@ MOST_NEW_TOKENS = 40  # the default limit of a generated target
 
 def target_tokens(
     checkpoint: Checkpoint, source: Prompt, target: str | None, truncate: bool, max_new_tokens: int | None
-) -> TargetTokens:
+) -> TargetTokens | None:
     """What the decoder of an encoder-decoder reads: the ``target``, or one generated greedily if it is None.
 
-    TextError: see :func:`attnviz.inputs.text.tokenize`.
+    None for other models. TextError: see :func:`attnviz.inputs.text.tokenize`.
     """
+    if not checkpoint.stacks:
+        return None
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     if target is None:
         whole = generate_greedily(checkpoint, source, longest)
@@ -36,7 +38,8 @@ def target_tokens(
     start = int(checkpoint.config.decoder_start_token_id)
     label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
     predicted = whole.ids[whole.ids[0] == start :]
-    return TargetTokens(whole.source.text, shifted_right(whole, start, label), target is None, predicted)
+    read = shifted_right(whole, start, label)
+    return TargetTokens(whole.source.text, read, target is None, predicted, max_new_tokens)
 
 
 def with_targets(
@@ -108,11 +111,13 @@ def generate_greedily(checkpoint: Checkpoint, source: Prompt, max_new_tokens: in
     return target
 
 
-def continued(checkpoint: Checkpoint, prompt: Prompt, count: int) -> Prompt:
-    """A text with the ``count`` most likely next tokens after it, or fewer if the model ends it.
+def continued(checkpoint: Checkpoint, prompt: Prompt, count: int | None) -> Prompt:
+    """A text with the ``count`` most likely next tokens after it, or fewer if the model ends it; None: as it is.
 
     TextError: the model has too few positions, or ends at once; the text is a chat that has its answer.
     """
+    if count is None:
+        return prompt
     chat, first = prompt.source.chat, len(prompt)
     if isinstance(chat, RenderedChat) and chat.answered:
         raise TextError(

@@ -180,6 +180,6 @@ def test_marians_two_models_tell_words_and_labels(tmp_path):
     pytest.importorskip("sentencepiece")
     result = analyze(f"{SOURCE} ☃.", str(saved_marian(tmp_path / "marian")), target=TARGET, words=True)
     assert result.units.labels[:3] == ("the", "cats", "saw")
-    assert result.target.context.units.labels == ("<pad>", *TARGET.split())
+    assert result.parts[-1].units.labels == ("<pad>", *TARGET.split())
     assert "<unk>" in "".join(result.tokens.labels)
     assert result.verification.heads_compared == 30

@@ -18,9 +18,7 @@ from torch import Tensor
 from attnviz.arguments import check_kind
 from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
 from attnviz.errors import UsageError
-from attnviz.inputs.chats import Chat
-from attnviz.inputs.prompt import Continuation, Positions, Prompt, UnitRows, sinks_in_words
-from attnviz.inputs.sound import Frames
+from attnviz.inputs.prompt import Continuation, Positions, Prompt, TargetTokens, UnitRows, sinks_in_words
 from attnviz.language.syntax import Parse
 from attnviz.measures.decisions import Decision
 from attnviz.measures.spans import SpanShares
@@ -77,18 +75,6 @@ class Options:
     contacts: str | None = None  # a file, see attnviz.measures.contacts.ContactMap
 
 
-@dataclass(frozen=True)
-class Target:
-    """What the decoder of an encoder-decoder reads."""
-
-    text: str
-    tokens: Prompt  # a start token and the target without its last token: position q predicts q + 1
-    generated: bool  # by the model, greedily
-    context: TextContext  # of the decoder's attention to itself
-    cross: TextContext  # of its attention to the source
-    max_new_tokens: int | None = None  # that it may generate, if that was limited
-
-
 class OfPatterns(OfHeads[HeadFindings]):
     """What has patterns to read: an analysis, and its parts."""
 
@@ -143,11 +129,13 @@ class Analysis(TextResult, OfPatterns):
     options: Options
     profile: StoredProfile | None = None  # of these weights
     contexts: dict[int, TextContext] = field(default_factory=dict)  # by layer: of other texts, or with shorter windows
-    target: Target | None = None  # of an encoder-decoder
-    continuation: Continuation | None = None  # of a decoder, if requested
-    chat: Chat | None = None  # that ``text`` was rendered from
+    target: TargetTokens | None = None  # what the decoder of an encoder-decoder reads, in rows of the last part
     decision: Decision | None = None  # of a classifier, for the text
     spans: SpanShares | None = None  # attention between spans of the text; None without spans
+
+    @property
+    def continuation(self) -> Continuation | None:  # what a decoder wrote, if requested
+        return self.tokens.written
 
     @cached_property
     def parts(self) -> "tuple[Part, ...]":
@@ -331,13 +319,6 @@ class Part(OfPatterns):
     def columns(self) -> Prompt:
         return self.source.tokens_of(self.layers[0])[1]
 
-    def texts_of(self, tokens: Prompt) -> list[str]:
-        """The text of its rows or columns, or both of a pair."""
-        analysis, target = self.analysis, self.analysis.target
-        if target is not None and tokens is target.tokens:
-            return [target.text]
-        return [text for text in (analysis.text, analysis.pair) if text is not None]
-
     @property
     def units(self) -> Positions:
         """Rows of patterns: tokens, or words; with :attr:`Options.queries` some of them."""
@@ -428,21 +409,19 @@ class Part(OfPatterns):
 
     @property
     def figure_context(self) -> FigureContext:
-        analysis, units, columns = self.analysis, self.units, self.columns
-        about = FigureContext(self.checkpoint.short_name, tuple(self.texts_of(self.rows)), len(units), units.name)
-        if not analysis.verification.level:
+        units, columns, rows = self.units, self.columns, self.rows
+        about = FigureContext(self.checkpoint.short_name, tuple(rows.source.texts), len(units), units.name)
+        if not self.analysis.verification.level:
             about = replace(about, model=f"{about.model} (not verified)")
         if self.context.queries is not None:
             about = replace(about, n=len(self.keys), n_rows=len(units))
-        if analysis.continuation is not None:
-            about = replace(about, generated=analysis.continuation.text, n_generated=analysis.continuation.count)
+        if rows.written is not None:
+            about = replace(about, generated=rows.written.text, n_generated=rows.written.count)
         if self.context.source is None:
             return about
-        of_source = counted(len(self.context.keys), units.name)
-        if isinstance(columns, Frames):
-            of_source = columns.in_words
+        of_source = columns.size or counted(len(self.context.keys), units.name)
         sizes = of_source, counted(len(self.context.units), units.name)
-        return replace(about, texts=(*self.texts_of(columns), *about.texts), sizes=sizes)
+        return replace(about, texts=(*columns.source.texts, *about.texts), sizes=sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,8 +442,8 @@ class PatternView(Part):
         return self._in_intervals(super().context_of(layer))
 
     def _in_intervals(self, context: TextContext) -> TextContext:
-        columns = self.columns
-        return replace(context, source=columns.intervals) if isinstance(columns, Frames) else context
+        intervals = self.columns.intervals
+        return context if intervals is None else replace(context, source=intervals)
 
     @property
     def units(self) -> Positions:  # those of the part that are shown
@@ -479,7 +458,7 @@ class PatternView(Part):
 
     @property
     def generated(self) -> tuple[bool, ...]:  # of the units, which the model wrote, wholly or in part
-        written = self.analysis.continuation
+        written = self.rows.written
         return () if written is None else tuple(max(members) >= written.first for members in self.units.members)
 
     def chunks(self, layer: int, heads: Sequence[int] | None = None) -> Iterator[tuple[int, Tensor]]:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.arguments import as_found, as_list, is_whole
-from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options, Target
+from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options
 from attnviz.commands.heads.measure import TextMeasures, judged
 from attnviz.errors import UsageError
-from attnviz.inputs.prompt import Prompt, merge_subwords, tokens_of_labels, told_apart
+from attnviz.inputs.prompt import Prompt, TargetTokens, merge_subwords, tokens_of_labels, told_apart
 from attnviz.measures.measure import LayerRows
 from attnviz.measures.patterns import MaskInput
 from attnviz.measures.statistics import TextContext
@@ -182,7 +182,7 @@ def _drawn(
     else:
         read, queries = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
         context = TextContext(merge_subwords(queries, False), False, None, merge_subwords(read, False))
-        target = Target(text=" ".join(rows), tokens=queries, generated=False, context=context, cross=context)
+        target = TargetTokens(queries.source.text, queries, generated=False)
         kind = Stack("X", "cross-attention", 0, numbers[-1] + 1, n_heads)
         kind = replace(kind, own=tuple(map(kind.layer, numbers)))
     measured = TextMeasures(context, {})

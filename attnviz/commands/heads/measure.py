@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack, overload
 
 from attnviz.arguments import as_list
-from attnviz.commands.heads.analysis import Analysis, Options, Target
+from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
 from attnviz.errors import UsageError
@@ -267,11 +267,8 @@ class Reader:
     def read(self, prompt: Prompt, target: str | None = None, progress: Progress | None = None) -> Analysis:
         """The analysis of what the model reads, and of its decoder's ``target``; errors as for :func:`analyze`."""
         checkpoint = with_language(self.checkpoint, prompt)
-        if self.generate is not None:
-            prompt = continued(checkpoint, prompt, self.generate)
-        read = (
-            target_tokens(checkpoint, prompt, target, self.truncate, self.max_new_tokens) if checkpoint.stacks else None
-        )
+        prompt = continued(checkpoint, prompt, self.generate)
+        read = target_tokens(checkpoint, prompt, target, self.truncate, self.max_new_tokens)
         parse, note = self._parsed(prompt)
         rows = None
         if self.options.queries is not None:
@@ -329,10 +326,6 @@ class Reader:
     ) -> Analysis:
         prompt, context, contexts = verified.tokens, measured.context, measured.contexts
         findings = tuple(judged(measured, self.stored))
-        chat, target = prompt.source.chat, None
-        if read is not None:
-            of_stack = {stack.letter: contexts[stack.layer(0)] for stack in verified.checkpoint.stacks}
-            target = Target(read.text, read.tokens, read.generated, of_stack["D"], of_stack["X"], self.max_new_tokens)
         shares = None if measured.spans is None else measured_spans(measured.spans, prompt, measured.context_of)
         analysis = Analysis(
             checkpoint=verified.checkpoint,
@@ -345,9 +338,7 @@ class Reader:
             options=self.options,
             profile=self.stored,
             contexts=contexts,
-            target=target,
-            continuation=prompt.written,
-            chat=chat,
+            target=read,
             decision=decision,
             spans=shares,
         )

@@ -25,7 +25,6 @@ from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
 from attnviz.inputs.prompt import Positions, Prompt, merge_subwords, sinks_in_words
-from attnviz.inputs.sound import Frames
 from attnviz.judge.verdicts import UNNAMED
 from attnviz.measures.statistics import TextContext, scalars
 from attnviz.models.head_ids import HeadId, ids_and_names
@@ -166,7 +165,7 @@ def kinds_in_words(analysis: Analysis) -> str:
     if len(analysis.parts) == 1:
         return "from the target (rows) to the source (columns), stretched to squares"
     whose = "generated, greedily" if analysis.target.generated else "given"
-    legend = STACK_LEGEND.removeprefix("E: encoder, ") if isinstance(analysis.tokens, Frames) else STACK_LEGEND
+    legend = STACK_LEGEND if analysis.parts[0].name == "encoder" else STACK_LEGEND.removeprefix("E: encoder, ")
     return f"{legend}; the target was {whose}, its rows are what the decoder reads: each predicts the next one"
 
 
@@ -204,8 +203,8 @@ def axis_of(part: Part) -> dict[str, Any]:
 
 
 def _axis(part: Part, units: Positions, tokens: Prompt) -> dict[str, Any]:
-    is_whole = part.analysis.options.words or isinstance(tokens, Frames)
-    words = None if is_whole else merge_subwords(tokens, True)
+    whole_units = part.analysis.options.words or tokens.intervals is not None
+    words = None if whole_units else merge_subwords(tokens, True)
     return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
 
 
@@ -215,7 +214,7 @@ def _command_line(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         return {"program": [], "texts": [], "options": []}
     return {
         "program": ["heads"],
-        "texts": [] if analysis.chat is not None or isinstance(analysis.tokens, Frames) else [analysis.text],
+        "texts": analysis.tokens.asked[0],
         "options": [*command_options(analysis), *typed({"relation": choices.relation})],
         "scale": PLAIN.scaled_for(analysis.longest).scale,
     }
@@ -230,14 +229,10 @@ def command_options(analysis: Analysis) -> list[str]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "source_language": getattr(model.tokenizer, "src_lang", None),
         "target_language": getattr(model.tokenizer, "tgt_lang", None),
-        "chat": analysis.chat and (analysis.chat.file or "chat.json"),
         "spans": [f"{span.name}={span.given}" for span in spans if span.given],
-        "audio": analysis.text if isinstance(analysis.tokens, Frames) else None,
-        "pair": analysis.pair,
-        "generate": None if analysis.continuation is None else analysis.continuation.requested,
+        **analysis.tokens.asked[1],
         "target": None if target is None or target.generated else target.text,
         "max_new_tokens": target and target.max_new_tokens,
-        "truncate": analysis.tokens.truncated > 0,
     }
     return [*model.model_options, *typed(others)]
 

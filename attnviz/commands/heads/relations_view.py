@@ -118,8 +118,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
 
 def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
     """The parser's words with the text's white space; the second text of a pair begins a line."""
-    tokens, before = analysis.tokens, (0, 0)
-    texts = tokens.texts_read(analysis.text, analysis.pair)
+    tokens, texts, before = analysis.tokens, analysis.tokens.texts, (0, 0)
     for number, word in enumerate(parse.words):
         first, last = word.positions[0], word.positions[-1]
         segment, (start, _), (_, end) = tokens.segments[first] or 0, tokens.offsets[first], tokens.offsets[last]

@@ -85,7 +85,7 @@ def _content(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         more = {
             **target_entry(target),
             "target_tokens_cut_off": target.tokens.truncated,
-            "target_words": target.context.units.labels if words else None,
+            "target_words": analysis.parts[-1].units.labels if words else None,
         }
     parsed = None
     if parse is not None:  # words by their tokens, arcs by word; also the parser's own arcs if they were mapped
@@ -427,7 +427,7 @@ def _tensors(analysis: Analysis) -> tuple[dict[str, Tensor], dict[str, str]]:
     units = analysis.units
     metadata = {"unit": units.name, "labels": json.dumps(list(units.labels)), "model": analysis.checkpoint.name}
     if analysis.target is not None:
-        metadata["target_labels"] = json.dumps(list(analysis.target.context.units.labels))
+        metadata["target_labels"] = json.dumps(list(analysis.parts[-1].units.labels))
     return tensors, metadata
 
 

@@ -270,7 +270,7 @@ def _text_plan(part: Part, heads: Sequence[HeadFindings], choices: ViewOptions, 
     start, chosen = start_of(shown, choices.token)
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
-    pieces, units_of = pieces_of(shown.columns, shown.columns.texts_read(*shown.texts_of(shown.columns)), shown.keys)
+    pieces, units_of = pieces_of(shown.columns, shown.keys)
     received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
     is_mean = len(heads) > MOST_HEADS
     names = [head.title for head in heads]
@@ -327,15 +327,13 @@ class _Received:
         return mean
 
 
-def pieces_of(
-    tokens: Prompt, texts: Sequence[str], units: Positions
-) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
-    """Split texts into pieces, one per unit without special tokens; also returns the units of each piece.
+def pieces_of(tokens: Prompt, units: Positions) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
+    """Split a text into pieces, one per unit without special tokens; also returns the units of each piece.
 
     Positions that share a character, such as the bytes of an emoji, are one piece.
     """
     pieces, units_of = list[Piece](), list[tuple[int, ...]]()
-    end, segment = 0, 0
+    texts, end, segment = tokens.texts, 0, 0
     for unit, members in enumerate(units.members):
         number = tokens.segments[members[0]]
         if number is None:
