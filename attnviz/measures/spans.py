@@ -221,10 +221,8 @@ def measured_spans(tally: SpanTally, tokens: Prompt, context_of: Callable[[int],
 
 def _uniform(layout: SpanLayout, tokens: Prompt, context: TextContext) -> dict[str, Any]:
     """The numbers of attention that is uniform over all keys, and over content; the context's units may be words."""
-    queries, tally = context.queries, SpanTally(layout)
-    if queries is not None:
-        queries = tuple(sorted(token for unit in queries for token in context.units.members[unit]))
-    of_tokens = replace(context, units=merge_subwords(tokens, False), text=None, queries=queries)
+    of_tokens = replace(context, units=merge_subwords(tokens, False), text=None, queries=context.measured_tokens)
+    tally = SpanTally(layout)
     for first, rows in of_tokens.uniform_rows():
         tally.update(LayerRows(0, rows[None], first))
     copy_to_host([tally])

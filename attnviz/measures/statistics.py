@@ -395,6 +395,11 @@ class TextContext:
     def query_positions(self) -> Sequence[int]:
         return range(len(self.units)) if self.queries is None else self.queries
 
+    @property
+    def measured_tokens(self) -> tuple[int, ...] | None:
+        """The tokens whose rows are measured, in order; None for all."""
+        return self.queries and tuple(sorted(token for unit in self.queries for token in self.units.members[unit]))
+
     @cached_property
     def key_non_sink(self) -> Tensor:
         return ~torch.tensor(self.keys.sink, dtype=torch.bool)

@@ -270,14 +270,11 @@ class Reader:
         prompt = continued(checkpoint, prompt, self.generate)
         read = target_tokens(checkpoint, prompt, target, self.truncate, self.max_new_tokens)
         parse, note = self._parsed(prompt)
-        rows = None
-        if self.options.queries is not None:
+        if self.options.queries is not None:  # sinks are found in rows that are not measured
             prompt = with_found_sinks(checkpoint, prompt)
-            units = merge_subwords(prompt, self.options.words)
-            chosen = find_queries(units, self.options.queries)
-            rows = tuple(sorted({token for unit in chosen for token in units.members[unit]}))
         sinks, measured = SinkTally(checkpoint, prompt), self._measures(prompt, read, parse)
-        on_rows = following([*measured.every, *([sinks] if rows is None else [])])
+        rows = measured.context.measured_tokens
+        on_rows = following([*measured.every, sinks] if rows is None else measured.every)
         decoded = None if read is None else read.tokens
         with deciding(checkpoint, prompt, self._class_of(prompt.source)) as decided:
             verified = verify_attention(
@@ -285,7 +282,7 @@ class Reader:
             )
         found = sinks.tokens()
         if found.sink != prompt.sink:  # fewer tokens count as content
-            prompt, verified, measured = found, replace(verified, tokens=found), self._measures(found, read, parse)
+            verified, measured = replace(verified, tokens=found), self._measures(found, read, parse)
             update = following(measured.every)
             for layer in checkpoint.layers:
                 for chunk in verified.rows(layer):
@@ -293,19 +290,21 @@ class Reader:
         return self._judged(verified, measured, parse, note, read, next(iter(decided), None))
 
     def _measures(self, prompt: Prompt, read: TargetTokens | None, parse: Parse | None) -> TextMeasures:
-        """What is measured of the rows of a text; relations where it was parsed."""
+        """What is measured of the rows of a text, by kind of attention and window; relations where it was parsed."""
         checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
         context = replace(
             _context_of(prompt, causal, self.options),
             learned_sinks=checkpoint.architecture.learned_sinks,
             device=HOST if checkpoint.device.type == "mps" else checkpoint.device,  # it has no float64
         )
-        contexts = _windowed(checkpoint, context, len(prompt))
+        of_kinds = {"L": context, "E": context}
         if read is not None:
-            of_target = _context_of(read.tokens, True, self.options)
-            cross = TextContext(of_target.units, False, None, context.units)  # patterns are of positions in one text
-            of_stack = {"E": context, "D": of_target, "X": cross}
-            contexts = {layer: of_stack[stack.letter] for stack in checkpoint.stacks for layer in stack.layers}
+            of_kinds["D"] = _context_of(read.tokens, True, self.options)
+            of_kinds["X"] = TextContext(of_kinds["D"].units, False, None, context.units)  # patterns are of one text
+        contexts = {layer: of_kinds[kind.letter] for kind in checkpoint.kinds for layer in kind.layers}
+        windows = [window for window in checkpoint.windows if window is not None and window < len(prompt)]
+        narrower = {window: replace(context, window=window) for window in windows}
+        contexts |= {layer: narrower[window] for layer, window in enumerate(checkpoint.windows) if window in narrower}
         relations = spans = None
         if parse is not None:
             relations = RelationTally(checkpoint)
@@ -324,29 +323,27 @@ class Reader:
         read: TargetTokens | None,
         decision: Decision | None,
     ) -> Analysis:
-        prompt, context, contexts = verified.tokens, measured.context, measured.contexts
+        prompt, contacts, spans = verified.tokens, measured.context.contacts, measured.spans
         findings = tuple(judged(measured, self.stored))
-        shares = None if measured.spans is None else measured_spans(measured.spans, prompt, measured.context_of)
         analysis = Analysis(
             checkpoint=verified.checkpoint,
             tokens=prompt,
-            context=context,
+            context=measured.context,
             verified=verified,
             heads=findings,
             parse=parse,
             syntax_note=note,
             options=self.options,
             profile=self.stored,
-            contexts=contexts,
+            contexts=measured.contexts,
             target=read,
             decision=decision,
-            spans=shares,
+            spans=None if spans is None else measured_spans(spans, prompt, measured.context_of),
         )
-        if context.contacts is None:
+        if contacts is None:
             return analysis
-        scored = [(head, context.contacts.statistics(pattern)) for head, pattern in analysis.patterns()]
-        heads = (replace(head, statistics=head.statistics | scores) for head, scores in scored)
-        return replace(analysis, heads=tuple(heads))
+        scored = [(head, contacts.statistics(pattern)) for head, pattern in analysis.patterns()]
+        return replace(analysis, heads=tuple(replace(head, statistics=head.statistics | of) for head, of in scored))
 
     def _parsed(self, prompt: Prompt) -> tuple[Parse | None, str]:
         """The parse of what the model reads, or None and why not; UsageError where a parser is named in vain."""
@@ -383,13 +380,6 @@ def _context_of(tokens: Prompt, causal: bool, options: Options) -> TextContext:
     queries = None if options.queries is None else find_queries(units, options.queries)
     contacts = None if options.contacts is None else ContactMap(options.contacts, units.special)
     return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries, contacts=contacts)
-
-
-def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int, TextContext]:
-    """Contexts of the layers with a window below n tokens."""
-    shorter = {layer: window for layer, window in enumerate(checkpoint.windows) if window is not None and window < n}
-    windows = {window: replace(context, window=window) for window in set(shorter.values())}
-    return {layer: windows[window] for layer, window in shorter.items()}
 
 
 def judged(measured: TextMeasures, stored: StoredProfile | None = None) -> Iterator[HeadFindings]:
