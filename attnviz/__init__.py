@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.heads.given import RawAttention as RawAttention
     from attnviz.commands.heads.given import draw as draw
     from attnviz.commands.heads.measure import analyze as analyze
-    from attnviz.commands.heads.texts.measure import TextsAnalysis as TextsAnalysis
-    from attnviz.commands.heads.texts.measure import analyze_each as analyze_each
+    from attnviz.commands.heads.texts import TextsAnalysis as TextsAnalysis
+    from attnviz.commands.heads.texts import analyze_each as analyze_each
     from attnviz.commands.models import Configuration as Configuration
     from attnviz.commands.models import model_configurations as model_configurations
     from attnviz.commands.outputs import HeadOutputs as HeadOutputs
@@ -79,7 +79,7 @@ else:
         "commands.heads.analysis": ("Analysis",),
         "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
-        "commands.heads.texts.measure": ("TextsAnalysis", "analyze_each"),
+        "commands.heads.texts": ("TextsAnalysis", "analyze_each"),
         "commands.models": ("Configuration", "model_configurations"),
         "commands.outputs": ("HeadOutputs", "head_outputs"),
         "commands.patch": ("Patching", "patch"),

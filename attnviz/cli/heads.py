@@ -14,7 +14,7 @@ from attnviz.errors import UsageError
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
-    from attnviz.commands.heads.texts.measure import OneText
+    from attnviz.commands.heads.texts import OneText
 
 # options that are about one text, and about a file of texts
 _OF_ONE = "audio pair target token generate relation queries spans contacts by".split()
@@ -208,7 +208,7 @@ def _implied_figures(run: Run) -> list[str]:
 
 
 def _each_line(run: Run, file: str) -> None:
-    from attnviz.commands.heads.texts.report import text_row
+    from attnviz.commands.heads.texts import text_row
     from attnviz.inputs.lines import Place
     from attnviz.inputs.prompt import Text
     from attnviz.inputs.reading import open_corpus

@@ -118,7 +118,8 @@ class CommandSpec(Generic[R]):
 def _part_of(command: str, part: str) -> ModuleType:
     """A module of the command's folder; of a command that is one file, this one, or another that a view names."""
     if hasattr(import_module(f"attnviz.commands.{command.partition('.')[0]}"), "__path__"):
-        return import_module(f"attnviz.commands.{command}.{part}")
+        module = import_module(f"attnviz.commands.{command}")
+        return import_module(f"{module.__name__}.{part}") if hasattr(module, "__path__") else module
     name = command.replace(".", "_") if part in ("views", "report") else part
     return import_module(f"attnviz.commands.{name}")
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli import terminal
 from attnviz.cli.program import app
-from attnviz.commands.heads.texts import measure as texts_measure
+from attnviz.commands.heads import texts as texts_measure
 from attnviz.errors import TextError
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.tolerances import SUMS_32
@@ -48,7 +48,7 @@ def test_the_spread_is_that_of_the_texts_alone():
     for head in result.heads:
         entropies = [analysis.head(head.id).statistics["entropy"] for analysis in alone]
         spread = head.statistics["entropy"]
-        assert (spread.n, spread.least, spread.largest) == (3, min(entropies), max(entropies))
+        assert (spread.n, spread.min, spread.max) == (3, min(entropies), max(entropies))
         assert spread.mean == pytest.approx(fmean(entropies))
         assert spread.sd == pytest.approx(stdev(entropies))
         assert head.uniform["entropy"] == pytest.approx(fmean(each.context.uniform["entropy"] for each in alone))
@@ -57,7 +57,7 @@ def test_the_spread_is_that_of_the_texts_alone():
         assert head.labels[head.label] == max(head.labels.values())
     causal = attnviz.analyze_each(LINES[:1], sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False).head("L0H0")
     nothing = causal.statistics["next"]  # no token sees the next one
-    assert (nothing.n, nothing.mean, nothing.sd, nothing.least) == (0, None, None, None)
+    assert (nothing.n, nothing.mean, nothing.sd, nothing.min) == (0, None, None, None)
     assert causal.statistics["entropy"].sd is None
     assert result.verification.pattern_error == max(each.verification.pattern_error for each in alone)
 
