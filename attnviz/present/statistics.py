@@ -1,7 +1,6 @@
 """The statistics of a head as tables, maps and pages name them."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from attnviz.measures.patterns import MaskInput
@@ -27,7 +26,7 @@ def described(name: str, unit: str, sinks: str) -> tuple[str, str, str]:
     return filled(known.title, **words), filled(known.meaning, **words), filled(known.unit, **words)
 
 
-def statistic_field(name: str, value: Callable[[Any], object], unit: str = "token") -> Field[Any]:
-    """The field of a statistic in rows from which ``value`` reads it."""
+def statistic_field(name: str, unit: str = "token", path: str = "statistics.{}") -> Field[Any]:
+    """The field of a statistic in rows that have it at this ``path``."""
     title, meaning, of = described(name, unit, "the sinks")
-    return Field(statistics()[name].column or title, value, of, name, detail=True, meaning=meaning)
+    return Field(statistics()[name].column or title, path.format(name), of, name, detail=True, meaning=meaning)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import check_kind
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named, sorted_by_selection
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Continuation, Positions, Prompt, TargetTokens, UnitRows, sinks_in_words
 from attnviz.language.syntax import Parse
@@ -350,6 +350,10 @@ class Part(OfPatterns):
         """Those of its heads that the selections name, as of :meth:`Analysis.select`."""
         return [head for head in self.analysis.select(selections) if head.id.layer in self.layers]
 
+    def ranked(self, selections: Iterable[str | HeadId]) -> list[HeadFindings]:
+        """Those that the selections name, the clearest first of what selects them; see ``sorted_by_selection``."""
+        return sorted_by_selection(self.select(selections), ids_and_names(selections)[1])
+
     def attention(self) -> Tensor:
         """The verified patterns, [n_layers, n_heads, n_queries, n_keys]: see :meth:`Analysis.attention`."""
         return torch.stack([self.layer_patterns(layer) for layer in self.layers])
@@ -369,14 +373,14 @@ class Part(OfPatterns):
             first += pattern.shape[1]
 
     def read(
-        self, heads: Iterable[HeadFindings], reader: Callable[[HeadFindings], T]
+        self, heads: Iterable[HeadFindings], reader: Callable[..., T], *given: Any
     ) -> Iterator[tuple[HeadFindings, T]]:
-        """Yield each head with its own ``reader``, which has read the whole pattern chunk by chunk.
+        """Yield each head with a ``reader(*given)`` of its own, which has read the whole pattern chunk by chunk.
 
         Heads come in the model's order: a layer is recomputed once for those of its heads that stand together.
         """
         for layer, of_layer in groupby(heads, lambda head: head.id.layer):
-            readers = [(head, reader(head)) for head in of_layer]
+            readers = [(head, reader(*given)) for head in of_layer]
             for first, chunk in self.chunks(layer, [head.id.head for head, _ in readers]):
                 for (_, of_head), rows in zip(readers, chunk, strict=True):
                     of_head.add(first, rows)

@@ -11,7 +11,6 @@ from attnviz.commands.heads.findings import (
     clearest_first,
     rank_value,
     selected_verdict,
-    sorted_by_selection,
 )
 from attnviz.commands.heads.relations import relations_of
 from attnviz.figures.families import family_of_label
@@ -29,7 +28,7 @@ from attnviz.present.published import role_numbers, score_and_baseline
 from attnviz.present.role_words import family_words, role_words, short_name
 from attnviz.present.statistics import statistic_field
 from attnviz.present.view import ViewOptions
-from attnviz.wording import counted, quoted, rounded, visible
+from attnviz.wording import counted, rounded, visible
 
 MOST_BESIDE_SPANS = 3  # heads that are listed above a table of spans
 
@@ -60,11 +59,8 @@ def sentences(analysis: Analysis, choices: ViewOptions) -> list[str]:
 
 def subject(analysis: Analysis) -> str:
     """``minilm, 72 heads, on “The cat ran” (5 tokens)``."""
-    what = f"{analysis.checkpoint.short_name}, {counted(len(analysis.heads), 'head')}, on"
-    if analysis.target is not None:
-        return f"{what} {analysis.figure_context.text_line}"
-    units = analysis.context.units
-    return f"{what} {quoted(analysis.text)} ({counted(len(units), units.name)})"
+    heads = counted(len(analysis.heads), "head")
+    return f"{analysis.checkpoint.short_name}, {heads}, on {analysis.figure_context.text_line}"
 
 
 def kinds_sentence(part: Part, heads: Sequence[HeadFindings]) -> str:
@@ -113,7 +109,7 @@ def look_rows(analysis: Analysis, choices: ViewOptions, most: int) -> list[LookR
     parts, heads = analysis.parts_of(choices.select), list[HeadFindings]()
     limit = (MOST_BESIDE_SPANS if analysis.spans and most else most) // len(parts)
     for part in parts:
-        ranked = sorted_by_selection(part.select(choices.select), names)
+        ranked = part.ranked(choices.select)
         count = limit or len(ranked)
         heads += ranked[:count] if choices.select else heads_to_look_at(ranked, count)
     return [LookRow(head, head.role if analysis.profile else selected_verdict(head, names)) for head in heads]
@@ -137,7 +133,7 @@ def look_table(analysis: Analysis, rows: Sequence[LookRow], choices: ViewOptions
         counts = {each.head.id: f"{visible(each.name)} {each.found} of {len(each.pairs)}" for each in relations}
         columns.insert(3, Field("Finds", lambda row: counts.get(row.head.id, "")))
     for name in dict.fromkeys(map(statistic_named, choices.maps)):
-        columns.append(statistic_field(name, lambda row, name=name: row.head.statistics.get(name), unit))  # type: ignore[misc]
+        columns.append(statistic_field(name, unit, "head.statistics.{}"))
     title = f"Heads to look at ({listed_of(len(rows), len(analysis.select(choices.select)))})"
     with_role = [str(row.head.id) for row in rows if row.head.role is not None]
     if with_role:

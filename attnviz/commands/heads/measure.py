@@ -150,6 +150,7 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
+    asked = {**locals(), "spans": spans_by_name(spans), "no_syntax": not syntax}
     given = [each for each in (text, chat, audio) if each is not None]
     if len(given) != 1:
         found = "both" if given else "neither"
@@ -157,12 +158,6 @@ def analyze(
     several = isinstance(text, Iterable) and not isinstance(text, str | bytes)
     texts = [text] if isinstance(text, Mapping) else as_list(text) if several else []
     inputs = [item for item in texts if isinstance(item, Mapping)]
-    named = spans_by_name(spans)
-    asked = {
-        **{"pair": pair, "chat": chat, "audio": audio, "spans": named, "contacts": contacts},
-        **{"words": words, "no_syntax": not syntax, "parser": parser, "target": target, "queries": queries},
-        **{"max_new_tokens": max_new_tokens, "generate": generate},
-    }
     reads = SEVERAL_TEXTS if several else "" if text is None or isinstance(text, str) else OTHER_KIND
     refuse(asked, None, OF_TOKENIZER if inputs else reads)
     read: Any = text if pair is None else Text(str(text), pair=pair)
@@ -183,7 +178,7 @@ def analyze(
         max_new_tokens=max_new_tokens,
         memory=chunk_memory,
         generate=generate,
-        spans=named,
+        spans=asked["spans"],
     )
     if not several:
         return reader.read(read_prompt(read, checkpoint, truncate), target, progress)

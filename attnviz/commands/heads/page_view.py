@@ -59,7 +59,9 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     kept = _patterns(views, ranked, choices.budget)
     index = {head: number for number, head in enumerate(kept)}
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
-    token = []
+    recomputed = "verified" if analysis.verification.level else "recomputed"
+    within = f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones."
+    kinds, token = kinds_in_words(analysis), []
     if choices.token is not None:
         token = list(token_positions(views[number_of_view[ranked[0].layer]], choices.token))
     return {
@@ -71,7 +73,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
             first,
         ),
         "verification": verification_line(analysis.verification, analysis.checkpoint).plain,
-        "notes": list(filter(None, [first, *_page_notes(analysis)])),
+        "notes": list(filter(None, [first, within, kinds and f"{capital(kinds)}."])),
         "sides": [about.model],
         "axes": axes,
         "kinds": [view.name for view in views if view.name],
@@ -121,7 +123,7 @@ def _patterns(views: Sequence[PatternView], ranked: Sequence[HeadId], budget: in
 def packed_patterns(part: Part, ids: Iterable[HeadId]) -> Iterator[tuple[HeadId, PackedPattern]]:
     """The patterns of those of these heads that are of a part, in the page's format."""
     heads = [part.head(id) for id in ids if id.layer in part.layers]
-    return ((head.id, pattern) for head, pattern in part.read(heads, lambda _: PackedPattern(part.context.causal)))
+    return ((head.id, pattern) for head, pattern in part.read(heads, PackedPattern, part.context.causal))
 
 
 def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
@@ -151,13 +153,6 @@ def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId
     return list(dict.fromkeys(head.id for head in (*chosen, *others)))
 
 
-def _page_notes(analysis: Analysis) -> Iterator[str]:
-    recomputed = "verified" if analysis.verification.level else "recomputed"
-    yield f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones."
-    if analysis.target:
-        yield capital(f"{kinds_in_words(analysis)}.")
-
-
 def kinds_in_words(analysis: Analysis) -> str:
     """Note on ids and squares of an encoder-decoder, or ''."""
     if analysis.target is None:
@@ -173,7 +168,7 @@ def _relations(analysis: Analysis, view: PatternView, choices: ViewOptions) -> I
     """The pairs that the heatmaps of selected heads outline, as in ``Head`` of ``attnviz/page/patterns.js``."""
     for relation in relations_of(analysis, analysis.select(choices.select), choices.relation):
         pairs = [[*outline.rows, *outline.columns, outline.found] for outline in outlines_of(view, relation, 1)]
-        yield relation.head.id, {"relation": {"said": capital(outlined_note(analysis, relation)), "pairs": pairs}}
+        yield relation.head.id, {"relation": {"said": capital(outlined_note(relation)), "pairs": pairs}}
 
 
 def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
@@ -255,8 +250,7 @@ def statistic_meaning(part: Part, statistic: str) -> tuple[str, str, str]:
 
 def uniform_value(part: Part, statistic: str) -> float | None:
     """The statistic under uniform attention, if layers have windows the mean over the layers; None if undefined."""
-    contexts = [part.context_of(layer) for layer in part.layers] if part.analysis.windowed else [part.context]
-    values = (context.uniform.get(statistic) for context in contexts)
+    values = (part.context_of(layer).uniform.get(statistic) for layer in part.layers)
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 

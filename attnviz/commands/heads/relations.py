@@ -37,6 +37,7 @@ class HeadRelation:
     """The relation of a head on this text."""
 
     head: HeadFindings
+    parse: Parse
     name: str  # of the relation; a subtype counts for its base
     direction: str  # who attends, one of attnviz.language.syntax.DIRECTIONS
     pairs: tuple[Pair, ...]  # every instance that the parse has
@@ -98,7 +99,7 @@ def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str |
             for dependent, governor in instances[name]:
                 query, key = (dependent, governor) if direction == DIRECTIONS[0] else (governor, dependent)
                 pairs.append(Pair(query, key, None if guess[query] < 0 else guess[query]))
-            yield HeadRelation(head, name, direction, tuple(pairs), better)
+            yield HeadRelation(head, parse, name, direction, tuple(pairs), better)
 
 
 def words_of(parse: Parse, sinks: Collection[int]) -> RelatedWords:

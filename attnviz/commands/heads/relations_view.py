@@ -33,23 +33,21 @@ _SHORT = 40  # most words of a text that is drawn whole, with other relations in
 
 def outlines_of(shown: PatternView, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
     """Outlines of a relation's pairs in the drawn patterns."""
-    parse = shown.analysis.parse
-    assert parse is not None
     for pair in relation.pairs:
-        rows, columns = (word_positions(shown.units, parse, word) for word in (pair.query, pair.key))
+        rows, columns = (word_positions(shown.units, relation.parse, word) for word in (pair.query, pair.key))
         if rows and columns:
             first, last = ((each[0] // pooled, each[-1] // pooled) for each in (rows, columns))
             yield Outline(first, last, pair.found)
 
 
-def outlined_note(analysis: Analysis, relation: HeadRelation) -> str:
+def outlined_note(relation: HeadRelation) -> str:
     """What the outlines of a head are."""
-    return f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed), {relations_note(analysis)}"
+    return f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed), {parser_note(relation.parse)}"
 
 
-def relations_note(analysis: Analysis) -> str:
-    """Note on the parser of the pairs, or ''."""
-    return "" if analysis.parse is None else f"pairs by the parser {visible(analysis.parse.parser)}, which may be wrong"
+def parser_note(parse: syntax.Parse) -> str:
+    """Whose the pairs are."""
+    return f"pairs by the parser {visible(parse.parser)}, which may be wrong"
 
 
 def relations_left_out(analysis: Analysis, choices: ViewOptions) -> Iterator[str]:
@@ -103,7 +101,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str, styl
         stem=stem,
         **about.caption_and_notes(
             f"Dependency parse of {about.quotes}{heads and f', and what heads of {about.model} find of it: {heads}'}",
-            f"arcs from dependent to head{on}; {relations_note(analysis)}",
+            f"arcs from dependent to head{on}; {parser_note(parse)}",
             _FOUND if relations else _NO_RELATION,
             "…: lines left out, without a pair or beyond the page"
             if leaves_out_lines(folded, words, blocks, style)

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis, Part, units_with
-from attnviz.commands.heads.findings import HeadFindings, selected_verdict, sorted_by_selection
+from attnviz.commands.heads.findings import HeadFindings, selected_verdict
 from attnviz.commands.heads.first_look import (
     LABEL,
     MOST_DRAWN,
@@ -35,7 +35,7 @@ from attnviz.measures.contacts import CONTACTS
 from attnviz.measures.patterns import REPEATS, SINK, shares
 from attnviz.measures.rows import LEARNED_SINKS, ONE_TEXT, TWO_TEXTS
 from attnviz.measures.statistics import DIAGONALITY, NOWHERE, TextContext, scalars, statistics
-from attnviz.models.head_ids import LayerId, ids_and_names
+from attnviz.models.head_ids import ids_and_names, number_of
 from attnviz.present.documents import target_entry, tokens_entry, verification_entry
 from attnviz.present.fields import HEAD, Field, Table, entry, pick, plain, values_of
 from attnviz.present.figure_context import capital
@@ -143,6 +143,9 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
     def context(head: HeadFindings) -> TextContext:
         return analysis.context_of(head.id.layer)
 
+    def uniform(statistic: str, name: str, **more: Any) -> Field[HeadFindings]:
+        return Field(value=lambda head: context(head).uniform.get(statistic), name=name, **more)
+
     def baselines(head: HeadFindings) -> dict[str, float | None]:
         known = context(head).baselines_of(head.statistics)
         return {name: known.get(name) for name in shares()}
@@ -157,21 +160,13 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
     return [
         *HEAD,
         kv_head_field(analysis.checkpoint),
-        _statistic("entropy"),
-        Field(value=lambda head: context(head).uniform["entropy"], name="entropy_uniform"),
-        *(_statistic(name) for name in scalars() if name != "entropy"),
-        *(replace(_statistic(name), if_known=True) for name in (NOWHERE, *CONTACTS)),
-        *(
-            Field(value=lambda head, name=name: context(head).uniform.get(name), name=f"{name}_baseline", if_known=True)  # type: ignore[misc]
-            for name in CONTACTS
-        ),
-        replace(_statistic(DIAGONALITY), of_stacks=True),
-        Field(
-            value=lambda head: context(head).uniform[DIAGONALITY],
-            name="diagonality_baseline",
-            of_stacks=True,
-            csv={},
-        ),
+        statistic_field("entropy"),
+        uniform("entropy", "entropy_uniform"),
+        *(statistic_field(name) for name in scalars() if name != "entropy"),
+        *(replace(statistic_field(name), if_known=True) for name in (NOWHERE, *CONTACTS)),
+        *(uniform(name, f"{name}_baseline", if_known=True) for name in CONTACTS),
+        replace(statistic_field(DIAGONALITY), of_stacks=True),
+        uniform(DIAGONALITY, "diagonality_baseline", of_stacks=True, csv={}),
         *lookback_fields(analysis.spans),
         Field(value=lambda head: list(head.alignment) or None, name="alignment", of_stacks=True, csv={}),
         Field(value=baselines, name="baseline", csv={}),
@@ -200,18 +195,14 @@ def _fields(analysis: Analysis) -> list[Field[HeadFindings]]:
     ]
 
 
-def _statistic(name: str, unit: str = "token") -> Field[HeadFindings]:
-    return statistic_field(name, lambda head: head.statistics.get(name), unit)
-
-
 def _relation_entry(analysis: Analysis, relation: HeadRelation) -> dict[str, Any]:
     """Entry of a head's relation, pair by pair, by positions (tokens, or words)."""
-    pairs, parse = [], analysis.parse
-    assert parse is not None
+    pairs = []
     for pair in relation.pairs:
         words = {"query": pair.query, "key": pair.key, "attends_most": pair.guess}
         places = {
-            name: None if word is None else word_positions(analysis.units, parse, word) for name, word in words.items()
+            name: None if word is None else word_positions(analysis.units, relation.parse, word)
+            for name, word in words.items()
         }
         pairs.append({**places, "found": pair.found})
     return values_of(relation, "name", "direction", "found") | {"n": len(pairs), "pairs": pairs}
@@ -236,7 +227,7 @@ def _tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType
         yield Group(below, checked_line(analysis.verification, analysis.checkpoint))
         return
     for part in analysis.parts_of(choices.select):
-        heads = sorted_by_selection(part.select(choices.select), names)
+        heads = part.ranked(choices.select)
         if part.name:
             yield Text(f"{capital(part.name)} ({part.stack.letter}): {part.figure_context.text_line}", "bold")
         yield _farthest(part, heads)
@@ -262,7 +253,7 @@ def _head_table(part: Part, ranked: Sequence[HeadFindings], top: int | None, ord
         HEAD[0],
         Field("Label", lambda head: Text(head.shown, "dim" if head.mark else "")),  # grey if it is an indication only
         *pick(LABEL, "label_score", "label_baseline", "label_n"),
-        *(_statistic(name, unit) for name in listed),
+        *(statistic_field(name, unit) for name in listed),
     ]
     last = ["uniform", "", "", "", "", *(context.uniform.get(name) for name in listed)]
     return Table("Heads", columns, ranked, last).first(top, "heads.csv", order=order)
@@ -271,7 +262,7 @@ def _head_table(part: Part, ranked: Sequence[HeadFindings], top: int | None, ord
 def _contact_table(analysis: Analysis, heads: Sequence[HeadFindings], top: int | None) -> Iterator[RenderableType]:
     if analysis.context.contacts is None:
         return
-    columns = [HEAD[0], *map(_statistic, CONTACTS)]
+    columns = [HEAD[0], *map(statistic_field, CONTACTS)]
     ranked = sorted(heads, key=lambda head: -(head.statistics["contacts_l"] or 0.0))
     last = ["chance", *analysis.context.contacts.chance.values()]
     yield Table("Heads that find contacts", columns, ranked, last).first(top, "heads.csv", order="best first")
@@ -389,7 +380,7 @@ def _in_paper(analysis: Analysis, choices: ViewOptions) -> Table[HeadFindings]:
         return whole
     rows = []
     for part in analysis.parts:
-        for head in sorted_by_selection(part.select(choices.select), names):
+        for head in part.ranked(choices.select):
             verdict, labelled = selected_verdict(head, names), head.labelled
             if verdict is not None:
                 labelled = replace(labelled, verdicts=(verdict,), n=verdict.n)
@@ -420,11 +411,10 @@ def _kv_heads(analysis: Analysis) -> Table[dict[str, Any]]:
 
 def _tensors(analysis: Analysis) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All patterns, [n_heads, n_queries, n_keys] a layer (``layer.0``, ``encoder.0``), and what is said of them."""
-    tensors = {}
-    for layer in analysis.checkpoint.layers:
-        name = f"{layer.stack.name}.{layer.number}" if isinstance(layer, LayerId) else f"layer.{layer}"
-        tensors[name] = analysis.layer_patterns(layer).contiguous()
-    units = analysis.units
+    tensors, units = {}, analysis.units
+    for part in analysis.parts:
+        for layer in part.layers:
+            tensors[f"{part.name or 'layer'}.{number_of(layer)}"] = part.layer_patterns(layer).contiguous()
     metadata = {"unit": units.name, "labels": json.dumps(list(units.labels)), "model": analysis.checkpoint.name}
     if analysis.target is not None:
         metadata["target_labels"] = json.dumps(list(analysis.parts[-1].units.labels))

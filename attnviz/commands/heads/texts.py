@@ -259,12 +259,11 @@ def analyze_each(
         CorpusError: a file that cannot be read, or holds no text.
         AttnvizError: as :func:`analyze`.
     """
+    asked = {**locals(), "no_syntax": not syntax}
     columns, opening = Columns.taken(reading, label_column)
     read = open_one(texts, columns, labels=labels)
     lines = list(read_texts(read))
     chunk_memory = block_memory(memory)
-    asked = {"alignments": alignments, "truncate": truncate, "max_new_tokens": max_new_tokens, "words": words}
-    asked |= {"parser": parser, "no_syntax": not syntax}
     refuse(asked)
     checkpoint, source = open_checkpoint(model, several_devices=True, **opening)
     refuse(asked, checkpoint)
@@ -356,15 +355,13 @@ def _in_paper(result: TextsAnalysis, choices: ViewOptions) -> Table[HeadSpread]:
     """The table of heads for a paper: numbers of texts and means."""
     texts = Field[HeadSpread](value=lambda head: head.labels[head.label], name="texts", meaning="how many give it")
     names = LISTED if result.gold is None else ALIGNMENT
-    means = (statistic_field(name, lambda head, name=name: head.statistics[name].mean) for name in names)  # type: ignore[misc]
+    means = (statistic_field(name, path="statistics.{}.mean") for name in names)
     return Table("", [_ID, _LABEL, texts, _SCORE, *means], result.select(choices.select), name="heads")
 
 
-def _spreads(names: Sequence[str]) -> Iterator[Field[HeadSpread]]:
+def _spreads(names: Sequence[str]) -> list[Field[HeadSpread]]:
     """The columns of these statistics, for the terminal."""
-    for name in names:
-        field = statistic_field(name, lambda head, name=name: head.statistics[name].in_words)  # type: ignore[misc]
-        yield replace(field, unit="mean ± sd")
+    return [replace(statistic_field(name, path="statistics.{}.in_words"), unit="mean ± sd") for name in names]
 
 
 def _content(result: TextsAnalysis, choices: ViewOptions) -> dict[str, Any]:

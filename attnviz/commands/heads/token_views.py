@@ -53,29 +53,25 @@ def lines_left_out(analysis: Analysis, choices: ViewOptions) -> str:
 
 def _lines_plans(analysis: Analysis, choices: ViewOptions) -> Iterator[LinesPlan]:
     for part in parts_selected(analysis, choices):  # kinds of attention never share a picture
-        yield from _plans_of(part, choices)
-
-
-def _plans_of(part: Part, choices: ViewOptions) -> Iterator[LinesPlan]:
-    heads, shown = _heads_drawn(part, choices), part.drawn(choices.drop_special)
-    together = len(part.select(choices.select)) <= MOST_HEADS
-    start, chosen = start_of(shown, choices.token)
-    n, n_keys = len(shown.units), len(shown.keys)
-    from_sinks, to_sinks = (np.array(units.sink, bool) for units in (shown.units, shown.keys))
-    if from_sinks.all() or to_sinks.all():  # there is nothing else
-        from_sinks, to_sinks = np.zeros_like(from_sinks), np.zeros_like(to_sinks)
-    if start is None:
-        starts = ~from_sinks
-        count = min(n_keys, max(1, READABLE_LINES // (n * (len(heads) if together else 1))))
-    else:
-        starts, count = np.isin(np.arange(n), start), n_keys
-    of_heads = shown.read(heads, lambda _: StrongestKeys(starts, count, to_sinks))
-    if together:
-        yield _lines_plan(shown, list(of_heads), np.flatnonzero(starts), chosen, part.stem("lines"), MOST_LINES)
-        return
-    for head, keys in of_heads:
-        stem = f"lines/{head.id.file_stem}"
-        yield _lines_plan(shown, [(head, keys)], np.flatnonzero(starts), chosen, stem, MOST_LINES // 2)
+        heads, shown = _heads_drawn(part, choices), part.drawn(choices.drop_special)
+        together = len(part.select(choices.select)) <= MOST_HEADS
+        start, chosen = start_of(shown, choices.token)
+        n, n_keys = len(shown.units), len(shown.keys)
+        from_sinks, to_sinks = (np.array(units.sink, bool) for units in (shown.units, shown.keys))
+        if from_sinks.all() or to_sinks.all():  # there is nothing else
+            from_sinks, to_sinks = np.zeros_like(from_sinks), np.zeros_like(to_sinks)
+        if start is None:
+            starts = ~from_sinks
+            count = min(n_keys, max(1, READABLE_LINES // (n * (len(heads) if together else 1))))
+        else:
+            starts, count = np.isin(np.arange(n), start), n_keys
+        of_heads = shown.read(heads, StrongestKeys, starts, count, to_sinks)
+        if together:
+            yield _lines_plan(shown, list(of_heads), np.flatnonzero(starts), chosen, part.stem("lines"), MOST_LINES)
+            continue
+        for head, keys in of_heads:
+            stem = f"lines/{head.id.file_stem}"
+            yield _lines_plan(shown, [(head, keys)], np.flatnonzero(starts), chosen, stem, MOST_LINES // 2)
 
 
 def parts_selected(analysis: Analysis, choices: ViewOptions) -> list[Part]:
@@ -271,7 +267,7 @@ def _text_plan(part: Part, heads: Sequence[HeadFindings], choices: ViewOptions, 
     non_sink = [unit for unit, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
     queries = non_sink if start is None else list(start)
     pieces, units_of = pieces_of(shown.columns, shown.keys)
-    received = [total.mean for _, total in shown.read(heads, lambda _: _Received(queries, shown))]
+    received = [total.mean for _, total in shown.read(heads, _Received, queries, shown)]
     is_mean = len(heads) > MOST_HEADS
     names = [head.title for head in heads]
     if is_mean:

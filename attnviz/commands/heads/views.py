@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -58,7 +59,7 @@ def pooled_patterns(
     """Yield each head with its pooled pattern: of ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
     n_queries, n_keys = len(shown.units), len(shown.keys)
     hidden = dict[int | None, NDArray[np.bool_]]()  # by window, the only difference between the masks of a text
-    for head, pooled in shown.read(heads, lambda _: PooledPattern(n_queries, n_keys, factor)):
+    for head, pooled in shown.read(heads, PooledPattern, n_queries, n_keys, factor):
         window = shown.context_of(head.id.layer).window
         if window not in hidden:
             hidden[window] = hidden_cells(shown, head.id.layer, factor)
@@ -190,65 +191,64 @@ def _brackets(analysis: Analysis, shown: Positions) -> tuple[Bracket, ...]:
 
 
 def _heatmaps(analysis: Analysis, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    for shown in analysis.drawn(choices):
-        yield from _heatmaps_of(shown, choices)
-
-
-def _heatmaps_of(shown: PatternView, choices: ViewOptions) -> Iterator[HeatmapPlan]:
-    analysis, heads, about = shown.analysis, shown.select(choices.select), shown.figure_context
     style = choices.style.scaled_for(analysis.longest)
-    of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
-    relations = {relation.head.id: relation for relation in of_heads}
-    labels, keys = _labels(shown)
-    brackets = [_brackets(analysis, units) for units in (shown.units, shown.keys)]
-    spans = " · ".join(dict.fromkeys(bracket.name for of_side in brackets for bracket in of_side))
-    pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
-    which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
-    if shown.context.source is not None:
-        axes, which = OF_TWO_TEXTS, f"row = {about.unit} that the decoder reads, column = {about.unit} of the source"
-    for head, values in pooled_patterns(shown, heads, pooled):
-        most, label, on_text, over = _largest(values), head.shown, evidence(head), over_corpus(analysis, head)
-        nowhere, relation = head.statistics.get(NOWHERE), relations.get(head.id)
-        largest = f"largest weight, {most:.2g}" if style.scale == "per-head" else ""
-        gone = "" if nowhere is None else f"{nowhere:.2f} goes nowhere"
-        findings = [on_text, over, gone, largest.replace(",", "")]
-        numbers = "weights of at least 0.005 are written in the cells"
-        yield HeatmapPlan(
-            stem=f"heads/{head.id.file_stem}",
-            **about.caption_and_notes(
-                f"Attention of head {head.id} of {about.subject}: {which}",
-                *_facts(shown, choices, pooled, every),
-                "" if relation is None else outlined_note(analysis, relation),
-                first_note=f"{about.model} on {about.drawn_line}",
-                caption_only=(
-                    norm_in_words(style.norm(), largest and f"the head's {largest}"),
-                    hatched_in_words(values),
-                    spans and f"brackets: the spans {spans}",
-                    numbers if has_numbers(values, labels.texts, style) else "",
-                    f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
-                    "the question mark: an indication only" if label.endswith("?") else "",
-                    over and f"{over}, measured on {corpora_of(analysis, [head])}",
+    for shown in analysis.drawn(choices):
+        heads, about = shown.select(choices.select), shown.figure_context
+        of_heads = relations_of(analysis, heads, choices.relation) if choices.relation else ()
+        relations = {relation.head.id: relation for relation in of_heads}
+        labels, keys = _labels(shown)
+        brackets = [_brackets(analysis, units) for units in (shown.units, shown.keys)]
+        spans = " · ".join(dict.fromkeys(bracket.name for of_side in brackets for bracket in of_side))
+        pooled, every = heatmap_pooling(labels.texts, style, len(shown.keys))
+        which, axes = f"row = {about.unit} that attends, column = {about.unit} attended to", HeatmapPlan.axes
+        if shown.context.source is not None:
+            axes, which = (
+                OF_TWO_TEXTS,
+                f"row = {about.unit} that the decoder reads, column = {about.unit} of the source",
+            )
+        for head, values in pooled_patterns(shown, heads, pooled):
+            most, label, on_text, over = _largest(values), head.shown, evidence(head), over_corpus(analysis, head)
+            nowhere, relation = head.statistics.get(NOWHERE), relations.get(head.id)
+            largest = f"largest weight, {most:.2g}" if style.scale == "per-head" else ""
+            gone = "" if nowhere is None else f"{nowhere:.2f} goes nowhere"
+            findings = [on_text, over, gone, largest.replace(",", "")]
+            numbers = "weights of at least 0.005 are written in the cells"
+            yield HeatmapPlan(
+                stem=f"heads/{head.id.file_stem}",
+                **about.caption_and_notes(
+                    f"Attention of head {head.id} of {about.subject}: {which}",
+                    *_facts(shown, choices, pooled, every),
+                    "" if relation is None else outlined_note(relation),
+                    first_note=f"{about.model} on {about.drawn_line}",
+                    caption_only=(
+                        norm_in_words(style.norm(), largest and f"the head's {largest}"),
+                        hatched_in_words(values),
+                        spans and f"brackets: the spans {spans}",
+                        numbers if has_numbers(values, labels.texts, style) else "",
+                        f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
+                        "the question mark: an indication only" if label.endswith("?") else "",
+                        over and f"{over}, measured on {corpora_of(analysis, [head])}",
+                    ),
                 ),
-            ),
-            title=head.title,
-            evidence=" · ".join(filter(None, findings)),
-            values=values,
-            labels=labels,
-            keys=keys,
-            row_brackets=brackets[0],
-            column_brackets=brackets[1],
-            axes=axes,
-            outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
-            norm=style.norm(most),
-            bar_norm=style.norm(),
-            bar=_BARS[style.scale],
-            pooled=pooled,
-        )
+                title=head.title,
+                evidence=" · ".join(filter(None, findings)),
+                values=values,
+                labels=labels,
+                keys=keys,
+                row_brackets=brackets[0],
+                column_brackets=brackets[1],
+                axes=axes,
+                outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
+                norm=style.norm(most),
+                bar_norm=style.norm(),
+                bar=_BARS[style.scale],
+                pooled=pooled,
+            )
 
 
 def _heatmap_files(analysis: Analysis, choices: ViewOptions, file_format: str) -> Iterator[File]:
-    for shown in analysis.drawn(choices):
-        yield from heatmap_files(_heatmaps_of(shown, choices), choices.style, file_format)
+    for _, plans in groupby(_heatmaps(analysis, choices), attrgetter("labels", "keys")):
+        yield from heatmap_files(plans, choices.style, file_format)
 
 
 def _fewer_heatmaps(analysis: Analysis, choices: ViewOptions) -> ViewOptions:
