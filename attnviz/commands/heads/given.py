@@ -13,12 +13,10 @@ from torch.nn.functional import pad
 
 from attnviz.arguments import as_found, as_list, is_whole
 from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options
-from attnviz.commands.heads.measure import TextMeasures, judged
+from attnviz.commands.heads.measure import TextMeasures, across, judged, text_context
 from attnviz.errors import UsageError
-from attnviz.inputs.prompt import Prompt, TargetTokens, merge_subwords, tokens_of_labels, told_apart
+from attnviz.inputs.prompt import Prompt, TargetTokens, tokens_of_labels
 from attnviz.measures.measure import LayerRows
-from attnviz.measures.patterns import MaskInput
-from attnviz.measures.statistics import TextContext
 from attnviz.models.head_ids import Stack, layer_of, number_of, one_stack
 from attnviz.options import checked
 from attnviz.present.documents import Entry
@@ -172,17 +170,13 @@ def _drawn(
     patterns: Tensor, numbers: Sequence[int], rows: tuple[str, ...], columns: tuple[str, ...] | None, name: str
 ) -> RawAttention:
     """The analysis of weights within one text, or from the target in the rows to the source in the columns."""
-    n_heads, target = patterns.shape[1], None
-    if columns is None:
-        causal = len(rows) > 1 and not bool(patterns.triu(1).any())
-        read = queries = tokens_of_labels(rows, causal)
-        units = merge_subwords(read, words=False)
-        context = TextContext(units, causal, MaskInput(units.labels, told_apart(read.ids, read.unknown_id), causal))
-        kind = one_stack(numbers, n_heads)
-    else:
-        read, queries = tokens_of_labels(columns, False), tokens_of_labels(rows, True)
-        context = TextContext(merge_subwords(queries, False), False, None, merge_subwords(read, False))
-        target = TargetTokens(queries.source.text, queries, generated=False)
+    n_heads, target, options = patterns.shape[1], None, Options()
+    causal = columns is not None or (len(rows) > 1 and not bool(patterns.triu(1).any()))
+    read = queries = tokens_of_labels(rows, causal)
+    context, kind = text_context(queries, causal, options), one_stack(numbers, n_heads)
+    if columns is not None:
+        read, target = tokens_of_labels(columns, False), TargetTokens(queries.source.text, queries, generated=False)
+        context = across(context, text_context(read, False, options))
         kind = Stack("X", "cross-attention", 0, numbers[-1] + 1, n_heads)
         kind = replace(kind, own=tuple(map(kind.layer, numbers)))
     measured = TextMeasures(context, {})
@@ -198,7 +192,7 @@ def _drawn(
         heads=tuple(judged(measured)),
         parse=None,
         syntax_note="weights were given, not a text.",
-        options=Options(),
+        options=options,
         target=target,
     )
 

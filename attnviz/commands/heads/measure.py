@@ -288,14 +288,14 @@ class Reader:
         """What is measured of the rows of a text, by kind of attention and window; relations where it was parsed."""
         checkpoint, causal = self.checkpoint, self.checkpoint.architecture.causal
         context = replace(
-            _context_of(prompt, causal, self.options),
+            text_context(prompt, causal, self.options),
             learned_sinks=checkpoint.architecture.learned_sinks,
             device=HOST if checkpoint.device.type == "mps" else checkpoint.device,  # it has no float64
         )
         of_kinds = {"L": context, "E": context}
         if read is not None:
-            of_kinds["D"] = _context_of(read.tokens, True, self.options)
-            of_kinds["X"] = TextContext(of_kinds["D"].units, False, None, context.units)  # patterns are of one text
+            of_kinds["D"] = text_context(read.tokens, True, self.options)
+            of_kinds["X"] = across(of_kinds["D"], context)
         contexts = {layer: of_kinds[kind.letter] for kind in checkpoint.kinds for layer in kind.layers}
         windows = [window for window in checkpoint.windows if window is not None and window < len(prompt)]
         narrower = {window: replace(context, window=window) for window in windows}
@@ -367,7 +367,7 @@ def profile_of(
     return find_profile(source, shape, warn or partial(warnings.warn, stacklevel=7))  # at the caller of analyze()
 
 
-def _context_of(tokens: Prompt, causal: bool, options: Options) -> TextContext:
+def text_context(tokens: Prompt, causal: bool, options: Options) -> TextContext:
     """Context of attention within one text: units, and masks of patterns."""
     units = merge_subwords(tokens, options.words)
     tokens_apart = told_apart(tokens.ids, tokens.unknown_id)
@@ -375,6 +375,11 @@ def _context_of(tokens: Prompt, causal: bool, options: Options) -> TextContext:
     queries = None if options.queries is None else find_queries(units, options.queries)
     contacts = None if options.contacts is None else ContactMap(options.contacts, units.special)
     return TextContext(units, causal, MaskInput(units.labels, ids, causal), queries=queries, contacts=contacts)
+
+
+def across(target: TextContext, source: TextContext) -> TextContext:
+    """Context of attention from a target to its source, without masks: patterns are of positions in one text."""
+    return TextContext(target.units, causal=False, text=None, source=source.units)
 
 
 def judged(measured: TextMeasures, stored: StoredProfile | None = None) -> Iterator[HeadFindings]:
