@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from attnviz.commands.heads.analysis import Analysis, Part
@@ -20,7 +19,7 @@ from attnviz.judge.verdicts import ENOUGH, LEAST_N, NO_LABEL, UNNAMED, Verdict
 from attnviz.measures.patterns import SINK, describes
 from attnviz.measures.statistics import statistic_named
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.head_ids import ids_and_names
+from attnviz.models.head_ids import HeadId, ids_and_names
 from attnviz.present.documents import layer_entry
 from attnviz.present.fields import Field, Table, entry, listed_of
 from attnviz.present.figure_context import capital
@@ -222,26 +221,23 @@ def corpora_of(analysis: Analysis, heads: Sequence[HeadFindings]) -> str:
 
 def summary_entry(part: Part, heads: Sequence[HeadFindings]) -> dict[str, Any]:
     """``summary`` of heads.json: heads, labels and the best head by kind, and kinds by layer."""
-    by_kind: dict[str, list[HeadFindings]] = {kind: [] for kind in LABEL_KINDS}
-    layers: dict[int, dict[str, int]] = {}
-    for head in heads:
-        counts = layers.setdefault(head.id.layer, dict.fromkeys(LABEL_KINDS, 0))
-        for kind in set(map(_kind_of, head.kinds)):
-            counts[kind] += 1
-            by_kind[kind].append(head)
+    shown = [(head, set(map(_kind_of, head.kinds))) for head in heads]
+    counts = Counter((head.id.layer, kind) for head, of_head in shown for kind in of_head)
     kinds = {}
-    for kind, of_kind in by_kind.items():
+    for kind in LABEL_KINDS:
+        of_kind = [head for head, of_head in shown if kind in of_head]
         best = next((head for head in clearest_first(of_kind, kind) if head.labelled.verdicts), None)
         kinds[kind] = {
             "heads": len(of_kind),
             "labels": dict(Counter(head.label for head in of_kind).most_common()),
             "best": best and {"id": best.id, "see": f"--select {best.id}", **entry(LABEL, best)},
         }
+    layers = dict.fromkeys(head.id.layer for head in heads)
     return {
         "heads": len(heads),
         "n": part.context.n_non_sink,
         "kinds": kinds,
-        "layers": [{**layer_entry(layer), **counts} for layer, counts in layers.items()],
+        "layers": [layer_entry(layer) | {kind: counts[layer, kind] for kind in LABEL_KINDS} for layer in layers],
     }
 
 
@@ -250,20 +246,20 @@ def heads_to_look_at(heads: Sequence[HeadFindings], most: int = MOST_LISTED) -> 
 
     Then by roles that only describe, then by the labels of heads without a role.
     """
-    left, ranked = list(heads), list[tuple[tuple[int, ...], HeadFindings]]()
+    places = dict[HeadId, tuple[int, int, int]]()
     for order, kind in enumerate(LABEL_KINDS):
         of_kind = []
-        for head in left:
+        for head in heads:
             judged: Sequence[Role | Verdict] = [head.role] if head.role else head.labelled.verdicts
-            clearest = max((rank_value(part) for part in judged if _kind_of(part.role) == kind), default=None)
-            if clearest is not None:
+            clarity = [rank_value(part) for part in judged if _kind_of(part.role) == kind]
+            if clarity and head.id not in places:
                 evidence = 2 if head.role is None else int(describes(head.role.role))  # the least is the best
-                of_kind.append((evidence, -clearest, head.id, head))
-        new = sorted(of_kind, key=itemgetter(0, 1, 2))[: 3 if kind in MISSION else 1]
-        ranked += [((evidence, place, order), head) for place, (evidence, *_, head) in enumerate(new)]
-        left = [head for head in left if all(head is not other for *_, other in new)]
-    kept = sorted(ranked, key=itemgetter(0))[:most]
-    return [head for _, head in sorted(kept, key=lambda item: item[0][:0:-1])]  # by kind, then by place
+                of_kind.append((evidence, -max(clarity), head.id))
+        for place, (evidence, _, id) in enumerate(sorted(of_kind)[: 3 if kind in MISSION else 1]):
+            places[id] = evidence, place, order
+    kept = sorted(places, key=places.__getitem__)[:most]
+    by_id = {head.id: head for head in heads}
+    return [by_id[id] for id in sorted(kept, key=lambda id: places[id][:0:-1])]  # by kind, then by place
 
 
 def _kind_of(name: str) -> str:
