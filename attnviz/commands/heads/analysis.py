@@ -413,19 +413,24 @@ class Part(OfPatterns):
 
     @property
     def figure_context(self) -> FigureContext:
-        units, columns, rows = self.units, self.columns, self.rows
-        about = FigureContext(self.checkpoint.short_name, tuple(rows.source.texts), len(units), units.name)
-        if not self.analysis.verification.level:
-            about = replace(about, model=f"{about.model} (not verified)")
-        if self.context.queries is not None:
-            about = replace(about, n=len(self.keys), n_rows=len(units))
-        if rows.written is not None:
-            about = replace(about, generated=rows.written.text, n_generated=rows.written.count)
-        if self.context.source is None:
-            return about
-        of_source = columns.size or counted(len(self.context.keys), units.name)
-        sizes = of_source, counted(len(self.context.units), units.name)
-        return replace(about, texts=(*columns.source.texts, *about.texts), sizes=sizes)
+        units, context, written = self.units, self.context, self.rows.written
+        between, texts, sizes = context.source is not None, self.rows.source.texts, list[str]()
+        if between:
+            texts = self.columns.source.texts + texts
+            sizes = [
+                self.columns.size or counted(len(context.keys), units.name),
+                counted(len(context.units), units.name),
+            ]
+        return FigureContext(
+            f"{self.checkpoint.short_name}{'' if self.analysis.verification.level else ' (not verified)'}",
+            tuple(texts),
+            n=len(units if between else self.keys),
+            unit=units.name,
+            sizes=tuple(sizes),
+            generated="" if written is None else written.text,
+            n_generated=0 if written is None else written.count,
+            n_rows=0 if context.queries is None else len(units),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ from attnviz.present.figure_context import capital
 from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
-from attnviz.present.sentences import checked_line, cut_note, target_note, verification_line
+from attnviz.present.sentences import checked_line, cut_note, first_lines, target_note, verification_line
 from attnviz.present.statistics import statistic_field
 from attnviz.present.table_layout import glued
 from attnviz.present.tables import notes
@@ -217,7 +217,7 @@ def _tables(analysis: Analysis, choices: ViewOptions) -> Iterator[RenderableType
     if target is not None:
         of_target = [target_note(target.text, target.generated), cut_note(target.tokens, "target")]
     first, *others = sentences(analysis, choices)
-    yield Text.assemble((first, "bold"), "\n\n", "\n".join(others))
+    yield first_lines(first, ["", *others])
     if rows:
         yield look_table(analysis, rows, choices)
     if not choices.verbose:
