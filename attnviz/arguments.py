@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard, get_args
+from typing import Any, Literal, TypeGuard, get_args, get_origin
 
 from attnviz.errors import TextError, UsageError
 
@@ -86,19 +86,28 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def flag_of(name: str) -> str:
+    """The option of the command line that is an argument of Python: ``--batch-size``."""
+    return "--span" if name == "spans" else f"--{name.replace('_', '-')}"
+
+
+def _spelled(name: str) -> str:
+    """An option as the command line and Python spell it: ``--seed (seed=...)``."""
+    return f"{flag_of(name)} ({name}=...)"
+
+
 def check_whole(name: str, value: object, least: int = 0, most: int | None = None) -> None:
-    """Raise UsageError unless it is an int in range."""
+    """Raise UsageError unless the value of an option is an int in range."""
     if not is_whole(value) or value < least:
-        raise UsageError(f"expected {name} as a whole number from {least} on, found {as_found(value)}.")
+        raise UsageError(f"expected {_spelled(name)} as a whole number from {least} on, found {as_found(value)}.")
     if most is not None and value > most:
-        raise UsageError(f"expected {name} as a whole number up to {most}, found {as_found(value)}.")
+        raise UsageError(f"expected {_spelled(name)} as a whole number up to {most}, found {as_found(value)}.")
 
 
 def check_share(name: str, value: object) -> None:
-    """Raise UsageError unless it is a number from 0 to 1."""
+    """Raise UsageError unless the value of an option is a number from 0 to 1."""
     if not _is_number(value) or not 0 <= value <= 1:
-        flag = name.replace("_", "-")
-        raise UsageError(f"expected --{flag} ({name}=...) as a number from 0 to 1, found {as_found(value)}.")
+        raise UsageError(f"expected {_spelled(name)} as a number from 0 to 1, found {as_found(value)}.")
 
 
 _SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
@@ -117,23 +126,36 @@ def n_bytes(name: str, value: object) -> int:
     without_unit = str(value).strip()[-1:].isdigit()
     if size is None or size < (_LEAST_BARE if without_unit else 1):
         raise UsageError(
-            f"expected --{name} ({name}=...) as a size such as 64M or 24GB, or as a number of bytes from "
+            f"expected {_spelled(name)} as a size such as 64M or 24GB, or as a number of bytes from "
             f"{_LEAST_BARE:,} on, found {as_found(value)}."
         )
     return size
 
 
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """The valid values of an argument with this annotation; none where it has no choices."""
+    return next((get_args(part) for part in (annotation, *get_args(annotation)) if get_origin(part) is Literal), ())
+
+
 def check_kind(name: str, value: object, annotation: object) -> None:
-    """Raise UsageError unless the value has the annotated type, for the types of :data:`_KINDS`."""
+    """Raise UsageError unless the value has the annotated type, for choices, functions and the types of :data:`_KINDS`.
+
+    A text, or the second of a pair, that is none is a TextError.
+    """
     for kind, (expected, is_one) in _KINDS.items():
         if annotation in (kind, kind | None):  # type: ignore[operator]
             if not (is_one(value) or (value is None and annotation != kind)):
                 one = isinstance(value, str) and expected.startswith("a list of")
                 advice = f": write {[part.strip() for part in value.split(',')]}" if one else ""  # type: ignore[attr-defined]
-                raise UsageError(f"expected {name} as {expected}, found {as_found(value)}{advice}.")
+                of_text = TextError if name in ("text", "pair") else UsageError
+                raise of_text(f"expected {name} as {expected}, found {as_found(value)}{advice}.")
             return
-    named = isinstance(value, str) and str in get_args(annotation)
-    if "Callable" in str(annotation) and not (value is None or named or callable(value)):
+    choices = choices_of(annotation)
+    if value is None or ("Callable" in str(annotation) and callable(value)):
+        return
+    if choices and not (isinstance(value, str) and value in choices):
+        raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(choices)}.")
+    if "Callable" in str(annotation) and not choices:
         raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
 
 
@@ -173,7 +195,7 @@ _KINDS: dict[object, tuple[str, Callable[[object], bool]]] = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
     int: ("a whole number", _fits),
     float: ("a number", _is_number),
-    str: ("a string", _is_string),
+    str: ("one string", _is_string),
     Path: ("a pathlib.Path", lambda value: isinstance(value, Path)),
     str | int: ("a string, or a whole number", _is_place),
     str | Path: ("a path", _is_path),

@@ -17,6 +17,13 @@ Texts = Annotated[
         metavar="CORPUS|TEXT",
     ),
 ]
+Method = Annotated[
+    opt.Replacement,
+    opt.measuring(
+        "What takes the place of a removed head: mean (its mean output over all tokens), zero (nothing), or uniform "
+        "(the same attention to every visible token)."
+    ),
+]
 Together = Annotated[bool, opt.measuring("Also remove the selected heads as one set; then no layers and no curve.")]
 Role = Annotated[
     list[str] | None,
@@ -47,13 +54,21 @@ Gradient = Annotated[
     bool, opt.measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
 ]
 
+OrderBy = Annotated[
+    opt.HeadMetric | None,
+    opt.measuring(
+        "The metric by which heads are ranked, and removed one after the other. Default: loss, or else kl or cosine; "
+        "of a classifier whose loss is near 0 on most texts the margin."
+    ),
+]
+
 
 @command(*opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SampleGroup, first="method together role")
 def ablate(
     run: Run,
     texts: Texts = None,
     truncate: opt.Truncate = False,
-    method: opt.Method = "mean",
+    method: Method = "mean",
     select: opt.MeasuredHeads = None,
     together: Together = False,
     role: Role = None,
@@ -63,7 +78,7 @@ def ablate(
     foil: Foil = None,
     curve: Curve = True,
     gradient: Gradient = True,
-    order_by: opt.OrderBy = None,
+    order_by: OrderBy = None,
     top: Annotated[opt.Top, "Number of heads in the table and in ablate-heads; 0 for all. Default: 12."] = None,
     table: opt.Table = None,
 ) -> None:

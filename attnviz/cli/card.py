@@ -21,6 +21,12 @@ AllHeads = Annotated[bool, opt.reading("Every head that passes a role other than
 Repeats = Annotated[
     bool, opt.measuring("Also profile all heads on random tokens, repeated (induction, duplicate tokens).")
 ]
+Circuits = Annotated[
+    bool,
+    opt.measuring(
+        "Also read from the weights which heads it composes with, and what it copies.", "--circuits/--no-circuits"
+    ),
+]
 Ablate = Annotated[bool, opt.measuring("Also remove the head, on the corpus or the text, and with --repeats on these.")]
 Patch = Annotated[
     Path | None,
@@ -37,7 +43,7 @@ def card(
     truncate: opt.Truncate = False,
     repeats: Repeats = False,
     limit: opt.Limit = None,
-    circuits: opt.Circuits = True,
+    circuits: Circuits = True,
     ablate: Ablate = False,
     patch: Patch = None,
     syntax: opt.Syntax = True,

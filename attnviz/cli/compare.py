@@ -36,6 +36,14 @@ Corpus = Annotated[
     Path | None,
     opt.reading("Compare two models over many texts: a file of texts, as for attnviz profile.", metavar="FILE"),
 ]
+Models = Annotated[
+    list[str] | None,
+    opt.reading(
+        f"{opt.MODEL} Default: minilm, or what the adapter was trained on. Give it twice for two models.",
+        "--model",
+        "-m",
+    ),
+]
 Revision = Annotated[
     list[str] | None,
     opt.reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
@@ -53,7 +61,7 @@ def compare(
     run: Run,
     texts: Texts = None,
     corpus: Corpus = None,
-    model: opt.Models = None,
+    model: Models = None,
     revision: Revision = None,
     adapter: Annotated[opt.Adapter, f"{opt.ADAPTER} With one text, the model is compared with and without it."] = None,
     tokenizer: Annotated[opt.Tokenizer, f"{opt.TOKENIZER} Default: that of the other model."] = None,

@@ -51,6 +51,10 @@ Alignments = Annotated[
         metavar="FILE",
     ),
 ]
+Generate = Annotated[
+    int | None,
+    opt.reading("Let a decoder (GPT-2, Llama) write N tokens after the text, greedily; show the attention of all."),
+]
 Queries = Annotated[
     str | None,
     opt.reading(
@@ -124,7 +128,7 @@ def heads(
     audio: Audio = None,
     each_line: Annotated[bool, opt.reading("Analyse every text of a file by itself, and how much heads vary.")] = False,
     alignments: Alignments = None,
-    generate: opt.Generate = None,
+    generate: Generate = None,
     queries: Queries = None,
     words: opt.Words = False,
     spans: opt.Spans = None,

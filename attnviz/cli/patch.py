@@ -1,7 +1,7 @@
 """The command ``attnviz patch``: what each head carries from one prompt into another."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from attnviz import options as opt
 from attnviz.arguments import utf8
@@ -22,6 +22,26 @@ Corrupt = Annotated[
 Answer = Annotated[
     opt.Answer, "The token that follows the clean prompt, or stands at BERT's mask; of a classifier a class."
 ]
+Direction = Annotated[
+    opt.PatchDirection,
+    opt.measuring(
+        "denoise: outputs of the clean run go into the corrupt run; noise: those of the corrupt run into the clean one."
+    ),
+]
+Site = Annotated[
+    opt.PatchSite,
+    opt.measuring(
+        "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of KV heads where heads "
+        "share them); or of a layer attn_out, mlp_out (what it adds to the residual stream), resid_pre, resid_mid or "
+        "resid_post (the stream before, between and after)."
+    ),
+]
+By = Annotated[
+    Literal["position"] | None,
+    opt.measuring(
+        "position: patch each position alone, for a map of layer or head × position. Default: all tokens at once."
+    ),
+]
 At = Annotated[
     list[str] | None,
     opt.free_text(
@@ -35,6 +55,13 @@ Spans = Annotated[
     'Patch at a stretch of both prompts alone, of as many tokens in each, as place=" in Paris"; the prompts may then '
     "differ in length. Given twice with one NAME, first for the clean, then for the corrupt prompt. May be given more "
     "than once.",
+]
+Metric = Annotated[
+    opt.PatchMetric | None,
+    opt.measuring(
+        "logit_difference, loss of the answer, or kl: divergence from the prediction after the clean prompt. Default: "
+        "the first with a foil, the second with an answer alone, else kl."
+    ),
 ]
 Receiver = Annotated[
     str | None,
@@ -51,6 +78,13 @@ Sender = Annotated[
         "With --to: heads that paths begin at, as for --select. Default: all of earlier layers.",
         "--from",
         metavar="HEADS",
+    ),
+]
+Networks = Annotated[
+    opt.PathNetworks | None,
+    opt.measuring(
+        "With --to: whether feed-forward networks between are frozen, too, or run on what the head writes, so that a "
+        "path may go through them. Default: frozen."
     ),
 ]
 SelfRepair = Annotated[
@@ -70,16 +104,16 @@ def patch(
     answer: Answer = None,
     foil: Annotated[opt.Foil, "The token or class that the answer, or --label, is compared with."] = None,
     label: Annotated[opt.Label, "Classifiers: the class of the clean prompt, by its name or number."] = None,
-    direction: opt.Direction = "denoise",
-    site: opt.Site = "z",
-    by: opt.PatchBy = None,
+    direction: Direction = "denoise",
+    site: Site = "z",
+    by: By = None,
     at: At = None,
     spans: Spans = None,
-    metric: opt.Metric = None,
+    metric: Metric = None,
     select: Annotated[opt.MeasuredHeads, f"Heads to patch, of a site of layers these: {opt.HEADS}"] = None,
     receiver: Receiver = None,
     sender: Sender = None,
-    networks: opt.Networks = None,
+    networks: Networks = None,
     self_repair: SelfRepair = False,
     limit: Annotated[opt.Limit, "Read only the first N pairs of the table. Default: all."] = None,
     top: opt.Top = None,

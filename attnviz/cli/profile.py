@@ -39,6 +39,19 @@ Control = Annotated[
         "--control/--no-control",
     ),
 ]
+Examples = Annotated[
+    int,
+    opt.measuring(
+        "Keep N sentences in which a head shows a role best, and N in which it fails most clearly; 0 for none."
+    ),
+]
+Export = Annotated[
+    opt.ExportFormat | None,
+    opt.measuring(
+        "Also write a folder that another tool reads: duo-attention (retrieval scores of KV heads, with --repeats; "
+        "attnviz check holds them against a model) or headvis (its data, with a corpus)."
+    ),
+]
 Show = Annotated[
     list[str] | None,
     opt.measuring(
@@ -72,9 +85,9 @@ def profile(
     frequencies: opt.Frequencies = None,
     parser: Parser = None,
     control: Control = True,
-    examples: opt.Examples = 8,
+    examples: Examples = 8,
     show: Show = None,
-    export: opt.Export = None,
+    export: Export = None,
     store: Store = None,
     top: Top = None,
     by: opt.By = None,

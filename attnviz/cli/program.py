@@ -41,7 +41,6 @@ _EXIT_CODES = (
 )
 
 _TYPE = re.compile(r" <[^ ]+>$")
-_RANGE = re.compile(r"(; )?[\d<=]*x[<>]=\d+")
 
 
 class _Program(TyperGroup):
@@ -98,9 +97,8 @@ class _Command(TyperCommand):
                 more[group].append(parameter.opts[0])
                 continue
             name, text = parameter.get_help_record(ctx)
-            name, text = _TYPE.sub("", name), _RANGE.sub("", text).removesuffix("  []")
             text = figures_in_words(text, ctx.command.name)
-            described[group].append((name, text if ctx.meta[HELP_ALL] else _first_and_default(text)))
+            described[group].append((_TYPE.sub("", name), text if ctx.meta[HELP_ALL] else _first_and_default(text)))
         described[OUTPUT].append((f"-h, --help, {HELP_ALL}", "Print this help, or all of it, and exit."))
         for group in filter(described.get, GROUPS):
             with formatter.section(group):

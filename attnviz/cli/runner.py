@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, get_type_hints
 import typer
 
 import attnviz
-from attnviz.arguments import is_there
+from attnviz.arguments import choices_of, is_there
 from attnviz.cli.terminal import print_results, progress, read_text, results_alone, say, say_where_to_look, split_names
 from attnviz.errors import (
     INTERRUPTED,
@@ -27,7 +27,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import OUTPUT, PICTURES, DrawingOptionNames, choices_of, keywords_of
+from attnviz.options import OUTPUT, PICTURES, DrawingOptionNames, keywords_of
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.run.processes import Process, own_file, remove_kept, this_process

@@ -54,7 +54,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
 from attnviz.models.quantised import has_gradient
-from attnviz.options import CorpusOptions, checked
+from attnviz.options import CorpusOptions, HeadMetric, Replacement, checked
 from attnviz.present.documents import Entry, model_entry, sample_entry
 from attnviz.present.fields import Field, Table, pick
 from attnviz.present.figure_context import capital
@@ -150,7 +150,7 @@ def ablate(
     texts: Any = (),
     model: Model | None = None,
     *,
-    method: str = "mean",
+    method: Replacement = "mean",
     select: str | HeadId | Sequence[str | HeadId] = (),
     together: bool = False,
     role: str | Sequence[str] = (),
@@ -160,7 +160,7 @@ def ablate(
     seed: int = 0,
     curve: bool = True,
     gradient: bool = True,
-    order_by: str | None = None,
+    order_by: HeadMetric | None = None,
     metric: Scoring | None = None,
     label: str | int | None = None,
     labels: Any = None,

@@ -34,12 +34,12 @@ from attnviz.commands.papers import PAPER_TABLES
 from attnviz.commands.papers.table import OF_TEXTS, PaperRun, PaperTable
 from attnviz.errors import ProcessError, UsageError
 from attnviz.inputs.reading import sources_of
-from attnviz.inputs.refusals import refuse
+from attnviz.inputs.refusals import option_name, refuse
 from attnviz.measures.estimates import Interval
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import head_named
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.options import checked, flag_of
+from attnviz.options import checked
 from attnviz.present.documents import model_entry
 from attnviz.present.fields import ID, Field, Table, interval_field, plain
 from attnviz.present.figure_context import capital
@@ -218,7 +218,7 @@ def _refuse_unused(given: Mapping[str, object], claims: Sequence[Claim], takes: 
         }
     for name in (*OF_CORPUS, *OF_ABLATION):
         if given[name] not in (None, False) and name not in used:
-            raise UsageError(f"{flag_of(name)} ({name}=...) changes nothing of what is checked here: leave it out.")
+            raise UsageError(f"{option_name(name)} changes nothing of what is checked here: leave it out.")
 
 
 # What is written and said

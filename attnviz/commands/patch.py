@@ -17,7 +17,7 @@ all tokens at once each position alone.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import torch
 from rich.console import RenderableType
@@ -54,7 +54,7 @@ from attnviz.measures.self_repair import MeanRepairs
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, number_of, selection_texts
 from attnviz.models.opening import Model, open_checkpoint
-from attnviz.options import PATCH_DIRECTIONS, ModelOptions, checked
+from attnviz.options import ModelOptions, PatchDirection, PatchMetric, PatchSite, PathNetworks, checked
 from attnviz.present.documents import model_entry, sample_entry
 from attnviz.present.fields import HEAD, Field, Table, interval_field, values_of
 from attnviz.present.figure_context import capital
@@ -68,8 +68,6 @@ from attnviz.present.view import ViewOptions
 from attnviz.progress import Progress, tell
 from attnviz.run.passes import SampleVerification
 from attnviz.wording import amount, bracketed, counted, quoted, rounded, visible
-
-DENOISE, _ = PATCH_DIRECTIONS
 
 # arguments that stand in the document as they are given
 _OPTIONS = "direction site by answer foil limit seed receiver networks self_repair".split()
@@ -130,7 +128,7 @@ class Patching(Result):
     @property
     def denoises(self) -> bool:
         """Whether clean outputs go into the corrupt run; else corrupt ones into the clean run."""
-        return bool(self.options["direction"] == DENOISE)
+        return bool(self.options["direction"] == "denoise")
 
     def head(self, head: str | HeadId) -> PatchEffect:
         """Effect of patching one head; UsageError where it was not patched."""
@@ -166,16 +164,16 @@ def patch(
     foil: str | int | Sequence[str | int] | None = None,
     label: str | int | None = None,
     labels: Any = None,
-    direction: str = DENOISE,
-    site: str = "z",
-    by: str | None = None,
+    direction: PatchDirection = "denoise",
+    site: PatchSite = "z",
+    by: Literal["position"] | None = None,
     at: str | int | Sequence[str | int] = (),
     spans: str | Sequence[str] = (),
-    metric: str | Scoring | None = None,
+    metric: PatchMetric | Scoring | None = None,
     select: str | HeadId | Sequence[str | HeadId] = (),
     receiver: str | None = None,
     sender: str | HeadId | Sequence[str | HeadId] = (),
-    networks: str | None = None,
+    networks: PathNetworks | None = None,
     self_repair: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
@@ -242,7 +240,7 @@ def patch(
         checkpoint=checkpoint,
         inputs=inputs,
         metric=measured,
-        denoises=direction == DENOISE,
+        denoises=direction == "denoise",
         path=path,
         site=site,
         repairs=repairs,

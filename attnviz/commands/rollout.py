@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnviz.arguments import check_share, check_whole
 from attnviz.errors import ArchitectureError
 from attnviz.inputs.prompt import Positions, find_positions, merge_pattern, merge_subwords, text_at
 from attnviz.inputs.refusals import refuse
@@ -143,6 +144,9 @@ def rollout(
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
+    check_share("residual", residual)
+    if layer is not None:
+        check_whole("layer", layer)
     of_chunk = block_memory(memory)
     checkpoint = open_checkpoint(model, **opening)[0].encoder
     refuse({"words": words}, checkpoint)

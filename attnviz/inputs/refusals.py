@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from attnviz.arguments import flag_of
 from attnviz.errors import AttnvizError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.options import flag_of
 
 # Kinds of models, and of what is read.
 ENCODER_DECODER = "an encoder-decoder"

@@ -18,6 +18,7 @@ The logits as a receiver read the last layer's stream, so changed, through the f
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from attnviz.arguments import as_found
 from attnviz.errors import UsageError
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, head_named, select_heads
-from attnviz.options import PATH_NETWORKS
+from attnviz.options import PathNetworks
 from attnviz.reference import attention
 from attnviz.reference.attention import upcast
 from attnviz.run.edit import Edit, KeptPass, answering, attention_known, edited, split_variants
@@ -35,7 +36,7 @@ from attnviz.run.sites import at_site
 
 LOGITS = "logits"
 
-FROZEN, RUN = PATH_NETWORKS
+FROZEN, RUN = get_args(PathNetworks)
 
 READS = {"q": "queries", "k": "keys", "v": "values"}  # what a head reads the stream for, by the letter after its id
 

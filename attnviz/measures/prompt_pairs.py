@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from attnviz.arguments import as_found, as_list, is_whole, values_of
 from attnviz.errors import ArchitectureError, CorpusError, TextError, UsageError
@@ -27,12 +27,12 @@ from attnviz.measures.predictions import (
     prediction_kind,
 )
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.options import PATCH_METRICS
+from attnviz.options import PatchMetric
 from attnviz.run.passes import ModelInput
 from attnviz.wording import counted, quoted, visible
 
-DIFFERENCE, LOSS, KL = PATCH_METRICS
-UNITS = {name: f" {METRICS[name].unit.partition('/')[0]}" for name in PATCH_METRICS}
+DIFFERENCE, LOSS, KL = get_args(PatchMetric)
+UNITS = {name: f" {METRICS[name].unit.partition('/')[0]}" for name in (DIFFERENCE, LOSS, KL)}
 _SIDES = "clean", "corrupt"
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
-from attnviz.arguments import as_found, check_kind, check_whole
+from attnviz.arguments import as_found, check_kind
 from attnviz.errors import UsageError
 from attnviz.locks import IN_USE, alone
 from attnviz.models.head_ids import HeadId, head_named, select_heads, selection_texts
@@ -333,7 +333,8 @@ class Result:
         (view,) = self.wanted_views(["page"])
         wanted = self._choices(style, choices)
         if budget is not None:
-            check_whole("budget", budget)
+            if budget < 0:
+                raise UsageError(f"expected budget as a number of bytes from 0 on, found {budget}.")
             wanted = replace(wanted, budget=budget)
         ((_, content, _),) = view.render_files(self, wanted, ("html",))
         return content.decode()

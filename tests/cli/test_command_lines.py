@@ -161,7 +161,7 @@ REFUSED: list[tuple[str, int, str]] = [
     ("heads ... --generate 0", 2, "--generate"),
     ("heads ... --top -1", 2, "--top"),
     ("heads ... --no-such-option", 2, "--no-such-option"),
-    ("profile ... --limit 0", 2, "greater"),
+    ("profile ... --limit 0", 2, "--limit"),
     ("card L2H1 TEXT --all -m bert", 2, "--all"),
     ("card -m bert", 2, "--all"),
     # figures

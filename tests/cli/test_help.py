@@ -71,7 +71,9 @@ def test_an_option_may_have_another_help_in_a_command_and_keeps_what_it_takes():
         return option
 
     assert len({of(command).help for command in ("heads", "circuits", "profile", "rollout")}) == 4
-    assert {(of(command).min, of(command).metavar) for command in ("heads", "circuits", "rollout")} == {(0, "N")}
+    assert {(of(command).opts[0], of(command).metavar) for command in ("heads", "circuits", "rollout")} == {
+        ("--top", "N")
+    }
 
 
 def test_help_says_an_option_in_a_sentence_and_its_default_and_help_all_says_all():

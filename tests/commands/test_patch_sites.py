@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from csv import DictReader
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ import attnviz
 from attnviz.errors import ArchitectureError, UsageError
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.head_ids import HeadId
-from attnviz.options import PATCH_SITES
+from attnviz.options import PatchSite
 from attnviz.run.edit import Edit, edited_passes, run_and_keep, running
 from tests.support.ablations import masked_token_model, next_token_model
 from tests.support.classifiers import sharp_classifier
@@ -189,7 +189,7 @@ class Plain:
         return found
 
 
-@pytest.mark.parametrize("site", PATCH_SITES)
+@pytest.mark.parametrize("site", get_args(PatchSite))
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_every_site_is_patched_as_plain_hooks_do_whole_and_by_position(kind: str, site: str) -> None:
     clean, corrupt, answer, foil = PROMPTS[kind]

@@ -10,7 +10,6 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel, PreTrainedTokenizerFa
 import attnviz
 from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.models.checkpoint import from_loaded
-from attnviz.options import checked
 from tests.conftest import SENTENCE
 from tests.support.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.support.signatures import parameters_of
@@ -77,14 +76,3 @@ def test_a_result_is_itself_and_can_be_a_key():
     one, other = (attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False) for _ in range(2))
     assert {one: 1, other: 2}[one] == 1
     assert one != other
-
-
-def test_a_method_has_no_options_of_the_command_of_its_name():
-    """``Cards.card`` is not ``attnviz.card``, whose options have ranges."""
-
-    class Found:
-        @checked
-        def card(self, limit: int) -> int:
-            return limit
-
-    assert Found().card(-1) == -1

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 
 from attnviz.commands.profile.examples import DECILES, TextWeights
-from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.measure import DUO_ATTENTION, Profile
 from attnviz.judge.rules import RETRIEVED
 from attnviz.measures.chats import LOOKBACK
 from attnviz.measures.estimates import Interval
 from attnviz.measures.patterns import RETRIEVAL, ROLES_ON_REPEATS, SINK
 from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, number_of, select_heads
-from attnviz.options import DUO_ATTENTION
 from attnviz.page.page import statistic_entry
 from attnviz.present import statistics
 from attnviz.present.kv_heads import kv_groups

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack, get_args
 
 import torch
 from torch import Tensor
 
+from attnviz.arguments import check_whole
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import TextWeights, find_examples, sampled_weights
 from attnviz.errors import UsageError
@@ -29,7 +30,7 @@ from attnviz.measures.tallies import StatisticsTally
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.head_ids import HeadId, select_heads
 from attnviz.models.opening import Model
-from attnviz.options import DUO_ATTENTION, HEADVIS, CorpusOptions, checked
+from attnviz.options import CorpusOptions, ExportFormat, checked
 from attnviz.present.result import Result
 from attnviz.profiles.examples import RoleExamples
 from attnviz.profiles.parts import SYNTACTIC
@@ -41,6 +42,7 @@ from attnviz.run.corpus import CorpusLoop, Measured, open_for
 from attnviz.run.processes import joined_processes, this_process
 from attnviz.wording import counted, visible
 
+DUO_ATTENTION, HEADVIS = get_args(ExportFormat)
 PARTS = "", "untrained copy"  # parts of a profile's run: the model and its control
 CONTROL_TEXTS = 500  # most texts of each corpus for the untrained copy
 _OfHead = TypeVar("_OfHead", Role, RoleExamples)
@@ -148,7 +150,7 @@ def profile_heads(
     control: bool = True,
     examples: int = 8,
     frequencies: str | Path | None = None,
-    export: str | None = None,
+    export: ExportFormat | None = None,
     unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -174,6 +176,7 @@ def profile_heads(
         CorpusError: a corpus cannot be read.
         VerificationError: the heads do not reproduce the model.
     """
+    check_whole("examples", examples, 0, 100)  # of each role of each head: all are in memory
     process = this_process()
     columns, opening = Columns.taken(reading)
     corpora = open_corpora(texts, columns)
