@@ -1,6 +1,6 @@
 """The command ``attnviz compare``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,7 +11,7 @@ from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
-from attnviz.progress import Progress
+from attnviz.progress import Progress, with_suffix
 from attnviz.wording import counted
 
 if TYPE_CHECKING:
@@ -92,19 +92,18 @@ def compare(
         attnviz compare --corpus novel.txt -m minilm -m ./my-bert
             Two models on all lines of a file.
     """
-    given, named, adapter = (run.options[name] for name in ("texts", "model", "adapter"))
-    names = [*named, *([] if adapter is None else [adapter])] or ["minilm"]
-    both = adapter is not None and len(given) < 2
+    named = run.options["model"]
+    both = adapter is not None and len(run.options["texts"]) < 2
     n_models = (len(named) or 1) + both
     if len(named) > 1 and adapter is not None:
         raise UsageError("expected --adapter with one --model, which is compared without and with it; found two.")
     if corpus is not None:
-        _over_corpus(run, corpus, names, n_models)
+        _over_corpus(run, corpus, n_models, both)
     else:
-        _over_texts(run, names, n_models, both)
+        _over_texts(run, n_models, both)
 
 
-def _over_texts(run: Run, names: Sequence[str], n_models: int, both: bool) -> None:
+def _over_texts(run: Run, n_models: int, both: bool) -> None:
     given = run.options["texts"]
     run.refuse(_OF_MANY, "is about a corpus; expected it with --corpus FILE, found it without")
     if sorted((len(given), n_models)) != [1, 2]:
@@ -128,18 +127,14 @@ def _over_texts(run: Run, names: Sequence[str], n_models: int, both: bool) -> No
             if sides and len(sources) == 1:  # it is loaded, and runs as it is
                 opened = dict.fromkeys(("device", "device_map", "dtype", "attention"))
                 opened["model"] = sides[0].checkpoint
-
-            def tell(what: str, done: int, total: int, side: str = side) -> None:
-                progress(f"{what} {side}", done, total)
-
             analyze: Any = run.bound("analyze", text=sentence, **opened)
-            sides.append(analyze(progress=tell, warn=warn))
+            sides.append(analyze(progress=with_suffix(side, progress), warn=warn))
         return attnviz.compare(*sides)
 
-    run.work(measure, texts=[*sentences, run.options["pair"], run.options["target"]], models=names)
+    run.work(measure, texts=[*sentences, run.options["pair"], run.options["target"]])
 
 
-def _over_corpus(run: Run, corpus: Path, names: Sequence[str], n_models: int) -> None:
+def _over_corpus(run: Run, corpus: Path, n_models: int, both: bool) -> None:
     from attnviz.models.compared import shape_of
 
     usage = "attnviz compare --corpus FILE --model M1 --model M2"
@@ -148,13 +143,13 @@ def _over_corpus(run: Run, corpus: Path, names: Sequence[str], n_models: int) ->
     if n_models != 2:
         raise UsageError(f"expected two models to compare over a corpus, found {n_models}: {usage}.")
     run.refuse(_OF_ONE, "is about one text; expected --corpus without it, found both")
-    a, b = _sources(run, run.options["adapter"] is not None)
+    a, b = _sources(run, both)
     measure = run.bound("compare_corpus", first=a, second=b, corpus=corpus)
-    form = "compare.corpus"
+    run.form = "compare.corpus"
     if shape_of(a) != shape_of(b):
-        form = "compare.roles"
+        run.form = "compare.roles"
         run.refuse(["select"], "names heads that both models have, but these differ in shape; expected no --select")
-    run.work(measure, corpora=[corpus], models=names, form=form)
+    run.work(measure, corpora=[corpus])
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":

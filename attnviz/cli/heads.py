@@ -257,11 +257,11 @@ def _each_line(run: Run, file: str) -> None:
         if written:
             yield f"each text has a folder of its own in {run.output.path}, {len(written)} in all"
 
+    run.form = "heads.texts"
     run.work(
         run.bound("analyze_each", texts=lines, visit=write),
         texts=[] if isinstance(lines, Path) else [line.text for line in lines],
         corpora=[lines] if isinstance(lines, Path) else [],
-        form="heads.texts",
         figures=[],
         finish=finish,
     )

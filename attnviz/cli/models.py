@@ -1,7 +1,6 @@
 """The command ``attnviz models``; nothing heavy is imported here, so that help is quick."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,7 +74,7 @@ def models(
         measure, stem = _verified, "models-verify"
     from attnviz.present.output_folder import OutputFolder
 
-    output = run.output = None if out is None else OutputFolder(Path(out), "models")
+    output = run.output = None if out is None else OutputFolder(run.results_folder((), ()), "models")
     with progress(run.quiet) as tell:
         document, table, report = measure(wanted, tell)
     if output is not None:
@@ -86,7 +85,7 @@ def models(
             output.write(f"{stem}.csv", table)
             output.write(f"{stem}.json", json_text(document))
             output.put_in_place()
-    run.show(document, report, output)
+    run.show(document, report)
     if verify and any(model["reason"] for model in document["models"]):
         raise typer.Exit(1)
 

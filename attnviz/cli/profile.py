@@ -9,7 +9,7 @@ from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import say, split_names
 from attnviz.errors import OutputError, UsageError
-from attnviz.run.processes import remove_kept, this_process
+from attnviz.run.processes import remove_kept
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -128,7 +128,7 @@ def profile(
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file
 
-        remove_kept(part_file(run.unfinished, PARTS[1]), this_process())
+        remove_kept(part_file(run.unfinished, PARTS[1]), run.process)
         yield from _keep(document, store)
 
     run.work(measure, corpora=paths, finish=finish)
@@ -139,7 +139,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
     from attnviz.present.tables import spaced
     from attnviz.profiles.store import find_profile, read_profile
 
-    draws = {"out", *run.of_groups(opt.PICTURES)}
+    draws = {"out", *opt.FigureGroup.__annotations__}
     unused = [typed for name, typed in run.changed.items() if name not in _OF_SHOW | draws]
     if unused:
         raise UsageError(f"--show measures nothing: leave out {', '.join(unused)}.")

@@ -3,11 +3,10 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, get_type_hints
 
@@ -27,7 +26,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import OUTPUT, PICTURES, DrawingOptionNames, keywords_of
+from attnviz.options import DrawingOptionNames, keywords_of
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.run.processes import Process, own_file, remove_kept, this_process
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 # errors that one of several processes may have alone, and so tells of; all others all have
 _PER_PROCESS_ERRORS = (VerificationError, OutOfMemoryError, ProcessError, TextError)
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
-_WRITTEN = "out", "junit"
+_SPLIT = "compare", "profile"  # commands whose texts several processes may share
 _LONGEST_METAVAR = 18  # letters of choices that stand for an option's value in help
 _LANGUAGES = "source_language", "target_language"
 
@@ -55,26 +54,24 @@ class Run:
 
     command: str = ""
     options: dict[str, Any] = field(default_factory=dict)  # by the names of the command's arguments; lists as tuples
-    parameters: dict[str, Any] = field(default_factory=dict)  # the same as typer's parameters
+    changed: dict[str, str] = field(default_factory=dict)  # of these that are not the default the flags, as typed
+    form: str = ""  # of the command, such as ``compare.corpus``: it has figures and tables of its own
+    process: Process = field(default_factory=Process)  # of those that share the texts; the first one prints and writes
     output: "OutputFolder | None" = None  # that it writes to
     unfinished: Path = Path()  # where a run over corpora keeps what it measured until all is written
     recovery_hint: Callable[[BaseException], str] = lambda _: ""  # a sentence on what an error leaves
-    silent: bool | None = None  # whether another process prints messages; None before that is known
 
-    def begin(self, parameters: Sequence[Any], typed: dict[str, Any]) -> None:
+    def begin(self, command: str, parameters: Sequence[Any], typed: dict[str, Any]) -> None:
         """Take the values of a command's parameters, and run the plug-ins among them."""
-        from attnviz.present.output_folder import folder_named
-
+        self.command = self.form = command
         for parameter in parameters:
-            value = typed[parameter.name]
+            name, value = parameter.name, typed[parameter.name]
             is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
-            self.options[parameter.name] = tuple(value or ()) if is_list else value
-            self.parameters[parameter.name] = parameter
-        if self.options["out"] is not None:
-            try:
-                self.options["out"] = str(folder_named(self.options["out"]))  # shells leave ~ alone after =
-            except UsageError as error:
-                raise UsageError(f"-o: {error}") from error
+            self.options[name] = tuple(value or ()) if is_list else value
+            if self.options[name] not in (parameter.default, ()):
+                self.changed[name] = (parameter.secondary_opts if value is False else parameter.opts)[0]
+        if command in _SPLIT:
+            self.process = this_process()
         for file in self.options.get("plugin", ()):
             run_file(file)
         if "device" in self.options:
@@ -87,54 +84,32 @@ class Run:
             with out_of_memory_named():
                 yield
         except (AttnvizError, KeyboardInterrupt, Interrupted) as error:
-            silent = _another_speaks() if self.silent is None else self.silent
             kept = self.recovery_hint(error)
             if isinstance(error, AttnvizError):
                 message, code = f"{error} {kept}".rstrip(), error.exit_code
-                silent = silent and not isinstance(error, _PER_PROCESS_ERRORS)
             else:
                 in_place = self.output is not None and self.output.in_place
                 how_far = "; all files were written." if in_place else "; nothing was written."
                 message, code = f"interrupted{f'. {kept}' if kept else how_far}", INTERRUPTED
-            if not silent:
+            if self.process.first or isinstance(error, _PER_PROCESS_ERRORS):
                 say(message)
             raise typer.Exit(code) from error
 
     @property
-    def changed(self) -> dict[str, str]:  # options that differ from their defaults, as typed
-        return {
-            name: (parameter.secondary_opts if self.options[name] is False else parameter.opts)[0]
-            for name, parameter in self.parameters.items()
-            if self.options[name] not in (parameter.default, ())
-        }
+    def quiet(self) -> bool:
+        return bool(self.options["quiet"]) or not self.process.first
 
-    def of_groups(self, *groups: str) -> dict[str, Any]:
-        """The options of these groups of :data:`attnviz.options.GROUPS`."""
-        return {
-            name: self.options[name]
-            for name, each in self.parameters.items()
-            if each.rich_help_panel.startswith(groups)
-        }
+    @property
+    def model_names(self) -> list[str]:
+        model = self.options["model"]
+        named = [*(model if isinstance(model, tuple) else [model]), self.options["adapter"]]
+        return [name for name in named if name is not None] or ["minilm"]
 
     def refuse(self, names: Iterable[str], why: str) -> None:
         """Raise UsageError where one of these options was typed."""
         for name in names:
             if name in self.changed:
                 raise UsageError(f"{self.changed[name]} {why}.")
-
-    @property
-    def quiet(self) -> bool:
-        return bool(self.options["quiet"])
-
-    @property
-    def inputs(self) -> list[Path]:  # files and folders that are there and that the options but those of output name
-        given = [value for name, value in self.options.items() if name not in _WRITTEN]
-        names = chain.from_iterable(value if isinstance(value, tuple) else [value] for value in given)
-        return [Path(name) for name in names if isinstance(name, str | Path) and is_there(name)]
-
-    @property
-    def model_names(self) -> list[str]:
-        return [name for name in (self.options["model"], self.options["adapter"]) if name is not None] or ["minilm"]
 
     def find_model(self, *named: str | None) -> "Source":
         """Find a model by name, revision and adapter; default those of the options. It must have the selected heads."""
@@ -146,31 +121,12 @@ class Run:
         if self.command != "heads" or self.options["each_line"]:  # of one text labels and roles, too
             check_ids(selected, "heads --each-line" if self.command == "heads" else self.command)
         model, revision, adapter = named or [self.options[name] for name in ("model", "revision", "adapter")]
-        with progress(self.quiet or _another_speaks()) as tell:
+        with progress(self.quiet) as tell:
             found = with_tokenizer(find_checkpoint(model, revision, tell, adapter), self.options["tokenizer"])
         ids, _ = ids_and_names(selected)
         if ids:
             select_heads(ids, kinds_in(found.folder))
         return replace(found, languages={name: self.options[name] for name in _LANGUAGES if self.options.get(name)})
-
-    def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
-        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``; of heads without COMMAND."""
-        from attnviz.models.sources import BUILT_IN
-        from attnviz.present.output_folder import text_folder
-
-        if self.options["out"] is not None:
-            return Path(self.options["out"])
-        names = [] if self.command == "heads" else [self.command]
-        folders = list[Path]()
-        for model in models:
-            folder = Path(model).expanduser()
-            if model in BUILT_IN or not folder.is_dir():
-                names.append(model.replace("/", "--"))
-            else:
-                folders.append(folder.resolve())
-                names.append(folders[-1].name or "model")
-        without = "weights" if self.command == "circuits" else "repeats"
-        return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
     def bound(self, name: str, **given: Any) -> Callable[..., "Result"]:
         """A function of :mod:`attnviz` with the options that it takes by their names; ``given`` go first.
@@ -190,15 +146,70 @@ class Run:
         text = read_text(self.options["text"])
         self.work(self.bound(function, text=text), texts=(text, self.options["pair"], self.options.get("target")))
 
+    def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
+        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``; of heads without COMMAND."""
+        from attnviz.models.sources import BUILT_IN
+        from attnviz.present.output_folder import folder_named, text_folder
+
+        if self.options["out"] is not None:
+            try:
+                return folder_named(self.options["out"])  # shells leave ~ alone after =
+            except UsageError as error:
+                raise UsageError(f"-o: {error}") from error
+        names = [] if self.command == "heads" else [self.command]
+        folders = list[Path]()
+        for model in models:
+            folder = Path(model).expanduser()
+            if model in BUILT_IN or not folder.is_dir():
+                names.append(model.replace("/", "--"))
+            else:
+                folders.append(folder.resolve())
+                names.append(folders[-1].name or "model")
+        without = "weights" if self.command == "circuits" else "repeats"
+        return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Files and folders that are there, and that options but those of output name."""
+        of_input = [value for name, value in self.options.items() if name not in ("out", "junit")]
+        names = [name for value in of_input for name in (value if isinstance(value, tuple) else [value])]
+        return [Path(name) for name in names if isinstance(name, str | Path) and is_there(name)]
+
+    def choices(self) -> "ViewOptions":
+        """The options of figures and tables."""
+        from attnviz.present.view import ViewOptions
+
+        known = DrawingOptionNames.__annotations__
+        drawn: Any = {name: value for name, value in self.options.items() if name in known}
+        if "maps" in drawn:
+            drawn["maps"] = split_names(drawn["maps"])
+        return spec_of(self.form).completed(ViewOptions.from_keywords(None, drawn))
+
+    @property
+    def format_names(self) -> list[str]:
+        return split_names(self.options.get("formats", ())) or ["png"]
+
+    def figure_names(self, implied: Sequence[str] = ()) -> list[str] | None:
+        """Checked names of ``--figures``, and those ``implied`` by other options; None for the command's defaults."""
+        typed = self.options.get("figures", "none")
+        names = None if typed is None else split_names([typed])
+        if names is None and implied:
+            names = [view.name for view in views_of(self.form) if view.default]
+        if names == ["none"]:
+            names = []
+        if names not in (None, ["all"]):
+            names = list(dict.fromkeys([*names, *implied]))
+        checked_views(self.form, names, self.format_names)
+        return names
+
     def work(
         self,
         measure: Callable[..., "Result"],  # takes callbacks ``progress`` and ``warn``, or not
         *,
         texts: Sequence[str | None] = (),  # that the results are of; they name the folder, as corpora do
         corpora: Sequence[Path] = (),
-        models: Sequence[str] = (),  # that name the folder too; default the one of ``--model``
+        models: Sequence[str] = (),  # that name the folder too; default those of the options
         reads: Sequence[Path] = (),  # files that the run reads and no option names
-        form: str = "",  # of the command, such as ``compare.corpus``, which has figures and tables of its own
         figures: Sequence[str] | None = None,  # default those of ``--figures``
         # called with result and document once everything is written; returns messages
         finish: Callable[[Any, dict[str, Any]], Iterable[str]] = lambda *_: (),
@@ -212,37 +223,34 @@ class Run:
         from attnviz.measures.statistics import statistic_named
         from attnviz.present.output_folder import OutputFolder
 
-        form, quiet = form or self.command, self.quiet
-        choices = self.choices(form)
-        figures = self.figure_names(form=form) if figures is None else figures
+        choices = self.choices()
+        for name in choices.maps:
+            statistic_named(name)  # it raises before anything is measured
+        figures = self.figure_names() if figures is None else figures
         path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
-        output = self.output = OutputFolder(path, form, [*self.inputs, *reads])
-        unfinished = self.unfinished = path.with_name(f"{path.name}.unfinished")
-        keeps = "unfinished" in inspect.signature(measure).parameters
-        process = this_process() if keeps else Process()
-        self.silent = not process.first
-        if keeps:
-            self.recovery_hint = unfinished_note(own_file(unfinished, process))
-        if not process.first:
-            _called(measure, progress=lambda *_: None, warn=lambda _: None, unfinished=unfinished)
-            return
-        with output, progress(quiet) as tell:
+        output = self.output = OutputFolder(path, self.form, [*self.inputs, *reads])
+        self.unfinished = path.with_name(f"{path.name}.unfinished")
+        takes = inspect.signature(measure).parameters
+        if "unfinished" in takes:
+            self.recovery_hint = unfinished_note(own_file(self.unfinished, self.process))
+        with output if self.process.first else nullcontext(), progress(self.quiet) as tell:
             tell("loading", 0, 0)
-            for name in choices.maps:
-                statistic_named(name)  # it raises before anything is measured
-            result = _called(measure, progress=tell, warn=partial(say, quiet=quiet), unfinished=unfinished)
+            given = {"progress": tell, "warn": partial(say, quiet=self.quiet), "unfinished": self.unfinished}
+            result = measure(**{name: given[name] for name in given.keys() & takes})
+            if not self.process.first:
+                return
             by_default = self.options.get("figures") is None
             document = result.write(
                 output, choices, figures=figures, formats=self.format_names, by_default=by_default, progress=tell
             )
             output.put_in_place()
-        if keeps:
-            remove_kept(unfinished, process)
+        if "unfinished" in takes:
+            remove_kept(self.unfinished, self.process)
         messages = list(finish(result, document))
         if fonts := sys.modules.get("attnviz.figures.fonts"):  # something was drawn
             messages.append(fonts.fonts_to_install())
         is_short = not (choices.verbose or self.options["as_json"])
-        self.show(document, lambda: result.tables(choices), output, messages, more if is_short else "")
+        self.show(document, lambda: result.tables(choices), messages, more if is_short else "")
         if code := getattr(result, "exit_code", 0):
             raise typer.Exit(code)
 
@@ -250,46 +258,16 @@ class Run:
         self,
         document: dict[str, Any],
         tables: Callable[[], "RenderableType | str"],
-        output: "OutputFolder | None" = None,
         messages: Iterable[str] = (),
         more: str = "",
     ) -> None:
         """Print tables or JSON, messages, and which file of the output folder to open."""
-        print_results(document, tables, self.options["as_json"], self.quiet, None if output is None else output.path)
+        folder = None if self.output is None else self.output.path
+        print_results(document, tables, self.options["as_json"], self.quiet, folder)
         for message in filter(None, messages):
             say(message, self.quiet)
-        if output is not None:
-            say_where_to_look(output, self.quiet, more)
-
-    def choices(self, form: str = "") -> "ViewOptions":
-        """The options of figures and tables."""
-        from attnviz.present.view import ViewOptions
-
-        known = DrawingOptionNames.__annotations__
-        drawn: Any = {name: value for name, value in self.of_groups(PICTURES, OUTPUT).items() if name in known}
-        if "maps" in drawn:
-            drawn["maps"] = split_names(drawn["maps"])
-        return spec_of(form or self.command).completed(ViewOptions.from_keywords(None, drawn))
-
-    @property
-    def format_names(self) -> list[str]:
-        return split_names(self.options.get("formats", ())) or ["png"]
-
-    def figure_names(self, implied: Sequence[str] = (), form: str = "") -> list[str] | None:
-        """Checked names of ``--figures``, and those ``implied`` by other options; None for the command's defaults."""
-        if "figures" not in self.options:
-            return []
-        form = form or self.command
-        typed = self.options["figures"]
-        names = None if typed is None else split_names([typed])
-        if names is None and implied:
-            names = [view.name for view in views_of(form) if view.default]
-        if names and len(names) > 1 and not {"all", "none"}.isdisjoint(names):
-            raise UsageError(f"expected --figures all or none alone, or names with commas between, found {typed!r}.")
-        if names not in (None, ["all"]):
-            names = [name for name in dict.fromkeys([*names, *implied]) if name != "none"]
-        checked_views(form, names, self.format_names)
-        return names
+        if self.output is not None:
+            say_where_to_look(self.output, self.quiet, more)
 
 
 def unfinished_note(file: Path) -> Callable[[BaseException], str]:
@@ -313,12 +291,6 @@ def unfinished_note(file: Path) -> Callable[[BaseException], str]:
     return note
 
 
-def _called(measure: Callable[..., "Result"], **callbacks: Any) -> "Result":
-    """The result of a function, which is given those of the callbacks that it takes."""
-    taken = callbacks.keys() & inspect.signature(measure).parameters
-    return measure(**{name: callbacks[name] for name in taken})
-
-
 def command(*groups: type, first: str = "") -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
     """Make a Typer command of a function of a :class:`Run` and options; those of the groups are the command's, too.
 
@@ -332,22 +304,23 @@ def command(*groups: type, first: str = "") -> Callable[[Callable[Concatenate[Ru
 
         def run_command(context: typer.Context, **typed: Any) -> None:
             run: Run = context.obj
-            run.command = function.__name__
             with results_alone():
-                run.begin(context.command.params, typed)
+                run.begin(function.__name__, context.command.params, typed)
                 function(run, **{each.name: run.options[each.name] for each in own})
 
         run_command.__name__, run_command.__doc__ = function.__name__, function.__doc__
         vars(run_command)["first"] = first.split()
-        parameters = {each.name: each.replace(kind=KEYWORD_ONLY, annotation=_declared(each.annotation)) for each in own}
+        parameters = {each.name: each for each in own}
         for group in groups:
             for name, option in get_type_hints(group, include_extras=True).items():
                 default = getattr(group, name, inspect.Parameter.empty)
-                added = inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=_declared(option))
+                added = inspect.Parameter(name, KEYWORD_ONLY, default=default, annotation=option)
                 parameters.setdefault(name, added)
+        declared = [
+            each.replace(kind=KEYWORD_ONLY, annotation=_declared(each.annotation)) for each in parameters.values()
+        ]
         context = inspect.Parameter("context", KEYWORD_ONLY, annotation=typer.Context)
-        signature = inspect.Signature([context, *parameters.values()])
-        run_command.__signature__ = signature  # type: ignore[attr-defined] # typer reads it
+        run_command.__signature__ = inspect.Signature([context, *declared])  # type: ignore[attr-defined] # typer reads it
         return run_command
 
     return decorate
@@ -364,13 +337,6 @@ def _declared(annotation: Any) -> Any:
     elif option.metavar is None and 0 < len(choices) <= _LONGEST_METAVAR:
         option.metavar = choices
     return Annotated[kind, option]
-
-
-def _another_speaks() -> bool:
-    try:
-        return not this_process().first
-    except ProcessError:
-        return False
 
 
 def _check_working_folder() -> None:

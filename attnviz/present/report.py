@@ -222,7 +222,7 @@ def checked_views(command: str, figures: Sequence[str] | None, formats: Sequence
     known = [view.name for view in views]
     if figures is None:
         figures = [view.name for view in views if view.default]
-    kinds = (("figure", figures, known, ", all, or none"), ("format", formats, FORMATS, ""))
+    kinds = (("figure", figures, known, "; all, or none, alone"), ("format", formats, FORMATS, ""))
     for kind, requested, valid, alone in kinds:
         if isinstance(requested, str) or not isinstance(requested, Sequence | Set):
             example = f": write {[name.strip() for name in requested.split(',')]}" if isinstance(requested, str) else ""
