@@ -1,7 +1,7 @@
 """The command ``attnviz models``; nothing heavy is imported here, so that help is quick."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import nullcontext
+from typing import Annotated
 
 import typer
 
@@ -10,13 +10,6 @@ from attnviz.arguments import utf8
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import progress
 from attnviz.errors import UsageError
-from attnviz.progress import Progress
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-# what a form of the command gives: the document, the CSV file, and what makes the tables
-_Form = tuple[dict[str, Any], str, Callable[[], "RenderableType"]]
 
 Names = Annotated[
     list[str] | None,
@@ -58,8 +51,6 @@ def models(
             Whether a checkpoint can be trusted here: exit code 1 if not.
     """
     wanted = list(dict.fromkeys(utf8("NAME", name) for name in names or ()))
-    measure: Callable[[Sequence[str], Progress], _Form] = _listed
-    stem = "models"
     if families:
         run.refuse(("verify",), "loads models; expected it without --families, which lists architectures")
         if names or out is not None:
@@ -67,50 +58,25 @@ def models(
                 "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints "
                 "JSON)."
             )
-        measure = _families
-    elif verify:
-        if not names:
-            raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
-        measure, stem = _verified, "models-verify"
+    elif verify and not names:
+        raise UsageError("--verify loads models: expected NAME, such as minilm, found none.")
+    from attnviz.commands.models import listed_families, listed_models
     from attnviz.present.output_folder import OutputFolder
 
-    output = run.output = None if out is None else OutputFolder(run.results_folder((), ()), "models")
-    with progress(run.quiet) as tell:
-        document, table, report = measure(wanted, tell)
-    if output is not None:
-        from attnviz.present.documents import json_text
+    if out is not None:
+        run.output = OutputFolder(run.results_folder((), ()), "models")
+    with run.output or nullcontext(), progress(run.quiet) as tell:
+        if families:
+            listing = listed_families()
+        elif verify:
+            from attnviz.commands.models_verify import listed_verified
 
-        document["files"] = [f"{stem}.csv", f"{stem}.json"]
-        with output:
-            output.write(f"{stem}.csv", table)
-            output.write(f"{stem}.json", json_text(document))
-            output.put_in_place()
-    run.show(document, report)
-    if verify and any(model["reason"] for model in document["models"]):
-        raise typer.Exit(1)
-
-
-def _listed(names: Sequence[str], tell: Progress) -> _Form:
-    from attnviz.commands.models import model_configurations, models_csv, models_document, models_report
-
-    listed = model_configurations(names, lambda done, total: tell("reading", done, total))
-    document = models_document(listed)
-    return document, models_csv(document), lambda: models_report(listed)
-
-
-def _verified(names: Sequence[str], tell: Progress) -> _Form:
-    from attnviz.commands.models_verify import VERSIONS, verified, verified_csv, verified_report
-
-    models = []
-    for done, name in enumerate(names):
-        tell(f"verifying {name}", done, len(names))
-        models.append(verified(name))
-    document = VERSIONS | {"models": models}
-    return document, verified_csv(document), lambda: verified_report(document)
-
-
-def _families(_: object, __: object) -> _Form:
-    from attnviz.commands.models import families_document, families_report
-
-    document = families_document()
-    return document, "", lambda: families_report(document)
+            listing = listed_verified(wanted, tell)
+        else:
+            listing = listed_models(wanted, tell)
+        if run.output is not None:
+            listing.write(run.output)
+            run.output.put_in_place()
+    run.show(listing.document, lambda: listing.report)
+    if listing.exit_code:
+        raise typer.Exit(listing.exit_code)

@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import say, split_names
-from attnviz.errors import OutputError, UsageError
+from attnviz.errors import UsageError
 from attnviz.run.processes import remove_kept
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 # what ``--show`` reads
 _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
@@ -123,20 +120,19 @@ def profile(
         run.refuse(
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )
-    measure = run.bound("profile_heads", texts=paths)
 
     def finish(_: object, document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.profile.measure import PARTS, part_file
+        from attnviz.profiles.store import keep_profile
 
         remove_kept(part_file(run.unfinished, PARTS[1]), run.process)
-        yield from _keep(document, store)
+        return iter(()) if store is False else keep_profile(document, date.today().isoformat(), smaller=bool(store))
 
-    run.work(measure, corpora=paths, finish=finish)
+    run.work(run.bound("profile_heads", texts=paths), corpora=paths, finish=finish)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
-    from attnviz.commands.profile import show
-    from attnviz.present.tables import spaced
+    from attnviz.commands.profile.show import shown_profile
     from attnviz.profiles.store import find_profile, read_profile
 
     draws = {"out", *opt.FigureGroup.__annotations__}
@@ -158,45 +154,9 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
             f"no profile of {' + '.join(run.model_names)} is stored: make one with attnviz profile CORPUS, or name a "
             "profile.json."
         )
-    top, table = run.options["top"], run.options["table"]
-    shown: RenderableType | str
-    if table or wanted == [show.ROLES]:
-        printed = show.roles_document(profile)
-        shown = show.paper_table_of(profile, table, wanted) if table else spaced(show.role_tables(profile, top or 0))
-    else:
-        chosen = show.chosen_examples(profile, wanted)
-        printed = show.examples_document(profile, chosen)
-        shown = spaced(show.example_tables(profile, chosen, show.EXAMPLES if top is None else top))
+    shown = shown_profile(profile, wanted, run.options["top"], run.options["table"])
     if draws.isdisjoint(run.changed) or run.figure_names() == []:
-        run.show(printed, lambda: shown)
+        run.show(shown.printed, lambda: shown.shown)
         return
-    pictures = show.StoredPictures(profile, shown)
     model = str(profile.model.get("name"))
-    run.work(lambda: pictures, texts=wanted, corpora=named, models=[model], reads=[profile.path], more="")
-
-
-def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
-    """Store the profile for ``attnviz heads``; yields messages on what was stored of it."""
-    from attnviz.profiles.parts import PARTS, of_enough_texts
-    from attnviz.profiles.store import store_profile
-
-    if store is False:
-        return
-    if document["model"].get("stacks"):
-        yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
-        return
-    damaged = list[str]()
-    kept = of_enough_texts(document)
-    few = [name for name in PARTS if document[name] is not None and kept[name] is None]
-    if few:
-        yield f"not kept for attnviz heads, of too few texts for a verdict: {', '.join(few)}"
-    try:
-        path, merged = store_profile(kept, date.today().isoformat(), smaller=bool(store), warn=damaged.append)
-    except OutputError as error:
-        yield str(error)
-        return
-    yield from damaged
-    if merged.taken:
-        yield f"kept for attnviz heads: {', '.join(merged.taken)}: {path}"
-    if merged.stay:
-        yield f"attnviz heads still shows the stored {' and '.join(merged.stay)}, of more texts; --store replaces them"
+    run.work(lambda: shown, texts=wanted, corpora=named, models=[model], reads=[profile.path], more="")

@@ -30,8 +30,11 @@ from attnviz.models.sources import (
 )
 from attnviz.options import checked
 from attnviz.plugins import ORIGIN
+from attnviz.present.documents import json_text
 from attnviz.present.fields import Field, Table, pick, plain
+from attnviz.present.output_folder import OutputFolder
 from attnviz.present.tables import notes, spaced
+from attnviz.progress import Progress
 from attnviz.version import __version__
 from attnviz.wording import abbreviated, visible
 
@@ -399,16 +402,31 @@ _FIELDS: tuple[Field[Any], ...] = (
 )
 
 
-def models_document(models: Sequence[Configuration]) -> dict[str, Any]:
-    """The document of models.json, with the papers cited."""
+@dataclass(frozen=True)
+class Listing:
+    """What a form of the command gives: a document, its rows as a CSV file, and what the terminal shows."""
+
+    document: dict[str, Any]
+    csv: str
+    report: RenderableType
+    stem: str = "models"  # of both files
+    exit_code: int = 0
+
+    def write(self, output: OutputFolder) -> None:
+        """Write the files, and their names into the document."""
+        self.document["files"] = [f"{self.stem}.csv", f"{self.stem}.json"]
+        output.write(f"{self.stem}.csv", self.csv)
+        output.write(f"{self.stem}.json", json_text(self.document))
+
+
+def listed_models(names: Sequence[str], progress: Progress) -> Listing:
+    """Models by name, default all that are known; with the papers cited."""
+    models = model_configurations(names, lambda done, total: progress("reading", done, total))
     cited = {model.source for model in models if model.kind == "paper"}
     papers = {name: title for name, title in paper_titles().items() if name in cited}
-    return {"attnviz": __version__, "models": Table("", _FIELDS, models).entries(), "papers": papers}
-
-
-def models_csv(content: dict[str, Any]) -> str:
-    """The CSV file of the document of models.json."""
-    return Table("", _FIELDS, content["models"]).csv()
+    table = Table("", _FIELDS, models)
+    document = {"attnviz": __version__, "models": table.entries(), "papers": papers}
+    return Listing(document, table.csv(), models_report(models))
 
 
 def models_report(models: Sequence[Configuration]) -> RenderableType:
@@ -461,25 +479,18 @@ def models_report(models: Sequence[Configuration]) -> RenderableType:
     return spaced([Table(title, columns, models), notes(*map(visible, lines))])
 
 
-def families_document() -> dict[str, Any]:
-    """The document of families: each one's level, and by command the part of its models that is measured."""
-    from attnviz.models.families import ARCHITECTURES, REFUSED, commands_of
+def listed_families() -> Listing:
+    """Each family with its level, and by command the part of its models that is measured."""
+    from attnviz.models.families import ARCHITECTURES, REFUSED, commands_in_words, commands_of
     from attnviz.run.checks import Verification
 
-    families = [
+    families: list[dict[str, Any]] = [
         {"architecture": name, "level": None if name in ARCHITECTURES.plugins else Verification.level}
         | {"commands": commands_of(architecture)}
         | ({"plugin": ORIGIN} if name in ARCHITECTURES.plugins else {})
         for name, architecture in sorted(ARCHITECTURES.items())
     ]
-    return {"attnviz": __version__, "families": families, "refused": dict(sorted(REFUSED.items()))}
-
-
-def families_report(document: dict[str, Any]) -> RenderableType:
-    """Table with a row per family."""
-    from attnviz.models.families import commands_in_words
-
-    families = document["families"]
+    document = {"attnviz": __version__, "families": families, "refused": dict(sorted(REFUSED.items()))}
     columns: list[Field[dict[str, Any]]] = [
         Field("model_type", "architecture"),
         Field(name="level", write=lambda level: level or "?"),
@@ -492,8 +503,7 @@ def families_report(document: dict[str, Any]) -> RenderableType:
     refused = (
         f"All: {commands}. Of the encoder: of an encoder-decoder its encoder alone. All others are refused by name: "
         "what reads images or sound alone, and with the reason and what to do instead "
-        f"{', '.join(document['refused'])}."
+        f"{', '.join(sorted(REFUSED))}."
     )
-    return spaced(
-        [Table(title, columns, families), notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)]
-    )
+    told = notes(*also, f"model_type: as config.json has it. {LEVEL_TEXT}", refused)
+    return Listing(document, "", spaced([Table(title, columns, families), told]))

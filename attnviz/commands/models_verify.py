@@ -11,7 +11,7 @@ import torch
 import transformers
 from rich.console import RenderableType
 
-from attnviz.commands.models import CONFIG, LEVEL_TEXT, find_config
+from attnviz.commands.models import CONFIG, LEVEL_TEXT, Listing, find_config
 from attnviz.errors import AttnvizError
 from attnviz.inputs.prompt import Prompt, TargetTokens, Text
 from attnviz.inputs.text import encode, tokenize
@@ -23,6 +23,7 @@ from attnviz.models.sources import find_checkpoint
 from attnviz.present.documents import csv_text, model_entry, verification_entry
 from attnviz.present.fields import Field, Table
 from attnviz.present.tables import notes, spaced
+from attnviz.progress import Progress
 from attnviz.run.corpus import verified_texts
 from attnviz.run.layer_steps import verify_stages
 from attnviz.version import __version__
@@ -108,18 +109,22 @@ def _verified(checkpoint: Checkpoint) -> dict[str, Any]:
 # What is written and said
 
 
-def verified_csv(document: dict[str, Any]) -> str:
-    """The CSV file of the document of models-verify.json."""
+def listed_verified(names: Sequence[str], progress: Progress) -> Listing:
+    """A row per model that was verified, why others were not, and what a report of a fault needs."""
+    models = []
+    for done, name in enumerate(names):
+        progress(f"verifying {name}", done, len(names))
+        models.append(verified(name))
     of_model = ("name", "architecture", "class", "revision", "weights_sha256", "dtype", "attention")
     columns = (*of_model, "level", "seconds", "peak_bytes", "reason")
-    errors = list(next((model["errors"] for model in document["models"] if model["level"]), ()))
-    rows = ({**model["model"], **model, **model.get("errors", {})} for model in document["models"])
-    return csv_text([*columns, *errors], rows)
+    errors = next((model["errors"] for model in models if model["level"]), ())
+    rows = ({**model["model"], **model, **model.get("errors", {})} for model in models)
+    failed = any(model["reason"] for model in models)
+    csv = csv_text([*columns, *errors], rows)
+    return Listing(VERSIONS | {"models": models}, csv, _report(models), "models-verify", int(failed))
 
 
-def verified_report(document: dict[str, Any]) -> RenderableType:
-    """Table with a row per model that was verified, why others were not, and what a report of a fault needs."""
-    models: Sequence[dict[str, Any]] = document["models"]
+def _report(models: Sequence[dict[str, Any]]) -> RenderableType:
 
     def error(name: str) -> Field[dict[str, Any]]:
         title, path = f"{name.capitalize()} error", f"errors.{name}_error"
@@ -145,6 +150,5 @@ def verified_report(document: dict[str, Any]) -> RenderableType:
             lines.append(f"{entry['name']}: {', '.join(filter(None, known))}.")
         if model["reason"]:
             lines.append(f"{entry['name']}: {model['reason']}")
-    programs = ("attnviz", "torch", "transformers", "python", "platform")
-    lines.append(", ".join(f"{name} {document[name]}" for name in programs))
+    lines.append(", ".join(f"{name} {version}" for name, version in VERSIONS.items()))
     return spaced([Table(title, columns, models), notes(*map(visible, lines))])

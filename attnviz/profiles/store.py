@@ -9,7 +9,7 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -23,7 +23,7 @@ from attnviz.measures.tallies import OFFSETS
 from attnviz.models.head_ids import HeadId, Stack, head_named, one_stack
 from attnviz.models.sources import FULL_NAMES, Source, weights_sha256
 from attnviz.profiles.examples import RoleExamples, stored_examples
-from attnviz.profiles.parts import Merged, measured_on, merged, part_of, parts_of
+from attnviz.profiles.parts import PARTS, Merged, measured_on, merged, of_enough_texts, part_of, parts_of
 from attnviz.profiles.records import record_of
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
@@ -153,6 +153,28 @@ def store_profile(
             f"{error.strerror or error}; make room or mend its permissions, and profile again."
         ) from error
     return path, after
+
+
+def keep_profile(run: dict[str, Any], date: str, *, smaller: bool) -> Iterator[str]:
+    """Store a run for ``attnviz heads`` as :func:`store_profile` does; yields messages on what was stored of it."""
+    if run["model"].get("stacks"):
+        yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
+        return
+    damaged = list[str]()
+    kept = of_enough_texts(run)
+    few = [name for name in PARTS if run[name] is not None and kept[name] is None]
+    if few:
+        yield f"not kept for attnviz heads, of too few texts for a verdict: {', '.join(few)}"
+    try:
+        path, after = store_profile(kept, date, smaller=smaller, warn=damaged.append)
+    except OutputError as error:
+        yield str(error)
+        return
+    yield from damaged
+    if after.taken:
+        yield f"kept for attnviz heads: {', '.join(after.taken)}: {path}"
+    if after.stay:
+        yield f"attnviz heads still shows the stored {' and '.join(after.stay)}, of more texts; --store replaces them"
 
 
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:

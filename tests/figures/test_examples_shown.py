@@ -104,7 +104,7 @@ def test_the_roles_of_a_stored_profile_are_a_table_again_without_a_measurement(p
 
 
 def test_a_stored_profile_draws_the_pictures_of_the_run_that_measured(profile, saved, tmp_path):
-    stored = StoredPictures(read_profile(saved), "")
+    stored = StoredPictures(read_profile(saved), "", {})
     plans = [plan for each in (profile, stored) for plan in plan_relations(each, ViewOptions())]
     not_read = {"threshold": "", "p": None, "q": None}
     measured, drawn = (

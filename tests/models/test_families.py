@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models import families_document
+from attnviz.commands.models import listed_families
 from attnviz.errors import ArchitectureError
 from attnviz.models.families import ARCHITECTURES, COMMANDS, declared_in, llama
 from tests.support.families import ENCODER_DECODERS, checkpoint_of, first_of
@@ -24,7 +24,7 @@ TEXT = "the cat saw the dog"
 NOT_COMPARED = {"verification", "model", "models", "device", "attnviz", "pairs"}
 """Of documents: what is said of the run itself, and a list whose order rounding decides (its sums are compared)."""
 
-CLAIMS = {family["architecture"]: family["commands"] for family in families_document()["families"]}
+CLAIMS = {family["architecture"]: family["commands"] for family in listed_families().document["families"]}
 
 model = cache(checkpoint_of)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.arguments import relation_named
+from attnviz.arguments import check_whole, relation_named
 from attnviz.commands.profile.measure import trees_in_words
 from attnviz.commands.profile.report import ROLE_FIELDS, SPEC, by_head
 from attnviz.errors import UsageError
@@ -20,7 +20,7 @@ from attnviz.present.kv_heads import KV_HEAD
 from attnviz.present.paper_tables import paper_table
 from attnviz.present.published import role_name, role_numbers
 from attnviz.present.result import Result
-from attnviz.present.tables import notes
+from attnviz.present.tables import notes, spaced
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import Example, RoleExamples, examples_entry, parts_of_text
 from attnviz.profiles.parts import SYNTACTIC, measured_on
@@ -175,6 +175,20 @@ def paper_table_of(profile: StoredProfile, kind: str, wanted: Sequence[str] = ()
     return paper_table(kind, role_table(rows), SPEC.paper, caption, "tab:attnviz-profile")
 
 
+def shown_profile(
+    profile: StoredProfile, wanted: Sequence[str], top: int | None, table: str | None
+) -> "StoredPictures":
+    """Roles of all heads, a table of them for a paper, or ``top`` examples of each role of what is ``wanted``."""
+    if top is not None:
+        check_whole("top", top)
+    if table or wanted == [ROLES]:
+        shown = paper_table_of(profile, table, wanted) if table else spaced(role_tables(profile, top or 0))
+        return StoredPictures(profile, shown, roles_document(profile))
+    chosen = chosen_examples(profile, wanted)
+    tables = spaced(example_tables(profile, chosen, EXAMPLES if top is None else top))
+    return StoredPictures(profile, tables, examples_document(profile, chosen))
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class StoredPictures(Result):
     """A stored profile, with what the pictures take of an :class:`attnviz.Profile`; its tables are what is shown."""
@@ -183,6 +197,7 @@ class StoredPictures(Result):
 
     stored: StoredProfile
     shown: RenderableType | str
+    printed: dict[str, Any]  # with ``--json``, where no pictures are drawn
 
     @property
     def checkpoint(self) -> Any:  # what pictures need of a model
