@@ -7,6 +7,7 @@ one command alone stand in its file, ``attnviz/cli/NAME.py``. Values are checked
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
 from types import GenericAlias
@@ -16,7 +17,7 @@ import typer
 
 from attnviz.arguments import as_found, check_kind, check_whole, flag_of, is_there, one_of, utf8
 from attnviz.errors import UsageError
-from attnviz.locks import alone
+from attnviz.locks import IN_USE
 from attnviz.memory import out_of_memory_named
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     signature = inspect.signature(function)
     kinds = keywords_of(function)
-    run = alone(function) if "device" in kinds else function
+    guard = IN_USE if "device" in kinds else nullcontext()
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -489,8 +490,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             check_kind(name, value, kinds[name])
             if name in RANGES and value is not None:
                 check_whole(name, value, *RANGES[name])
-        with out_of_memory_named():
-            return run(*args, **kwargs)
+        with guard, out_of_memory_named():
+            return function(*args, **kwargs)
 
     return call
 

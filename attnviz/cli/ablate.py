@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from attnviz import options as opt
-from attnviz.arguments import is_there, utf8
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import read_text, refuse_folder
-from attnviz.errors import UsageError
+from attnviz.cli.terminal import read_source
 
 Texts = Annotated[
     list[str] | None,
@@ -103,22 +101,7 @@ def ablate(
         attnviz ablate reviews.csv -m ./my-classifier
             What each head does for the classes of a classifier.
     """
-    from attnviz.inputs.tables import is_table_folder
-
-    def is_source(name: str) -> bool:
-        return is_there(name, Path.is_file) or is_there(name, is_table_folder)
-
-    texts = run.options["texts"]
-    if texts.count("-") > 1:
-        raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
-    sources = [read_text(text) if text == "-" else utf8("TEXT", text) for text in texts]
-    for text in texts:
-        if not is_source(text):
-            refuse_folder(text)
-    if not any(map(is_source, sources)):
+    sources = list(map(read_source, run.options["texts"]))
+    if not any(isinstance(source, Path) for source in sources):
         run.refuse(("limit",), "is about the texts of a corpus; expected one with it, found none")
-    run.work(
-        run.bound("ablate", texts=sources),
-        texts=[*(text for text in sources if not is_source(text)), run.options["target"]],
-        corpora=[Path(source) for source in sources if is_source(source)],
-    )
+    run.work(run.bound("ablate", texts=sources), of=[*sources, run.options["target"]])

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import read_text
+from attnviz.cli.terminal import read_source
 from attnviz.errors import UsageError
 
 Source = Annotated[
@@ -67,8 +67,6 @@ def card(
         attnviz card --all
             A card of every head with a role but broad, and an index.
     """
-    from attnviz.inputs.reading import source_kind
-
     if all_heads and (source is not None or re.fullmatch(r"[A-Za-z]?\d+[Hh.]\d+", head or "")):
         found = " and ".join(filter(None, [head, source]))
         raise UsageError(f"--all takes no head, and at most one TEXT or CORPUS; found {found}.")
@@ -76,8 +74,6 @@ def card(
         head, source = None, head
     elif head is None:
         raise UsageError("expected a head such as L2H8, or --all.")
-    corpora = [] if source in (None, "-") or source_kind(source or "") == "text" else [Path(source or "")]
-    text = None if source is None or corpora else read_text(source)
-    given = {"source": corpora[0] if corpora else text}
-    measure = run.bound("cards", **given) if head is None else run.bound("card", **given, head=head)
-    run.work(measure, texts=[head or "all", text, run.options["target"]], corpora=corpora)
+    given = None if source is None else read_source(source)
+    measure = run.bound("cards", source=given) if head is None else run.bound("card", source=given, head=head)
+    run.work(measure, of=[head or "all", given, run.options["target"]])

@@ -93,4 +93,4 @@ def check(
             verdicts.write(junit_text(checked))
 
     named = model or of_file or "minilm"
-    run.work(measure, texts=[published], corpora=paths, models=[named], reads=reads, finish=finish)
+    run.work(measure, of=[published, *paths], models=[named], reads=reads, finish=finish)

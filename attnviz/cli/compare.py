@@ -112,8 +112,6 @@ def _over_texts(run: Run, n_models: int, both: bool) -> None:
         raise UsageError(
             f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
         )
-    if given.count("-") > 1:
-        raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
     sentences = [read_text(text, "compare --corpus {}") for text in given]
     sources = _sources(run, both)
 
@@ -131,7 +129,7 @@ def _over_texts(run: Run, n_models: int, both: bool) -> None:
             sides.append(analyze(progress=with_suffix(side, progress), warn=warn))
         return attnviz.compare(*sides)
 
-    run.work(measure, texts=[*sentences, run.options["pair"], run.options["target"]])
+    run.work(measure, of=[*sentences, run.options["pair"], run.options["target"]])
 
 
 def _over_corpus(run: Run, corpus: Path, n_models: int, both: bool) -> None:
@@ -149,7 +147,7 @@ def _over_corpus(run: Run, corpus: Path, n_models: int, both: bool) -> None:
     if shape_of(a) != shape_of(b):
         run.form = "compare.roles"
         run.refuse(["select"], "names heads that both models have, but these differ in shape; expected no --select")
-    run.work(measure, corpora=[corpus])
+    run.work(measure, of=[corpus])
 
 
 def _sources(run: Run, without_adapter: bool) -> "list[Source]":

@@ -195,7 +195,7 @@ def _one_text(run: Run) -> None:
 
     run.work(
         run.bound("analyze", text=sentence),
-        texts=(sentence, *messages, audio, given["pair"], given["target"], generated),
+        of=(sentence, *messages, audio, given["pair"], given["target"], generated),
         figures=names,
         finish=finish,
     )
@@ -260,8 +260,7 @@ def _each_line(run: Run, file: str) -> None:
     run.form = "heads.texts"
     run.work(
         run.bound("analyze_each", texts=lines, visit=write),
-        texts=[] if isinstance(lines, Path) else [line.text for line in lines],
-        corpora=[lines] if isinstance(lines, Path) else [],
+        of=[lines] if isinstance(lines, Path) else [line.text for line in lines],
         figures=[],
         finish=finish,
     )

@@ -1,12 +1,10 @@
 """The command ``attnviz patch``: what each head carries from one prompt into another."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from attnviz import options as opt
-from attnviz.arguments import utf8
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import read_text
+from attnviz.cli.terminal import read_source
 
 Clean = Annotated[
     str,
@@ -143,14 +141,7 @@ def patch(
         attnviz patch pairs.csv -m tiny-gpt2 --site mlp_out
             Which layers' networks carry it.
     """
-    from attnviz.inputs.reading import source_kind
-
-    clean = read_text(clean) if clean == "-" else utf8("CLEAN", clean)
-    is_text = source_kind(clean) == "text"
-    if is_text:
+    source = read_source(clean)
+    if isinstance(source, str):
         run.refuse(("limit",), "is about a table of pairs; expected one with it, found one pair")
-    run.work(
-        run.bound("patch", clean=clean),
-        texts=[clean, corrupt] if is_text else (),
-        corpora=() if is_text else [Path(clean)],
-    )
+    run.work(run.bound("patch", clean=source), of=[source, corrupt])

@@ -109,10 +109,6 @@ def profile(
         _show(run, split_names(show), run.options["corpora"])
         return
     paths: Sequence[Path] = run.options["corpora"]
-    if not paths and not repeats:
-        raise UsageError(
-            "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
-        )
     no_trees = not run.options["syntax"] and all(path.suffix.lower() != ".conllu" for path in paths)
     if no_trees and "relations" in (run.figure_names() or []):
         raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
@@ -128,7 +124,7 @@ def profile(
         remove_kept(part_file(run.unfinished, PARTS[1]), run.process)
         return iter(()) if store is False else keep_profile(document, date.today().isoformat(), smaller=bool(store))
 
-    run.work(run.bound("profile_heads", texts=paths), corpora=paths, finish=finish)
+    run.work(run.bound("profile_heads", texts=paths), of=paths, finish=finish)
 
 
 def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
@@ -159,4 +155,4 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         run.show(shown.printed, lambda: shown.shown)
         return
     model = str(profile.model.get("name"))
-    run.work(lambda: shown, texts=wanted, corpora=named, models=[model], reads=[profile.path], more="")
+    run.work(lambda: shown, of=[*wanted, *named], models=[model], reads=[profile.path], more="")

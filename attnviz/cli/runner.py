@@ -68,6 +68,8 @@ class Run:
             name, value = parameter.name, typed[parameter.name]
             is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
             self.options[name] = tuple(value or ()) if is_list else value
+            if parameter.nargs == -1 and self.options[name].count("-") > 1:
+                raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
             if self.options[name] not in (parameter.default, ()):
                 self.changed[name] = (parameter.secondary_opts if value is False else parameter.opts)[0]
         if command in _SPLIT:
@@ -144,10 +146,13 @@ class Run:
     def of_text(self, function: str) -> None:
         """The work of a command whose function reads one text."""
         text = read_text(self.options["text"])
-        self.work(self.bound(function, text=text), texts=(text, self.options["pair"], self.options.get("target")))
+        self.work(self.bound(function, text=text), of=(text, self.options["pair"], self.options.get("target")))
 
-    def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
-        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``; of heads without COMMAND."""
+    def results_folder(self, models: Sequence[str], of: Sequence[str | Path | None]) -> Path:
+        """The output folder: ``--out``, else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``; of heads without COMMAND.
+
+        It is of texts and of the paths of corpora.
+        """
         from attnviz.models.sources import BUILT_IN
         from attnviz.present.output_folder import folder_named, text_folder
 
@@ -165,6 +170,8 @@ class Run:
             else:
                 folders.append(folder.resolve())
                 names.append(folders[-1].name or "model")
+        texts = [source for source in of if isinstance(source, str)]
+        corpora = [source for source in of if isinstance(source, Path)]
         without = "weights" if self.command == "circuits" else "repeats"
         return Path("attnviz-out") / "-".join(names) / text_folder(texts, corpora, folders, without)
 
@@ -206,8 +213,7 @@ class Run:
         self,
         measure: Callable[..., "Result"],  # takes callbacks ``progress`` and ``warn``, or not
         *,
-        texts: Sequence[str | None] = (),  # that the results are of; they name the folder, as corpora do
-        corpora: Sequence[Path] = (),
+        of: Sequence[str | Path | None] = (),  # texts and corpora that the results are of; they name the folder
         models: Sequence[str] = (),  # that name the folder too; default those of the options
         reads: Sequence[Path] = (),  # files that the run reads and no option names
         figures: Sequence[str] | None = None,  # default those of ``--figures``
@@ -227,7 +233,7 @@ class Run:
         for name in choices.maps:
             statistic_named(name)  # it raises before anything is measured
         figures = self.figure_names() if figures is None else figures
-        path = self.results_folder(models or self.model_names, [text for text in texts if text is not None], corpora)
+        path = self.results_folder(models or self.model_names, of)
         output = self.output = OutputFolder(path, self.form, [*self.inputs, *reads])
         self.unfinished = path.with_name(f"{path.name}.unfinished")
         takes = inspect.signature(measure).parameters

@@ -84,8 +84,14 @@ def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
         text = utf8("TEXT", text)
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
-        refuse_folder(text)
-        if not re.search(r"\s", text) and (Path(text).suffix in _OF_TEXTS or is_there(text, Path.is_file)):
+        if re.search(r"\s", text):
+            return text
+        if is_there(text, Path.is_dir):
+            raise TextError(
+                f"TEXT is {text!r}, the name of a folder; expected a sentence, or a file in it. For that word, write - "
+                "and the text on standard input."
+            )
+        if Path(text).suffix in _OF_TEXTS or is_there(text, Path.is_file):
             seems = "" if is_there(text, Path.is_file) else "which looks like "
             raise TextError(
                 f"TEXT is {text!r}, {seems}the name of a file; expected a sentence. For the file as one text, write - "
@@ -101,13 +107,11 @@ def read_text(text: str, each_of_file: str = "heads {} --each-line") -> str:
     return content.removesuffix("\n").removesuffix("\r")
 
 
-def refuse_folder(text: str) -> None:
-    """Raise TextError where a text is a single word that names a folder."""
-    if not re.search(r"\s", text) and is_there(text, Path.is_dir):
-        raise TextError(
-            f"TEXT is {text!r}, the name of a folder; expected a sentence, or a file in it. For that word, write - and "
-            "the text on standard input."
-        )
+def read_source(typed: str) -> str | Path:
+    """The text of an argument, as of :func:`read_text`, or the path of a file or folder of texts."""
+    from attnviz.inputs.reading import source_kind
+
+    return read_text(typed) if typed == "-" or source_kind(typed) == "text" else Path(typed)
 
 
 _printed_to: list[TextIO | None] = []  # standard output, while it is for results alone

@@ -181,7 +181,10 @@ def profile_heads(
     columns, opening = Columns.taken(reading)
     corpora = open_corpora(texts, columns)
     if not corpora and not repeats:
-        raise UsageError("nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats.")
+        raise UsageError(
+            "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats (repeats=True), or, of "
+            "a stored profile, --show roles."
+        )
     if export and not {DUO_ATTENTION: repeats, HEADVIS: corpora}[export]:
         raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
     parse = find_parser(corpora, parser, syntax)
