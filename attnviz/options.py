@@ -58,7 +58,11 @@ reading = partial(_option, TEXT_AND_MODEL)
 measuring = partial(_option, MEASUREMENT)
 drawing = partial(_option, PICTURES)
 writing = partial(_option, OUTPUT)
-argument = partial(typer.Argument, rich_help_panel=TEXT_AND_MODEL)
+
+
+def argument(text: str, **settings: Any) -> Any:
+    """An argument, with its help."""
+    return typer.Argument(help=text, rich_help_panel=TEXT_AND_MODEL, **settings)
 
 
 def decoded(parameter: typer.CallbackParam, value: Any) -> Any:
@@ -196,7 +200,7 @@ Out = Annotated[
 class TextGroup:
     """Options of the commands that read one text."""
 
-    text: Annotated[str, argument(help="The sentence. Write - to read standard input.")]
+    text: Annotated[str, argument("The sentence. Write - to read standard input.")]
     pair: Pair = None
     truncate: Truncate = False
 

@@ -7,76 +7,68 @@ from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_source
 
-Texts = Annotated[
-    list[str] | None,
-    opt.argument(
-        help="Corpora (existing files, as for attnviz profile; a table may have labels) or texts. Write - to read one "
-        "text from standard input.",
-        metavar="CORPUS|TEXT",
-    ),
-]
-Method = Annotated[
-    opt.Replacement,
-    opt.measuring(
-        "What takes the place of a removed head: mean (its mean output over all tokens), zero (nothing), or uniform "
-        "(the same attention to every visible token)."
-    ),
-]
-Together = Annotated[bool, opt.measuring("Also remove the selected heads as one set; then no layers and no curve.")]
-Role = Annotated[
-    list[str] | None,
-    opt.measuring(
-        "Also measure the tokens of a relation (obj: objects, and verbs with an object), each beside the nearest other "
-        "word. May be given more than once. Needs trees, or a parser.",
-        metavar="RELATION",
-    ),
-]
-Repeats = Annotated[
-    bool, opt.measuring("Instead of texts, measure on random tokens, repeated: the second copy beside the first.")
-]
-Answer = Annotated[
-    opt.Answer,
-    "With --foil: the token that follows the texts, at BERT's mask, or a classifier's class; measured is how far its "
-    "logit falls against that of the foil.",
-]
-Foil = Annotated[
-    opt.Foil,
-    "The token or class that the answer, or --label, is compared with. A .tsv with the columns text, answer and foil "
-    "has its own.",
-]
-Curve = Annotated[
-    bool,
-    opt.measuring("Also remove heads together: each layer, and a growing share of all heads.", "--curve/--no-curve"),
-]
-Gradient = Annotated[
-    bool, opt.measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
-]
-
-OrderBy = Annotated[
-    opt.HeadMetric | None,
-    opt.measuring(
-        "The metric by which heads are ranked, and removed one after the other. Default: loss, or else kl or cosine; "
-        "of a classifier whose loss is near 0 on most texts the margin."
-    ),
-]
-
 
 @command(*opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SampleGroup, first="method together role")
 def ablate(
     run: Run,
-    texts: Texts = None,
+    texts: Annotated[
+        list[str] | None,
+        opt.argument(
+            "Corpora (existing files, as for attnviz profile; a table may have labels) or texts. Write - to read one "
+            "text from standard input.",
+            metavar="CORPUS|TEXT",
+        ),
+    ] = None,
     truncate: opt.Truncate = False,
-    method: Method = "mean",
+    method: Annotated[
+        opt.Replacement,
+        opt.measuring(
+            "What takes the place of a removed head: mean (its mean output over all tokens), zero (nothing), or "
+            "uniform (the same attention to every visible token)."
+        ),
+    ] = "mean",
     select: opt.MeasuredHeads = None,
-    together: Together = False,
-    role: Role = None,
-    repeats: Repeats = False,
+    together: Annotated[
+        bool, opt.measuring("Also remove the selected heads as one set; then no layers and no curve.")
+    ] = False,
+    role: Annotated[
+        list[str] | None,
+        opt.measuring(
+            "Also measure the tokens of a relation (obj: objects, and verbs with an object), each beside the nearest "
+            "other word. May be given more than once. Needs trees, or a parser.",
+            metavar="RELATION",
+        ),
+    ] = None,
+    repeats: Annotated[
+        bool, opt.measuring("Instead of texts, measure on random tokens, repeated: the second copy beside the first.")
+    ] = False,
     label: opt.Label = None,
-    answer: Answer = None,
-    foil: Foil = None,
-    curve: Curve = True,
-    gradient: Gradient = True,
-    order_by: OrderBy = None,
+    answer: Annotated[
+        opt.Answer,
+        "With --foil: the token that follows the texts, at BERT's mask, or a classifier's class; measured is how far "
+        "its logit falls against that of the foil.",
+    ] = None,
+    foil: Annotated[
+        opt.Foil,
+        "The token or class that the answer, or --label, is compared with. A .tsv with the columns text, answer and "
+        "foil has its own.",
+    ] = None,
+    curve: Annotated[
+        bool,
+        opt.measuring(
+            "Also remove heads together: each layer, and a growing share of all heads.", "--curve/--no-curve"
+        ),
+    ] = True,
+    gradient: Annotated[
+        bool, opt.measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
+    ] = True,
+    order_by: Annotated[
+        opt.HeadMetric | None,
+        opt.measuring(
+            "The metric by which heads are ranked, and removed one after the other. Default: loss, or else kl or "
+            "cosine; of a classifier whose loss is near 0 on most texts the margin."
+        ),
+    ] = None,
     top: Annotated[opt.Top, "Number of heads in the table and in ablate-heads; 0 for all. Default: 12."] = None,
     table: opt.Table = None,
 ) -> None:

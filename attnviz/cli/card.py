@@ -9,43 +9,41 @@ from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_source
 from attnviz.errors import UsageError
 
-Source = Annotated[
-    str | None,
-    opt.argument(
-        help="A text; or a corpus (as for attnviz profile) to profile all heads on, which takes as long as attnviz "
-        "profile does. Write - to read a text from standard input. Default: the stored profile and an example of it.",
-        metavar="TEXT|CORPUS",
-    ),
-]
-AllHeads = Annotated[bool, opt.reading("Every head that passes a role other than broad, and an index.", "--all")]
-Repeats = Annotated[
-    bool, opt.measuring("Also profile all heads on random tokens, repeated (induction, duplicate tokens).")
-]
-Circuits = Annotated[
-    bool,
-    opt.measuring(
-        "Also read from the weights which heads it composes with, and what it copies.", "--circuits/--no-circuits"
-    ),
-]
-Ablate = Annotated[bool, opt.measuring("Also remove the head, on the corpus or the text, and with --repeats on these.")]
-Patch = Annotated[
-    Path | None,
-    opt.measuring("Also show the effect of the head in a run of attnviz patch: its patch.json.", metavar="FILE"),
-]
-
 
 @command(*opt.COMMON, opt.TargetGroup, first="all_heads repeats ablate patch")
 def card(
     run: Run,
-    head: Annotated[str | None, opt.argument(help="The head, such as L2H8. None with --all.")] = None,
-    source: Source = None,
-    all_heads: AllHeads = False,
+    head: Annotated[str | None, opt.argument("The head, such as L2H8. None with --all.")] = None,
+    source: Annotated[
+        str | None,
+        opt.argument(
+            "A text; or a corpus (as for attnviz profile) to profile all heads on, which takes as long as attnviz "
+            "profile does. Write - to read a text from standard input. Default: the stored profile and an example of "
+            "it.",
+            metavar="TEXT|CORPUS",
+        ),
+    ] = None,
+    all_heads: Annotated[
+        bool, opt.reading("Every head that passes a role other than broad, and an index.", "--all")
+    ] = False,
     truncate: opt.Truncate = False,
-    repeats: Repeats = False,
+    repeats: Annotated[
+        bool, opt.measuring("Also profile all heads on random tokens, repeated (induction, duplicate tokens).")
+    ] = False,
     limit: opt.Limit = None,
-    circuits: Circuits = True,
-    ablate: Ablate = False,
-    patch: Patch = None,
+    circuits: Annotated[
+        bool,
+        opt.measuring(
+            "Also read from the weights which heads it composes with, and what it copies.", "--circuits/--no-circuits"
+        ),
+    ] = True,
+    ablate: Annotated[
+        bool, opt.measuring("Also remove the head, on the corpus or the text, and with --repeats on these.")
+    ] = False,
+    patch: Annotated[
+        Path | None,
+        opt.measuring("Also show the effect of the head in a run of attnviz patch: its patch.json.", metavar="FILE"),
+    ] = None,
     syntax: opt.Syntax = True,
     top: Annotated[opt.Top, "Number of rows in each table, with --all of heads; 0 for all. Default: 12."] = None,
 ) -> None:

@@ -9,49 +9,43 @@ from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.wording import counted
 
-Files = Annotated[
-    list[Path] | None,
-    opt.argument(
-        help="A TOML file of claims, or a list of heads for DuoAttention (its folder); with --published corpora, as "
-        "for attnviz profile. Default: claims.toml.",
-        metavar="FILE",
-    ),
-]
-Model = Annotated[
-    opt.Model, f"{opt.MODEL} Default: the one that the file names, minilm, or what the adapter was trained on."
-]
-Init = Annotated[
-    list[Path] | None,
-    opt.measuring(
-        "First write FILE: as claims, what the ten clearest heads do over this corpus now. May be given more than "
-        "once.",
-        metavar="CORPUS",
-    ),
-]
-Published = Annotated[
-    str | None,
-    opt.measuring(
-        "Check the heads, or measure the table, of a paper instead, over corpora: clark-2019, gu-2024 and others (see "
-        "the guide).",
-        metavar="PAPER",
-    ),
-]
-Junit = Annotated[
-    Path | None, opt.writing("Also write the verdicts as JUnit XML, which CI services read.", metavar="FILE")
-]
-
 
 @command(opt.LoadingGroup, opt.LabelledGroup, opt.SampleGroup, opt.OutputGroup, first="init published junit")
 def check(
     run: Run,
-    files: Files = None,
-    model: Model = None,
+    files: Annotated[
+        list[Path] | None,
+        opt.argument(
+            "A TOML file of claims, or a list of heads for DuoAttention (its folder); with --published corpora, as for "
+            "attnviz profile. Default: claims.toml.",
+            metavar="FILE",
+        ),
+    ] = None,
+    model: Annotated[
+        opt.Model, f"{opt.MODEL} Default: the one that the file names, minilm, or what the adapter was trained on."
+    ] = None,
     revision: opt.Revision = None,
     truncate: opt.Truncate = False,
-    init: Init = None,
-    published: Published = None,
+    init: Annotated[
+        list[Path] | None,
+        opt.measuring(
+            "First write FILE: as claims, what the ten clearest heads do over this corpus now. May be given more than "
+            "once.",
+            metavar="CORPUS",
+        ),
+    ] = None,
+    published: Annotated[
+        str | None,
+        opt.measuring(
+            "Check the heads, or measure the table, of a paper instead, over corpora: clark-2019, gu-2024 and others "
+            "(see the guide).",
+            metavar="PAPER",
+        ),
+    ] = None,
     frequencies: opt.Frequencies = None,
-    junit: Junit = None,
+    junit: Annotated[
+        Path | None, opt.writing("Also write the verdicts as JUnit XML, which CI services read.", metavar="FILE")
+    ] = None,
     table: opt.Table = None,
 ) -> None:
     """Check claims on heads, from a file or a paper: measured, with intervals, and whether they hold.

@@ -25,44 +25,33 @@ _FORMS = (
 _OF_ONE = "pair target words truncate memory".split()
 _OF_MANY = "text_column pair_column label_column limit batch_size seed".split()
 
-Texts = Annotated[
-    list[str] | None,
-    opt.argument(
-        help="One text for two models, or two texts for one model. Write - to read standard input. None with --corpus.",
-        metavar="TEXT",
-    ),
-]
-Corpus = Annotated[
-    Path | None,
-    opt.reading("Compare two models over many texts: a file of texts, as for attnviz profile.", metavar="FILE"),
-]
-Models = Annotated[
-    list[str] | None,
-    opt.reading(
-        f"{opt.MODEL} Default: minilm, or what the adapter was trained on. Give it twice for two models.",
-        "--model",
-        "-m",
-    ),
-]
-Revision = Annotated[
-    list[str] | None,
-    opt.reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
-]
-
-Top = Annotated[
-    opt.Top,
-    "Number of heads in the table and with a picture, the most different first; 0 for all. Default: 12, or all that "
-    "--select names.",
-]
-
 
 @command(*opt.COMMON, opt.TargetGroup, opt.LabelledGroup, opt.SyntaxGroup, opt.SampleGroup, first="corpus adapter")
 def compare(
     run: Run,
-    texts: Texts = None,
-    corpus: Corpus = None,
-    model: Models = None,
-    revision: Revision = None,
+    texts: Annotated[
+        list[str] | None,
+        opt.argument(
+            "One text for two models, or two texts for one model. Write - to read standard input. None with --corpus.",
+            metavar="TEXT",
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        opt.reading("Compare two models over many texts: a file of texts, as for attnviz profile.", metavar="FILE"),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        opt.reading(
+            f"{opt.MODEL} Default: minilm, or what the adapter was trained on. Give it twice for two models.",
+            "--model",
+            "-m",
+        ),
+    ] = None,
+    revision: Annotated[
+        list[str] | None,
+        opt.reading("Branch, tag or commit of a hub model. For two models give it twice, with - for none."),
+    ] = None,
     adapter: Annotated[opt.Adapter, f"{opt.ADAPTER} With one text, the model is compared with and without it."] = None,
     tokenizer: Annotated[opt.Tokenizer, f"{opt.TOKENIZER} Default: that of the other model."] = None,
     pair: opt.Pair = None,
@@ -70,7 +59,11 @@ def compare(
     words: opt.Words = False,
     memory: opt.Memory = None,
     select: opt.Select = None,
-    top: Top = None,
+    top: Annotated[
+        opt.Top,
+        "Number of heads in the table and with a picture, the most different first; 0 for all. Default: 12, or all "
+        "that --select names.",
+    ] = None,
     table: opt.Table = None,
 ) -> None:
     """Compare every head of two models on one text or a corpus, or of one model on two texts.

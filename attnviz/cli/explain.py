@@ -5,20 +5,17 @@ from typing import Annotated
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 
-Layer = Annotated[
-    int | None,
-    opt.measuring("The layer to explain, counted from 0. Default: that of --head, or 0.", "--layer", "-l"),
-]
-Head = Annotated[
-    str | None, opt.measuring("The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0.")
-]
-
 
 @command(opt.TextGroup, *opt.COMMON, first="layer head token")
 def explain(
     run: Run,
-    layer: Layer = None,
-    head: Head = None,
+    layer: Annotated[
+        int | None,
+        opt.measuring("The layer to explain, counted from 0. Default: that of --head, or 0.", "--layer", "-l"),
+    ] = None,
+    head: Annotated[
+        str | None, opt.measuring("The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0.")
+    ] = None,
     token: Annotated[str | None, opt.token_option("The token whose numbers are shown", "the last of the text")] = None,
 ) -> None:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.

@@ -20,129 +20,116 @@ if TYPE_CHECKING:
 _OF_ONE = "audio pair target token generate relation queries spans contacts by".split()
 _OF_MANY = "text_column pair_column label_column alignments".split()
 
-Text = Annotated[
-    str | None,
-    opt.argument(
-        help="The sentence. Write - to read standard input. With --each-line: a file of texts (.txt, .csv, .tsv, "
-        ".jsonl, .json, .conllu, a datasets folder) or chats, or - for lines. None with --chat or --audio."
-    ),
-]
-Chat = Annotated[
-    Path | None,
-    opt.reading(
-        "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, which the tokenizer's own "
-        "chat template renders.",
-        metavar="FILE",
-    ),
-]
-Audio = Annotated[
-    Path | None,
-    opt.reading(
-        "Instead of TEXT a sound, for Whisper: a WAV file of 16,000 samples a second of 16 bits, or its log-mel "
-        "features (.npy). --target is what was said.",
-        metavar="FILE",
-    ),
-]
-Alignments = Annotated[
-    Path | None,
-    opt.reading(
-        "Of an encoder-decoder, with --each-line: gold word alignments, a line for each text (0-0 1-2, possible ones "
-        "2?3). A text is then SOURCE ||| TARGET.",
-        metavar="FILE",
-    ),
-]
-Generate = Annotated[
-    int | None,
-    opt.reading("Let a decoder (GPT-2, Llama) write N tokens after the text, greedily; show the attention of all."),
-]
-Queries = Annotated[
-    str | None,
-    opt.reading(
-        "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token as for "
-        "--token. For long texts.",
-        callback=opt.decoded,
-    ),
-]
-Contacts = Annotated[
-    Path | None,
-    opt.measuring(
-        "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances in ångström, below 8), or a "
-        "text with two residues a line, counted from 1. Scores each head by its precision, with and without the "
-        "average product correction (APC).",
-        metavar="FILE",
-    ),
-]
-Select = Annotated[
-    opt.Select,
-    "Heads to draw and list, or a label on this text or a role over a corpus (sink, previous, syntactic, obj): "
-    f"{opt.HEADS}",
-]
-Scale = Annotated[
-    str,
-    opt.drawing(
-        "Colour scale of overview, heads, mean and page: shared (0 to 1 for all heads; of mean 0 to a round end), "
-        "per-head (0 to the largest weight of the head), log, or auto (shared up to 40 tokens, log beyond)."
-    ),
-]
-DropSpecial = Annotated[
-    bool,
-    opt.drawing("Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1."),
-]
-Token = Annotated[
-    str | None,
-    opt.token_option(
-        "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
-        "all",
-        group=opt.PICTURES,
-    ),
-]
-Relation = Annotated[
-    str | None,
-    opt.drawing(
-        "Outline in heatmaps the pairs of a relation such as obj, or of each head's own (own), and draw them as arcs "
-        "(adds the figure relations). Needs a parse.",
-        metavar="NAME|own",
-    ),
-]
-Maps = Annotated[
-    list[str] | None,
-    opt.drawing(
-        "Draw a map of this statistic, such as entropy, distance, sink or local (adds the figure map). May be given "
-        "more than once. Default: entropy.",
-        "--map",
-        metavar="STATISTIC",
-    ),
-]
-Top = Annotated[
-    opt.Top,
-    "Number of heads in the tables, the clearest first, with all statistics and what they mean; and in relations, "
-    "those that find most; 0 for all. Default: a few heads of each kind.",
-]
-
 
 @command(opt.TextGroup, *opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SyntaxGroup, first="each_line")
 def heads(
     run: Run,
-    text: Text = None,
-    chat: Chat = None,
-    audio: Audio = None,
+    text: Annotated[
+        str | None,
+        opt.argument(
+            "The sentence. Write - to read standard input. With --each-line: a file of texts (.txt, .csv, .tsv, "
+            ".jsonl, .json, .conllu, a datasets folder) or chats, or - for lines. None with --chat or --audio."
+        ),
+    ] = None,
+    chat: Annotated[
+        Path | None,
+        opt.reading(
+            "Instead of TEXT a chat: a file (.json, .jsonl) of messages with role and content, which the tokenizer's "
+            "own chat template renders.",
+            metavar="FILE",
+        ),
+    ] = None,
+    audio: Annotated[
+        Path | None,
+        opt.reading(
+            "Instead of TEXT a sound, for Whisper: a WAV file of 16,000 samples a second of 16 bits, or its log-mel "
+            "features (.npy). --target is what was said.",
+            metavar="FILE",
+        ),
+    ] = None,
     each_line: Annotated[bool, opt.reading("Analyse every text of a file by itself, and how much heads vary.")] = False,
-    alignments: Alignments = None,
-    generate: Generate = None,
-    queries: Queries = None,
+    alignments: Annotated[
+        Path | None,
+        opt.reading(
+            "Of an encoder-decoder, with --each-line: gold word alignments, a line for each text (0-0 1-2, possible "
+            "ones 2?3). A text is then SOURCE ||| TARGET.",
+            metavar="FILE",
+        ),
+    ] = None,
+    generate: Annotated[
+        int | None,
+        opt.reading("Let a decoder (GPT-2, Llama) write N tokens after the text, greedily; show the attention of all."),
+    ] = None,
+    queries: Annotated[
+        str | None,
+        opt.reading(
+            "Measure and draw the rows of these tokens alone: last, a stretch such as -64: or 100:200, or a token as "
+            "for --token. For long texts.",
+            callback=opt.decoded,
+        ),
+    ] = None,
     words: opt.Words = False,
     spans: opt.Spans = None,
-    contacts: Contacts = None,
+    contacts: Annotated[
+        Path | None,
+        opt.measuring(
+            "Residues of a protein that are in contact: a .npy matrix (0 and 1, or distances in ångström, below 8), or "
+            "a text with two residues a line, counted from 1. Scores each head by its precision, with and without the "
+            "average product correction (APC).",
+            metavar="FILE",
+        ),
+    ] = None,
     memory: opt.Memory = None,
-    select: Select = None,
-    scale: Scale = "auto",
-    drop_special: DropSpecial = False,
-    token: Token = None,
-    relation: Relation = None,
-    maps: Maps = None,
+    select: Annotated[
+        opt.Select,
+        "Heads to draw and list, or a label on this text or a role over a corpus (sink, previous, syntactic, obj): "
+        f"{opt.HEADS}",
+    ] = None,
+    scale: Annotated[
+        str,
+        opt.drawing(
+            "Colour scale of overview, heads, mean and page: shared (0 to 1 for all heads; of mean 0 to a round end), "
+            "per-head (0 to the largest weight of the head), log, or auto (shared up to 40 tokens, log beyond)."
+        ),
+    ] = "auto",
+    drop_special: Annotated[
+        bool,
+        opt.drawing(
+            "Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1."
+        ),
+    ] = False,
+    token: Annotated[
+        str | None,
+        opt.token_option(
+            "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
+            "all",
+            group=opt.PICTURES,
+        ),
+    ] = None,
+    relation: Annotated[
+        str | None,
+        opt.drawing(
+            "Outline in heatmaps the pairs of a relation such as obj, or of each head's own (own), and draw them as "
+            "arcs (adds the figure relations). Needs a parse.",
+            metavar="NAME|own",
+        ),
+    ] = None,
+    maps: Annotated[
+        list[str] | None,
+        opt.drawing(
+            "Draw a map of this statistic, such as entropy, distance, sink or local (adds the figure map). May be "
+            "given more than once. Default: entropy.",
+            "--map",
+            metavar="STATISTIC",
+        ),
+    ] = None,
     save_attention: Annotated[bool, opt.writing("Also write attention.safetensors, one tensor a layer.")] = False,
     save_npz: Annotated[bool, opt.writing("Also write attention.npz, the same for NumPy.")] = False,
-    top: Top = None,
+    top: Annotated[
+        opt.Top,
+        "Number of heads in the tables, the clearest first, with all statistics and what they mean; and in relations, "
+        "those that find most; 0 for all. Default: a few heads of each kind.",
+    ] = None,
     by: opt.By = None,
     table: opt.Table = None,
 ) -> None:
@@ -164,29 +151,23 @@ def heads(
     if (text, chat, audio).count(None) != 2:
         found = "both" if text or chat or audio else "neither"
         raise UsageError(f"expected TEXT, or --chat FILE or --audio FILE instead, found {found}.")
-    if each_line:
-        _each_line(run, text or str(chat))
-    else:
-        _one_text(run)
-
-
-def _one_text(run: Run) -> None:
-    given = run.options
-    run.refuse(_OF_MANY, "is of a file of texts; expected it with --each-line, found it without")
     names = run.figure_names(_implied_figures(run))
-    if not given["syntax"] and "relations" in (names or []):
+    if each_line:
+        _each_line(run, text or str(chat), names or [])
+        return
+    run.refuse(_OF_MANY, "is of a file of texts; expected it with --each-line, found it without")
+    if not run.options["syntax"] and "relations" in (names or []):
         raise UsageError(
             "the figure relations shows the parse of the text: leave it (or --relation) or --no-syntax out."
         )
-    sentence = None if given["text"] is None else read_text(given["text"])
+    sentence = None if text is None else read_text(text)
     messages: list[str] = []
-    if given["chat"] is not None:
+    if chat is not None:
         from attnviz.inputs.chats import message_texts
         from attnviz.inputs.reading import chat_of
 
-        messages = [text for message in chat_of(given["chat"]).messages for text in message_texts(message)]
-    generated = None if given["generate"] is None else f"--generate {given['generate']}"
-    audio = given["audio"] and given["audio"].stem
+        messages = [text for message in chat_of(chat).messages for text in message_texts(message)]
+    generated = None if generate is None else f"--generate {generate}"
 
     def finish(result: "attnviz.Analysis", document: dict[str, Any]) -> Iterator[str]:
         from attnviz.commands.heads.report import hints
@@ -195,7 +176,7 @@ def _one_text(run: Run) -> None:
 
     run.work(
         run.bound("analyze", text=sentence),
-        of=(sentence, *messages, audio, given["pair"], given["target"], generated),
+        of=(sentence, *messages, audio and audio.stem, run.options["pair"], run.options["target"], generated),
         figures=names,
         finish=finish,
     )
@@ -211,7 +192,7 @@ def _implied_figures(run: Run) -> list[str]:
     return [name for name, holds in implied.items() if holds]
 
 
-def _each_line(run: Run, file: str) -> None:
+def _each_line(run: Run, file: str, names: list[str]) -> None:
     from attnviz.commands.heads.texts import text_row
     from attnviz.inputs.lines import Place
     from attnviz.inputs.prompt import Text
@@ -228,7 +209,6 @@ def _each_line(run: Run, file: str) -> None:
         numbered = enumerate(io.StringIO(read_text("-"), newline=None), start=1)  # line ends of any system
         place = Path("standard input")
         lines = [Text(line.strip(), place=Place(place, number)) for number, line in numbered if line.strip()]
-    names = run.figure_names(_implied_figures(run)) or []
     choices = run.choices()
     written = set[str]()
     without = Counter[str]()

@@ -11,29 +11,27 @@ from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import progress
 from attnviz.errors import UsageError
 
-Names = Annotated[
-    list[str] | None,
-    opt.argument(
-        help="A built-in model, a folder, a hub id, or a model of a paper (bert-large, gpt2-xl, gpt3-175b). Default: "
-        "all that are known here.",
-        metavar="NAME",
-    ),
-]
-Families = Annotated[bool, opt.reading("List instead the architectures that are reproduced, and which commands work.")]
-Verify = Annotated[
-    bool, opt.reading("Load the named models instead, and verify every head on a fixed set of short texts.")
-]
-
-Out = Annotated[opt.Out, "Folder for models.json and models.csv, or models-verify.json and .csv. Default: none."]
-
 
 @command(opt.PrintingGroup, first="families verify as_json quiet")
 def models(
     run: Run,
-    names: Names = None,
-    out: Out = None,
-    families: Families = False,
-    verify: Verify = False,
+    names: Annotated[
+        list[str] | None,
+        opt.argument(
+            "A built-in model, a folder, a hub id, or a model of a paper (bert-large, gpt2-xl, gpt3-175b). Default: "
+            "all that are known here.",
+            metavar="NAME",
+        ),
+    ] = None,
+    out: Annotated[
+        opt.Out, "Folder for models.json and models.csv, or models-verify.json and .csv. Default: none."
+    ] = None,
+    families: Annotated[
+        bool, opt.reading("List instead the architectures that are reproduced, and which commands work.")
+    ] = False,
+    verify: Annotated[
+        bool, opt.reading("Load the named models instead, and verify every head on a fixed set of short texts.")
+    ] = False,
 ) -> None:
     """List the layers, heads, sizes and parameters of models, and say which of them attnviz can measure.
 

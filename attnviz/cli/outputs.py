@@ -5,49 +5,43 @@ from typing import Annotated
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 
-Token = Annotated[
-    str | None,
-    opt.token_option(
-        "Divide the logits at this position: of a language model, or of the class of a token",
-        "the last token; of BERT its mask, else the last word",
-        "--token",
-        "--at",
-    ),
-]
-AnswerSpan = Annotated[
-    str | None,
-    opt.free_text(
-        "Question answering (TEXT is the question, --pair the context): divide the logits of start and end of this "
-        "stretch of the context: its text, TEXT#2 or #10-#12. Default: the model's own answer.",
-        metavar="TEXT",
-    ),
-]
-
-Scale = Annotated[
-    str,
-    opt.drawing(
-        "Colour scale of norms: per-head (0 to the largest of the head), shared (0 to the largest of all), log, or "
-        "auto (per-head up to 40 tokens, log beyond)."
-    ),
-]
-Top = Annotated[
-    opt.Top,
-    "Number of heads in the tables and with a picture, the largest share first; 0 for all. Default: 12, or all that "
-    "--select names.",
-]
-
 
 @command(opt.TextGroup, *opt.COMMON, opt.GeneratedGroup, first="token answer foil")
 def outputs(
     run: Run,
-    token: Token = None,
+    token: Annotated[
+        str | None,
+        opt.token_option(
+            "Divide the logits at this position: of a language model, or of the class of a token",
+            "the last token; of BERT its mask, else the last word",
+            "--token",
+            "--at",
+        ),
+    ] = None,
     answer: Annotated[str | None, opt.free_text(opt.ANSWER, "--answer", "--label", metavar="TOKEN|CLASS")] = None,
     foil: opt.Foil = None,
-    answer_span: AnswerSpan = None,
+    answer_span: Annotated[
+        str | None,
+        opt.free_text(
+            "Question answering (TEXT is the question, --pair the context): divide the logits of start and end of this "
+            "stretch of the context: its text, TEXT#2 or #10-#12. Default: the model's own answer.",
+            metavar="TEXT",
+        ),
+    ] = None,
     memory: opt.Memory = None,
     select: opt.Select = None,
-    scale: Scale = "auto",
-    top: Top = None,
+    scale: Annotated[
+        str,
+        opt.drawing(
+            "Colour scale of norms: per-head (0 to the largest of the head), shared (0 to the largest of all), log, or "
+            "auto (per-head up to 40 tokens, log beyond)."
+        ),
+    ] = "auto",
+    top: Annotated[
+        opt.Top,
+        "Number of heads in the tables and with a picture, the largest share first; 0 for all. Default: 12, or all "
+        "that --select names.",
+    ] = None,
 ) -> None:
     """Show what each head adds to the residual stream: its output, norm-weighted attention and promoted tokens.
 

@@ -6,113 +6,100 @@ from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_source
 
-Clean = Annotated[
-    str,
-    opt.argument(
-        help="The prompt whose prediction is right; or a table (.csv, .tsv, .jsonl, .json) with the columns clean, "
-        "corrupt, answer and foil, or label. Write - to read standard input.",
-        metavar="CLEAN|TABLE",
-    ),
-]
-Corrupt = Annotated[
-    str | None, opt.reading("The other prompt, of as many tokens.", callback=opt.decoded, metavar="TEXT")
-]
-Answer = Annotated[
-    opt.Answer, "The token that follows the clean prompt, or stands at BERT's mask; of a classifier a class."
-]
-Direction = Annotated[
-    opt.PatchDirection,
-    opt.measuring(
-        "denoise: outputs of the clean run go into the corrupt run; noise: those of the corrupt run into the clean one."
-    ),
-]
-Site = Annotated[
-    opt.PatchSite,
-    opt.measuring(
-        "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of KV heads where heads "
-        "share them); or of a layer attn_out, mlp_out (what it adds to the residual stream), resid_pre, resid_mid or "
-        "resid_post (the stream before, between and after)."
-    ),
-]
-By = Annotated[
-    Literal["position"] | None,
-    opt.measuring(
-        "position: patch each position alone, for a map of layer or head × position. Default: all tokens at once."
-    ),
-]
-At = Annotated[
-    list[str] | None,
-    opt.free_text(
-        "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or a token (cat, cat#2, #3). "
-        "May be given more than once. Default: all.",
-        metavar="TOKEN",
-    ),
-]
-Spans = Annotated[
-    opt.Spans,
-    'Patch at a stretch of both prompts alone, of as many tokens in each, as place=" in Paris"; the prompts may then '
-    "differ in length. Given twice with one NAME, first for the clean, then for the corrupt prompt. May be given more "
-    "than once.",
-]
-Metric = Annotated[
-    opt.PatchMetric | None,
-    opt.measuring(
-        "logit_difference, loss of the answer, or kl: divergence from the prediction after the clean prompt. Default: "
-        "the first with a foil, the second with an answer alone, else kl."
-    ),
-]
-Receiver = Annotated[
-    str | None,
-    opt.measuring(
-        "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head), or logits; "
-        "all heads between are frozen.",
-        "--to",
-        metavar="END",
-    ),
-]
-Sender = Annotated[
-    list[str] | None,
-    opt.measuring(
-        "With --to: heads that paths begin at, as for --select. Default: all of earlier layers.",
-        "--from",
-        metavar="HEADS",
-    ),
-]
-Networks = Annotated[
-    opt.PathNetworks | None,
-    opt.measuring(
-        "With --to: whether feed-forward networks between are frozen, too, or run on what the head writes, so that a "
-        "path may go through them. Default: frozen."
-    ),
-]
-SelfRepair = Annotated[
-    bool,
-    opt.measuring(
-        "Also measure how much of each head's direct effect later heads and networks make good, with its corrupt "
-        "output in the clean run. Needs --answer and --foil."
-    ),
-]
-
 
 @command(*opt.COMMON, opt.SampleGroup, first="corrupt answer foil site at receiver")
 def patch(
     run: Run,
-    clean: Clean,
-    corrupt: Corrupt = None,
-    answer: Answer = None,
+    clean: Annotated[
+        str,
+        opt.argument(
+            "The prompt whose prediction is right; or a table (.csv, .tsv, .jsonl, .json) with the columns clean, "
+            "corrupt, answer and foil, or label. Write - to read standard input.",
+            metavar="CLEAN|TABLE",
+        ),
+    ],
+    corrupt: Annotated[
+        str | None, opt.reading("The other prompt, of as many tokens.", callback=opt.decoded, metavar="TEXT")
+    ] = None,
+    answer: Annotated[
+        opt.Answer, "The token that follows the clean prompt, or stands at BERT's mask; of a classifier a class."
+    ] = None,
     foil: Annotated[opt.Foil, "The token or class that the answer, or --label, is compared with."] = None,
     label: Annotated[opt.Label, "Classifiers: the class of the clean prompt, by its name or number."] = None,
-    direction: Direction = "denoise",
-    site: Site = "z",
-    by: By = None,
-    at: At = None,
-    spans: Spans = None,
-    metric: Metric = None,
+    direction: Annotated[
+        opt.PatchDirection,
+        opt.measuring(
+            "denoise: outputs of the clean run go into the corrupt run; noise: those of the corrupt run into the clean "
+            "one."
+        ),
+    ] = "denoise",
+    site: Annotated[
+        opt.PatchSite,
+        opt.measuring(
+            "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of KV heads where heads "
+            "share them); or of a layer attn_out, mlp_out (what it adds to the residual stream), resid_pre, resid_mid "
+            "or resid_post (the stream before, between and after)."
+        ),
+    ] = "z",
+    by: Annotated[
+        Literal["position"] | None,
+        opt.measuring(
+            "position: patch each position alone, for a map of layer or head × position. Default: all tokens at once."
+        ),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        opt.free_text(
+            "Patch at these tokens of the clean prompt alone: last, a stretch such as 3:7, or a token (cat, cat#2, "
+            "#3). May be given more than once. Default: all.",
+            metavar="TOKEN",
+        ),
+    ] = None,
+    spans: Annotated[
+        opt.Spans,
+        'Patch at a stretch of both prompts alone, of as many tokens in each, as place=" in Paris"; the prompts may '
+        "then differ in length. Given twice with one NAME, first for the clean, then for the corrupt prompt. May be "
+        "given more than once.",
+    ] = None,
+    metric: Annotated[
+        opt.PatchMetric | None,
+        opt.measuring(
+            "logit_difference, loss of the answer, or kl: divergence from the prediction after the clean prompt. "
+            "Default: the first with a foil, the second with an answer alone, else kl."
+        ),
+    ] = None,
     select: Annotated[opt.MeasuredHeads, f"Heads to patch, of a site of layers these: {opt.HEADS}"] = None,
-    receiver: Receiver = None,
-    sender: Sender = None,
-    networks: Networks = None,
-    self_repair: SelfRepair = False,
+    receiver: Annotated[
+        str | None,
+        opt.measuring(
+            "Patch only the direct path to this: L2H1.q, L2H1.k, L2H1.v (queries, keys or values of a head), or "
+            "logits; all heads between are frozen.",
+            "--to",
+            metavar="END",
+        ),
+    ] = None,
+    sender: Annotated[
+        list[str] | None,
+        opt.measuring(
+            "With --to: heads that paths begin at, as for --select. Default: all of earlier layers.",
+            "--from",
+            metavar="HEADS",
+        ),
+    ] = None,
+    networks: Annotated[
+        opt.PathNetworks | None,
+        opt.measuring(
+            "With --to: whether feed-forward networks between are frozen, too, or run on what the head writes, so that "
+            "a path may go through them. Default: frozen."
+        ),
+    ] = None,
+    self_repair: Annotated[
+        bool,
+        opt.measuring(
+            "Also measure how much of each head's direct effect later heads and networks make good, with its corrupt "
+            "output in the clean run. Needs --answer and --foil."
+        ),
+    ] = False,
     limit: Annotated[opt.Limit, "Read only the first N pairs of the table. Default: all."] = None,
     top: opt.Top = None,
     table: opt.Table = None,

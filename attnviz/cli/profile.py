@@ -14,79 +14,69 @@ from attnviz.run.processes import remove_kept
 # what ``--show`` reads
 _OF_SHOW = {"model", "revision", "adapter", "corpora", "show", "top", "table", "as_json", "quiet"}
 
-Corpora = Annotated[
-    list[Path] | None,
-    opt.argument(
-        help="Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a datasets folder), treebanks "
-        "(.conllu), GAP files for coreference (.tsv), or chats (.jsonl).",
-        metavar="CORPUS",
-    ),
-]
-Repeats = Annotated[
-    bool, opt.measuring("Also measure induction, duplicate-token and retrieval heads on random tokens.")
-]
-Parser = Annotated[
-    opt.Parser, "The spaCy pipeline that parses texts. Default: an English one, whatever their language."
-]
-Control = Annotated[
-    bool,
-    opt.measuring(
-        "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only if its "
-        "score is above that of the copy.",
-        "--control/--no-control",
-    ),
-]
-Examples = Annotated[
-    int,
-    opt.measuring(
-        "Keep N sentences in which a head shows a role best, and N in which it fails most clearly; 0 for none."
-    ),
-]
-Export = Annotated[
-    opt.ExportFormat | None,
-    opt.measuring(
-        "Also write a folder that another tool reads: duo-attention (retrieval scores of KV heads, with --repeats; "
-        "attnviz check holds them against a model) or headvis (its data, with a corpus)."
-    ),
-]
-Show = Annotated[
-    list[str] | None,
-    opt.measuring(
-        "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, or with roles the roles of all "
-        "heads, and measure nothing. With --table roles are a table for a paper; with --figures, --format or --width "
-        "pictures are drawn. Instead of a corpus, a profile.json may be named. May be given more than once.",
-        metavar="HEADS|ROLE|roles",
-    ),
-]
-Store = Annotated[
-    bool | None,
-    opt.writing(
-        "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts than "
-        "before.",
-        "--store/--no-store",
-    ),
-]
-
-Top = Annotated[
-    opt.Top,
-    "Number of rows in each table; with --show of hits and failures of each head; 0 for all. Default: 5 on the first "
-    "screen (of heads 10 without a treebank), 15 with --verbose; with --show 2.",
-]
-
 
 @command(*opt.COMMON, opt.ColumnGroup, opt.SyntaxGroup, opt.SampleGroup, first="repeats show")
 def profile(
     run: Run,
-    corpora: Corpora = None,
-    repeats: Repeats = False,
+    corpora: Annotated[
+        list[Path] | None,
+        opt.argument(
+            "Files of texts (.txt, a text a line; .csv, .tsv, .jsonl, .json, .parquet; a datasets folder), treebanks "
+            "(.conllu), GAP files for coreference (.tsv), or chats (.jsonl).",
+            metavar="CORPUS",
+        ),
+    ] = None,
+    repeats: Annotated[
+        bool, opt.measuring("Also measure induction, duplicate-token and retrieval heads on random tokens.")
+    ] = False,
     frequencies: opt.Frequencies = None,
-    parser: Parser = None,
-    control: Control = True,
-    examples: Examples = 8,
-    show: Show = None,
-    export: Export = None,
-    store: Store = None,
-    top: Top = None,
+    parser: Annotated[
+        opt.Parser, "The spaCy pipeline that parses texts. Default: an English one, whatever their language."
+    ] = None,
+    control: Annotated[
+        bool,
+        opt.measuring(
+            "Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only if its "
+            "score is above that of the copy.",
+            "--control/--no-control",
+        ),
+    ] = True,
+    examples: Annotated[
+        int,
+        opt.measuring(
+            "Keep N sentences in which a head shows a role best, and N in which it fails most clearly; 0 for none."
+        ),
+    ] = 8,
+    show: Annotated[
+        list[str] | None,
+        opt.measuring(
+            "Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, or with roles the roles of "
+            "all heads, and measure nothing. With --table roles are a table for a paper; with --figures, --format or "
+            "--width pictures are drawn. Instead of a corpus, a profile.json may be named. May be given more than "
+            "once.",
+            metavar="HEADS|ROLE|roles",
+        ),
+    ] = None,
+    export: Annotated[
+        opt.ExportFormat | None,
+        opt.measuring(
+            "Also write a folder that another tool reads: duo-attention (retrieval scores of KV heads, with --repeats; "
+            "attnviz check holds them against a model) or headvis (its data, with a corpus)."
+        ),
+    ] = None,
+    store: Annotated[
+        bool | None,
+        opt.writing(
+            "Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts than "
+            "before.",
+            "--store/--no-store",
+        ),
+    ] = None,
+    top: Annotated[
+        opt.Top,
+        "Number of rows in each table; with --show of hits and failures of each head; 0 for all. Default: 5 on the "
+        "first screen (of heads 10 without a treebank), 15 with --verbose; with --show 2.",
+    ] = None,
     by: opt.By = None,
     table: opt.Table = None,
 ) -> None:

@@ -5,22 +5,20 @@ from typing import Annotated
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 
-Layer = Annotated[int | None, opt.measuring("Roll out up to this layer, counted from 0. Default: the last.")]
-Residual = Annotated[
-    float,
-    opt.measuring("What a token keeps of itself in every layer: the weight of the identity, 0 to 1.", metavar="SHARE"),
-]
-Token = Annotated[
-    str | None, opt.token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last")
-]
-
 
 @command(opt.TextGroup, *opt.COMMON, first="token layer")
 def rollout(
     run: Run,
-    token: Token = None,
-    layer: Layer = None,
-    residual: Residual = 0.5,
+    token: Annotated[
+        str | None, opt.token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last")
+    ] = None,
+    layer: Annotated[int | None, opt.measuring("Roll out up to this layer, counted from 0. Default: the last.")] = None,
+    residual: Annotated[
+        float,
+        opt.measuring(
+            "What a token keeps of itself in every layer: the weight of the identity, 0 to 1.", metavar="SHARE"
+        ),
+    ] = 0.5,
     words: opt.Words = False,
     memory: opt.Memory = None,
     top: opt.Top = None,

@@ -5,11 +5,6 @@ from typing import Annotated
 from attnviz import options as opt
 from attnviz.cli.runner import Run, command
 
-Depth = Annotated[
-    int,
-    opt.measuring("Follow the largest part of the score into the head that wrote it, through N heads."),
-]
-
 
 @command(opt.TextGroup, *opt.COMMON, first="head query key answer foil depth")
 def why(
@@ -19,7 +14,10 @@ def why(
     key: Annotated[str | None, opt.token_option("The token that it attends to", "the keys with most attention")] = None,
     answer: opt.Answer = None,
     foil: opt.Foil = None,
-    depth: Depth = 1,
+    depth: Annotated[
+        int,
+        opt.measuring("Follow the largest part of the score into the head that wrote it, through N heads."),
+    ] = 1,
     memory: opt.Memory = None,
     top: Annotated[opt.Top, "Number of pairs of sources in the table; 0 for all. Default: 12."] = None,
 ) -> None:
