@@ -147,15 +147,15 @@ def check_kind(name: str, value: object, annotation: object) -> None:
             if not (is_one(value) or (value is None and annotation != kind)):
                 one = isinstance(value, str) and expected.startswith("a list of")
                 advice = f": write {[part.strip() for part in value.split(',')]}" if one else ""  # type: ignore[attr-defined]
-                of_text = TextError if name in ("text", "pair") else UsageError
-                raise of_text(f"expected {name} as {expected}, found {as_found(value)}{advice}.")
+                kind_of_error = TextError if name in ("text", "pair") else UsageError
+                raise kind_of_error(f"expected {name} as {expected}, found {as_found(value)}{advice}.")
             return
-    choices = choices_of(annotation)
-    if value is None or ("Callable" in str(annotation) and callable(value)):
+    choices, is_callable = choices_of(annotation), "Callable" in str(annotation)
+    if (value is None and type(None) in get_args(annotation)) or (is_callable and callable(value)):
         return
     if choices and not (isinstance(value, str) and value in choices):
         raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(choices)}.")
-    if "Callable" in str(annotation) and not choices:
+    if is_callable and not choices:
         raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
 
 
