@@ -96,18 +96,11 @@ def _spelled(name: str) -> str:
     return f"{flag_of(name)} ({name}=...)"
 
 
-def check_whole(name: str, value: object, least: int = 0, most: int | None = None) -> None:
-    """Raise UsageError unless the value of an option is an int in range."""
-    if not is_whole(value) or value < least:
-        raise UsageError(f"expected {_spelled(name)} as a whole number from {least} on, found {as_found(value)}.")
-    if most is not None and value > most:
-        raise UsageError(f"expected {_spelled(name)} as a whole number up to {most}, found {as_found(value)}.")
-
-
-def check_share(name: str, value: object) -> None:
-    """Raise UsageError unless the value of an option is a number from 0 to 1."""
-    if not _is_number(value) or not 0 <= value <= 1:
-        raise UsageError(f"expected {_spelled(name)} as a number from 0 to 1, found {as_found(value)}.")
+def check_range(name: str, value: int | None, least: int = 0, most: int | None = None) -> None:
+    """Raise UsageError for a number of an option that is out of range; None is no number."""
+    if value is not None and (value < least or (most is not None and value > most)):
+        upwards = "on" if most is None else f"to {most}"
+        raise UsageError(f"expected {_spelled(name)} as a whole number from {least} {upwards}, found {value}.")
 
 
 _SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"

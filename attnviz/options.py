@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypedDict,
 
 import typer
 
-from attnviz.arguments import as_found, check_kind, check_whole, flag_of, is_there, one_of, utf8
+from attnviz.arguments import as_found, check_kind, check_range, flag_of, is_there, one_of, utf8
 from attnviz.errors import UsageError
 from attnviz.locks import IN_USE
 from attnviz.memory import out_of_memory_named
@@ -492,8 +492,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         _check_order(function.__name__, next(iter(kinds)), arguments)
         for name, value in arguments.items():
             check_kind(name, value, kinds[name])
-            if name in RANGES and value is not None:
-                check_whole(name, value, *RANGES[name])
+            if name in RANGES:
+                check_range(name, value, *RANGES[name])
         with guard, out_of_memory_named():
             return function(*args, **kwargs)
 
