@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_source
+from attnviz.options import HeadMetric, Replacement
 
 
 @command(*opt.COMMON, opt.GeneratedGroup, opt.LabelledGroup, opt.SampleGroup, first="method together role")
@@ -21,7 +22,7 @@ def ablate(
     ] = None,
     truncate: opt.Truncate = False,
     method: Annotated[
-        opt.Replacement,
+        Replacement,
         opt.measuring(
             "What takes the place of a removed head: mean (its mean output over all tokens), zero (nothing), or "
             "uniform (the same attention to every visible token)."
@@ -63,7 +64,7 @@ def ablate(
         bool, opt.measuring("Also measure importance by gradients (Michel et al. 2019).", "--gradient/--no-gradient")
     ] = True,
     order_by: Annotated[
-        opt.HeadMetric | None,
+        HeadMetric | None,
         opt.measuring(
             "The metric by which heads are ranked, and removed one after the other. Default: loss, or else kl or "
             "cosine; of a classifier whose loss is near 0 on most texts the margin."

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_source
 from attnviz.errors import UsageError

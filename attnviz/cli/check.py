@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import attnviz
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.wording import counted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attnviz
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from attnviz import options as opt
 from attnviz.arguments import utf8
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import progress
 from attnviz.errors import UsageError

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_source
+from attnviz.options import PatchDirection, PatchMetric, PatchSite, PathNetworks
 
 
 @command(*opt.COMMON, opt.SampleGroup, first="corrupt answer foil site at receiver")
@@ -27,14 +28,14 @@ def patch(
     foil: Annotated[opt.Foil, "The token or class that the answer, or --label, is compared with."] = None,
     label: Annotated[opt.Label, "Classifiers: the class of the clean prompt, by its name or number."] = None,
     direction: Annotated[
-        opt.PatchDirection,
+        PatchDirection,
         opt.measuring(
             "denoise: outputs of the clean run go into the corrupt run; noise: those of the corrupt run into the clean "
             "one."
         ),
     ] = "denoise",
     site: Annotated[
-        opt.PatchSite,
+        PatchSite,
         opt.measuring(
             "What is patched: z, what a head gives to W_O; its queries q, keys k or values v (of KV heads where heads "
             "share them); or of a layer attn_out, mlp_out (what it adds to the residual stream), resid_pre, resid_mid "
@@ -62,7 +63,7 @@ def patch(
         "given more than once.",
     ] = None,
     metric: Annotated[
-        opt.PatchMetric | None,
+        PatchMetric | None,
         opt.measuring(
             "logit_difference, loss of the answer, or kl: divergence from the prediction after the clean prompt. "
             "Default: the first with a foil, the second with an answer alone, else kl."
@@ -87,7 +88,7 @@ def patch(
         ),
     ] = None,
     networks: Annotated[
-        opt.PathNetworks | None,
+        PathNetworks | None,
         opt.measuring(
             "With --to: whether feed-forward networks between are frozen, too, or run on what the head writes, so that "
             "a path may go through them. Default: frozen."

@@ -5,10 +5,11 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import say, split_names
 from attnviz.errors import UsageError
+from attnviz.options import ExportFormat
 from attnviz.run.processes import remove_kept
 
 # what ``--show`` reads
@@ -58,7 +59,7 @@ def profile(
         ),
     ] = None,
     export: Annotated[
-        opt.ExportFormat | None,
+        ExportFormat | None,
         opt.measuring(
             "Also write a folder that another tool reads: duo-attention (retrieval scores of KV heads, with --repeats; "
             "attnviz check holds them against a model) or headvis (its data, with a corpus)."

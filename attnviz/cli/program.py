@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from attnviz.cli.options import FIRST, GROUPS, OUTPUT
 from attnviz.cli.runner import Run
 from attnviz.errors import UsageError
-from attnviz.options import FIRST, GROUPS, OUTPUT
 from attnviz.present.report import figures_in_words
 from attnviz.printable import one_line
 from attnviz.version import __version__

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from attnviz import options as opt
+from attnviz.cli import options as opt
 from attnviz.cli.runner import Run, command
 
 

@@ -89,7 +89,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Removal:
-    """What takes the place of removed heads' weighted values, by one of :data:`attnviz.options.Method`.
+    """What takes the place of removed heads' weighted values, by one of :data:`attnviz.options.Replacement`.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
     head's mean weighted value, the same for every token, of ``means``. ``uniform``: see :class:`Uniform`.

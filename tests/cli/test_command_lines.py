@@ -16,10 +16,10 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner, Result
 
 import attnviz
+from attnviz.cli.options import GROUPS
 from attnviz.cli.program import app
 from attnviz.errors import VerificationError
 from attnviz.models import opening, sources
-from attnviz.options import GROUPS
 from attnviz.reference import attention as reference
 from attnviz.reference.attention import transformed_values
 from attnviz.reference.layer import ACTIVATIONS

@@ -8,8 +8,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from attnviz.cli.options import GROUPS, MEASUREMENT, PICTURES
 from attnviz.cli.program import app
-from attnviz.options import GROUPS, MEASUREMENT, PICTURES
 from tests.support.command_line import PARAMETERS
 
 COMMANDS = tuple("heads compare profile explain outputs ablate patch rollout why circuits check card models".split())

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 import attnviz
+from attnviz.cli.options import GROUPS
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
 from attnviz.figures import Style
-from attnviz.options import GROUPS
 from attnviz.present.report import figures_in_words
 from tests.support.command_line import FUNCTIONS, PARAMETERS
 from tests.support.signatures import parameters_of
