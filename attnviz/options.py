@@ -122,7 +122,7 @@ def keywords_of(function: Callable[..., Any]) -> dict[str, Any]:
             for unpacked in get_args(parameter.annotation):
                 kinds |= unpacked.__annotations__
         elif parameter.kind is parameter.VAR_POSITIONAL:
-            kinds[name] = GenericAlias(Sequence, (parameter.annotation,))
+            kinds[name] = GenericAlias(Sequence, (parameter.annotation,))  # they come as a tuple
         elif name != "self":
             kinds[name] = parameter.annotation
     return kinds

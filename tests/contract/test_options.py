@@ -104,5 +104,7 @@ CHOICES = [
 @pytest.mark.parametrize(("function", "name"), CHOICES, ids=[name for _, name in CHOICES])
 def test_a_value_that_is_no_choice_is_refused_before_anything_is_read(function: Any, name: str):
     required = {each: "x" for each, of in parameters_of(function).items() if of.default is inspect.Parameter.empty}
-    with pytest.raises(UsageError, match=name):
-        function(**required, **{name: "kv-head"})
+    optional = parameters_of(function)[name].default is None
+    for value in ("kv-head", *([] if optional else [None])):
+        with pytest.raises(UsageError, match=name):
+            function(**required, **{name: value})
