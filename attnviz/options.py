@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 FLOAT32 = "float32"  # the default of --dtype
+_ON = "syntax", "circuits"  # by default, among the options that :func:`typed` writes
 # the least and the largest value of numbers that several functions take
 RANGES: dict[str, tuple[int, int | None]] = {
     "limit": (1, None),
@@ -106,8 +107,8 @@ def typed(values: Mapping[str, object]) -> list[str]:
     """Command-line arguments for these values, in their order; what is empty or the default is left out."""
     words = list[str]()
     for name, given in values.items():
-        if name == "syntax":
-            words += [] if given else ["--no-syntax"]
+        if name in _ON:
+            words += [] if given else [f"--no-{name}"]
         elif given and (name, given) != ("dtype", FLOAT32):
             for value in given if isinstance(given, list) else [given]:
                 words += [flag_of(name)] if value is True else [flag_of(name), str(value)]
