@@ -48,7 +48,7 @@ from attnviz.present.documents import Entry
 from attnviz.present.fields import Table
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
-from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
@@ -421,8 +421,8 @@ def page_data(card: Card, choices: ViewOptions) -> Entry:
     }
 
 
-CARD = Drawing(_plans, in_figures("card.card_figure"))
-CLAIM = Drawing(_claims, in_figures("claim.claim_figure"))
+CARD = Drawing(_plans)
+CLAIM = Drawing(_claims)
 PAGE = page_drawing(
     "card", page_data, lambda result: "" if isinstance(result, Card) else "a page is of one head; name it"
 )

@@ -26,7 +26,7 @@ from attnviz.present.fields import HEAD, Field, Table, entry, pick, plain
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import Drawing, ViewOptions
 from attnviz.progress import Progress
 from attnviz.run.contributions import without_gradients
 from attnviz.wording import counted, rounded, signed, visible
@@ -297,7 +297,5 @@ def _plans(result: Circuits, choices: ViewOptions) -> "Iterator[TilesPlan]":
 
 COMPOSITION = Drawing(
     _plans,
-    in_figures("tiles.tiles_figure"),
-    in_figures("tiles.draw_last_tile"),
     missing=lambda result: "" if result.checkpoint.n_layers > 1 else "composition takes two layers",
 )

@@ -27,7 +27,7 @@ from attnviz.present.fields import Field, Table, values_of
 from attnviz.present.layer_steps import TEXTS, steps_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 from attnviz.run.checks import Verification
@@ -441,5 +441,5 @@ def _notes(result: Explanation, n_kept: int) -> Iterator[str]:
     yield "Numbers are those of explain.json and of the tensors in Python, in float32."
 
 
-ROW = Drawing(_plan_row, in_figures("row.row_figure"))
+ROW = Drawing(_plan_row)
 PAGE = page_drawing("explain", page_data)

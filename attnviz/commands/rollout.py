@@ -34,7 +34,7 @@ from attnviz.present.fields import Field, Table, plain, values_of
 from attnviz.present.figure_context import FigureContext, hatched_in_words, norm_in_words
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import Drawing, ViewOptions
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import transformed_values, uniform_pattern
 from attnviz.run.contributions import check_sum, layer_contributions, without_gradients
@@ -430,4 +430,4 @@ def _plan(result: Rollout, choices: ViewOptions) -> "Iterator[TilesPlan]":
     )
 
 
-ROLLOUT = Drawing(_plan, in_figures("tiles.tiles_figure"))
+ROLLOUT = Drawing(_plan)

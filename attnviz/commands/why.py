@@ -29,7 +29,7 @@ from attnviz.present.documents import Entry, text_entry, verification_entry
 from attnviz.present.fields import Field, Table, entry, plain, values_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import Drawing, ViewOptions
 from attnviz.progress import Progress
 from attnviz.run.record import block_memory
 from attnviz.run.stream import SIDES, Source, recording_parts, source_name, why_no_effects
@@ -422,4 +422,4 @@ def _pieces(labels: tuple[str, ...], ends: Set[int]) -> "tuple[tuple[Piece, ...]
     return tuple(pieces), numbers
 
 
-PATH = Drawing(_plan, in_figures("arcs.arcs_figure"), in_figures("arcs.draw_arcs"))
+PATH = Drawing(_plan)

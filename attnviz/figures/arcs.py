@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from attnviz.figures.fonts import drawable, put_text
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, chart_page
+from attnviz.figures.page import MARGIN, PIXEL, ChartPlan
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
 from attnviz.figures.style import MISSED_DASHES, Style, text_colour
 
@@ -54,12 +53,53 @@ class Sentence(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArcsPlan(PagePlan):
+class ArcsPlan(ChartPlan):
     """Copies of one text, each with its arcs."""
+
+    exact = True
 
     words: tuple[Piece, ...]
     blocks: tuple[Sentence, ...]
     folded: bool = False  # whether an ellipsis replaces runs of lines without an arc
+
+    def _height(self, room: float) -> float:  # of all sentences on lines of a width, both in points
+        lines = text_lines(self.words, _LETTERS, room, _SPACE)
+        rows = [sum(map(_row_height, _kept(self.folded, lines, block, room))) for block in self.blocks]
+        return sum(_HEADING + _BETWEEN + height for height in rows)
+
+    def body(self, style: Style) -> tuple[float, float]:
+        """Width of the page, and height of all sentences with their arcs, in inches."""
+        return prose_width(self.words, style, _SPACE), self._height(_room(self.words, style)) / 72
+
+    def handles(self, style: Style) -> list[Line2D]:
+        """The kinds of arcs that there are."""
+        kinds = {arc.found for block in self.blocks for arc in block.arcs if not arc.step}
+        looks: dict[bool | None, dict[str, Any]] = {
+            True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
+            False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
+            None: {"label": "other relations", "color": style.frame, "linewidth": PIXEL},
+        }
+        looks[False] |= _CROSS
+        return [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
+
+    def draw(self, ax: Axes, style: Style) -> PathCollection:
+        """Draw sentences with arcs on the caller's Axes; returns the arcs of the last sentence."""
+        room, height = in_points(ax)
+        ax.set(xlim=(0, room), ylim=(max(height, self._height(room)), 0))
+        top = 0.0
+        arcs = PathCollection([])
+        lines = text_lines(self.words, _LETTERS, room, _SPACE)
+        for block in self.blocks:
+            write_heading(ax, block.name, block.beside, top, room, style)
+            top += _HEADING
+            for row in _kept(self.folded, lines, block, room):
+                if row is None:
+                    put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.muted)
+                    top += _GAP
+                else:
+                    arcs, top = _draw_line(ax, *row, top, room, style)
+            top += _BETWEEN
+        return arcs
 
 
 @dataclass
@@ -101,11 +141,6 @@ class _Span:
 _Row = tuple[Sequence[Placed], list[_Span]]
 
 
-def arcs_inches(plan: ArcsPlan, style: Style) -> float:
-    """Height of all sentences with their arcs in inches."""
-    return _height(plan, _room(plan.words, style)) / 72
-
-
 def in_several_lines(words: Sequence[Piece], style: Style) -> bool:
     """Whether a text takes several lines, so that arcs may go on from one to the next."""
     return len(text_lines(words, _LETTERS, _room(words, style), _SPACE)) > 1
@@ -120,48 +155,6 @@ def leaves_out_lines(folded: bool, words: Sequence[Piece], blocks: Sequence[Sent
 
 def _room(words: Sequence[Piece], style: Style) -> float:  # width of a line in points
     return (prose_width(words, style, _SPACE) - 2 * MARGIN) * 72
-
-
-def arcs_figure(plan: ArcsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure of sentences with arcs, with title, notes and a legend."""
-    kinds = {arc.found for block in plan.blocks for arc in block.arcs if not arc.step}
-    looks: dict[bool | None, dict[str, Any]] = {
-        True: {"label": "found", "color": style.verdict(True), "linewidth": _BOLD},
-        False: {"label": "missed", "color": style.verdict(False), "linewidth": _BOLD, "linestyle": MISSED_DASHES},
-        None: {"label": "other relations", "color": style.frame, "linewidth": PIXEL},
-    }
-    looks[False] |= _CROSS
-    legend = [Line2D([], [], **look) for kind, look in looks.items() if kind in kinds]
-    width, inches = prose_width(plan.words, style, _SPACE), arcs_inches(plan, style)
-    return chart_page(plan, style, draw_arcs, width=width, body=inches, handles=legend, exact=True)
-
-
-def draw_arcs(ax: Axes, plan: ArcsPlan, style: Style) -> PathCollection:
-    """Draw sentences with arcs on the caller's Axes; returns the arcs of the last sentence."""
-    room, height = in_points(ax)
-    ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
-    top = 0.0
-    arcs = PathCollection([])
-    lines = text_lines(plan.words, _LETTERS, room, _SPACE)
-    for block in plan.blocks:
-        write_heading(ax, block.name, block.beside, top, room, style)
-        top += _HEADING
-        for row in _kept(plan.folded, lines, block, room):
-            if row is None:
-                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=style.muted)
-                top += _GAP
-            else:
-                arcs, top = _draw_line(ax, *row, top, room, style)
-        top += _BETWEEN
-    return arcs
-
-
-def _height(plan: ArcsPlan, room: float) -> float:  # height of all sentences on lines of a width, both in points
-    lines = text_lines(plan.words, _LETTERS, room, _SPACE)
-    height = 0.0
-    for block in plan.blocks:
-        height += _HEADING + _BETWEEN + sum(map(_row_height, _kept(plan.folded, lines, block, room)))
-    return height
 
 
 def _row_height(row: _Row | None) -> float:

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attnviz.figures.fonts import drawable, fitted, put_text, text_width
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap
+from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.matrix import label_pixels, label_size
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, new_page, page_width
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, freeze_layout, legend_height, page_width
 from attnviz.figures.sentences import (
     COLOURS,
     FREE,
@@ -24,7 +24,7 @@ from attnviz.figures.sentences import (
     draw_sentences,
     sentences_height,
 )
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.style import DPI, Style
 
 _WIDTH, _LARGEST_SIDE = 7.0, 4.6  # inches: natural width of the page, largest side of the pattern
 
@@ -57,55 +57,52 @@ class CardPlan(PagePlan):
     sentences: tuple[NamedText, ...]  # hits, then failures
     heading: str  # of the sentences
 
-
-def card_figure(plan: CardPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure of the card."""
-    width = page_width(style, _WIDTH)
-    sentences = list(plan.sentences)
-    if width >= STACKED_BELOW:  # side by side in two columns
-        hits, failures = ([strip for strip in sentences if strip[1].hit is hit] for hit in (True, False))
-        sentences = [strip for pair in zip_longest(hits, failures) for strip in pair if strip is not None]
-    side_by_side = width >= STACKED_BELOW and bool(plan.tables)
-    pattern_width = width * _SHARE if side_by_side else width
-    tables_width = width - pattern_width if side_by_side else width
-    rows, columns = plan.pattern.values.shape
-    labels = label_pixels(plan.pattern.labels.texts, label_size(100)) / DPI + 0.5
-    side = min(_LARGEST_SIDE, pattern_width - labels - 2 * MARGIN)
-    pattern = max(0.8, min(1.6, rows / columns) * side) + labels
-    tables = sum(map(_table_height, plan.tables))
-    heights = [max(pattern, tables)] if side_by_side else [pattern, *([tables] if plan.tables else [])]
-    colours = COLOURS[style.theme]
-    line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
-    ink = {"light": "black", "dark": "white"}[style.theme]
-    gold: dict[str, Any] = {"color": style.muted, "ls": ":", "mfc": "none", "ms": 4.5}
-    legend: list[Artist] = [
-        Line2D([], [], lw=1, marker="o", label="the right word", **gold),
-        Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
-        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (2, 1)), label="miss: to another word"),
-    ]
-    if sentences:
-        heights.append(sentences_height(sentences, width) + legend_height(legend, width) + MARGIN)
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights), feet=plan.feet)
-        strips: list[Any] = list(page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+    def page(self, style: Style) -> Figure:
+        """A new figure of the card."""
+        style, width = style.for_file("png"), page_width(style, _WIDTH)  # of cells in pixels, even in vector files
+        sentences = list(self.sentences)
+        if width >= STACKED_BELOW:  # side by side in two columns
+            hits, failures = ([strip for strip in sentences if strip[1].hit is hit] for hit in (True, False))
+            sentences = [strip for pair in zip_longest(hits, failures) for strip in pair if strip is not None]
+        side_by_side = width >= STACKED_BELOW and bool(self.tables)
+        pattern_width = width * _SHARE if side_by_side else width
+        tables_width = width - pattern_width if side_by_side else width
+        rows, columns = self.pattern.values.shape
+        labels = label_pixels(self.pattern.labels.texts, label_size(100)) / DPI + 0.5
+        side = min(_LARGEST_SIDE, pattern_width - labels - 2 * MARGIN)
+        pattern = max(0.8, min(1.6, rows / columns) * side) + labels
+        tables = sum(map(_table_height, self.tables))
+        heights = [max(pattern, tables)] if side_by_side else [pattern, *([tables] if self.tables else [])]
+        colours = COLOURS[style.theme]
+        line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
+        ink = {"light": "black", "dark": "white"}[style.theme]
+        gold: dict[str, Any] = {"color": style.muted, "ls": ":", "mfc": "none", "ms": 4.5}
+        legend: list[Artist] = [
+            Line2D([], [], lw=1, marker="o", label="the right word", **gold),
+            Line2D([], [], **line, color=colours["hit"], marker="o", label=f"hit: from {ink} to the dot"),
+            Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (2, 1)), label="miss: to another word"),
+        ]
+        if sentences:
+            heights.append(sentences_height(sentences, width) + legend_height(legend, width) + MARGIN)
+        page, strips = self.parts(style, heights, width=width, feet=self.feet)
         if side_by_side:
             strips[:1] = strips[0].subfigures(1, 2, width_ratios=(_SHARE, 1 - _SHARE))
-        if plan.tables:
+        if self.tables:
             ax = strips[1].subplots()
             top = 0.0
             ylim = (heights[0] if side_by_side else tables, 0)
             ax.set(xlim=(0, tables_width - MARGIN), ylim=ylim, facecolor=style.paper)
             ax.axis("off")
-            for table in plan.tables:
+            for table in self.tables:
                 _draw_table(ax, table, top, tables_width - 2 * MARGIN, style)
                 top += _table_height(table)
         if sentences:
-            draw_sentences(strips[-1].subplots(), plan.heading, sentences, width, style)
+            draw_sentences(strips[-1].subplots(), self.heading, sentences, width, style)
             add_legend(strips[-1], legend, style)
         ax = strips[0].add_subplot()
-        draw_heatmap(ax, plan.pattern, style)
+        self.pattern.draw(ax, style)
         ax.clear()  # its labels are chosen for the size that the Axes have, which is known only now
-        draw_heatmap(ax, plan.pattern, style)
+        self.pattern.draw(ax, style)
         freeze_layout(page)
         return page
 

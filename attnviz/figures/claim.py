@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.figures.fonts import put_text, text_width, wrapped
-from attnviz.figures.page import PagePlan, dress_chart, freeze_layout, new_page
+from attnviz.figures.page import PagePlan, dress_chart, freeze_layout
 from attnviz.figures.sentences import COLOURS, TITLE, NamedText, draw_sentences, sentences_height
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.style import DPI, Style
 from attnviz.measures.estimates import Interval
 
 # Inches: natural width, width below which panels stand one below the other, a bar with its name, heading and axis.
@@ -42,34 +42,31 @@ class ClaimPlan(PagePlan):
     removed: tuple[Bar, ...] = ()  # effects of removing the head
     effect: str = ""  # their name and unit
 
-
-@figure_style()
-def claim_figure(plan: ClaimPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure with the parts that the plan has."""
-    width = style.room or _WIDTH
-    beside = width >= _NARROW
-    of_scores = _AROUND + _ROW * _ROWS
-    heights = [of_scores if beside else 2 * of_scores]
-    if plan.strips:
-        heights.append(sentences_height(plan.strips, width))
-    if plan.removed:
-        heights.append(_AROUND + _ROW * max(len(plan.removed), _ROWS))
-    page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
-    parts: list[Any] = list(page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-    of_map, scores = parts[0].subplots(*((1, 2) if beside else (2, 1)))
-    _draw_map(of_map, plan, style)
-    _draw_bars(scores, "Score", plan.bars, width / 2 if beside else width, style)
-    scores.set(xlim=(0, 1))
-    for end, side in zip(scores.set_xticks([0, 1], ["0", plan.end]), ("left", "right"), strict=True):
-        end.label1.set_ha(side)
-    if plan.strips:
-        draw_sentences(parts[1].subplots(), "Examples (dotted: right word)", plan.strips, width, style)
-    if plan.removed:
-        effects = parts[-1].subplots()
-        _draw_bars(effects, f"Without it: {plan.effect}", plan.removed, width, style)
-        effects.xaxis.set_major_locator(MaxNLocator(3))
-    freeze_layout(page)
-    return page
+    def page(self, style: Style) -> Figure:
+        """A new figure with the parts that the plan has."""
+        width = style.room or _WIDTH
+        beside = width >= _NARROW
+        of_scores = _AROUND + _ROW * _ROWS
+        heights = [of_scores if beside else 2 * of_scores]
+        if self.strips:
+            heights.append(sentences_height(self.strips, width))
+        if self.removed:
+            heights.append(_AROUND + _ROW * max(len(self.removed), _ROWS))
+        page, parts = self.parts(style, heights, width=width)
+        of_map, scores = parts[0].subplots(*((1, 2) if beside else (2, 1)))
+        _draw_map(of_map, self, style)
+        _draw_bars(scores, "Score", self.bars, width / 2 if beside else width, style)
+        scores.set(xlim=(0, 1))
+        for end, side in zip(scores.set_xticks([0, 1], ["0", self.end]), ("left", "right"), strict=True):
+            end.label1.set_ha(side)
+        if self.strips:
+            draw_sentences(parts[1].subplots(), "Examples (dotted: right word)", self.strips, width, style)
+        if self.removed:
+            effects = parts[-1].subplots()
+            _draw_bars(effects, f"Without it: {self.effect}", self.removed, width, style)
+            effects.xaxis.set_major_locator(MaxNLocator(3))
+        freeze_layout(page)
+        return page
 
 
 def _draw_map(ax: Axes, plan: ClaimPlan, style: Style) -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -27,16 +26,14 @@ from attnviz.figures.page import (
     MARGIN,
     PIXEL,
     ColourScale,
-    PagePlan,
+    PanelPlan,
     add_legend,
-    colour_bar,
     format_number,
     legend_height,
-    new_page,
     page_width,
     run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, text_colour
+from attnviz.figures.style import DPI, Style, text_colour
 from attnviz.models.head_ids import number_of
 
 _CELL = (0.42, 0.25)
@@ -64,64 +61,61 @@ class HeadMap(ColourScale):
 
 
 @dataclass(frozen=True)
-class HeadMapPlan(PagePlan):
+class HeadMapPlan(PanelPlan):
     """A figure of maps, one below the other."""
 
     maps: tuple[HeadMap, ...]  # from top to bottom
 
+    def page(self, style: Style) -> Figure:
+        """A new figure with every map of the plan, each with its colour bar."""
+        columns = [head_map.values.shape[1] + 1.2 * len(head_map.beside) for head_map in self.maps]
+        natural = max(_cell_width(head_map) * n for head_map, n in zip(self.maps, columns, strict=True))
+        width = page_width(style, natural + _AXES + 2 * MARGIN)
+        room = width - _AXES - 2 * MARGIN
+        names = [wrapped(head_map.name, 8, room * DPI) if head_map.name else [] for head_map in self.maps]
+        heights = []
+        for head_map, lines in zip(self.maps, names, strict=True):
+            across = room / max(columns)
+            cell = min(_CELL[1], max(across, 0.12))
+            if head_map.texts:  # those that do not fit are turned
+                fits = across >= _cell_width(head_map) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
+                cell = _TEXT_HEIGHT if fits else _cell_width(head_map)
+            bar = _BAR + (0.15 if head_map.reference else 0.0) if head_map.bar else 0.0
+            legend = legend_height(head_map.legend, width) if head_map.legend else 0.0
+            if head_map.rows:  # many heads on one page
+                cell = min(cell, max(_LEAST_ROW, _MOST_ROWS / len(head_map.rows)))
+            below = label_pixels(head_map.columns, label_size(72 * across)) / DPI if head_map.columns else 0.0
+            heights.append(len(head_map.values) * cell + _AXES + below + _NAME * len(lines) + bar + legend)
+        page, parts = self.parts(style, heights, width=width)
+        drawn = []
+        for part, head_map, lines in zip(parts, self.maps, names, strict=True):
+            part.set_facecolor(style.paper)
+            ratios = [head_map.values.shape[1], *(1.1 for _ in head_map.beside)]
+            axes = part.subplots(1, len(ratios), squeeze=False, width_ratios=ratios)[0]
+            first, *others = axes
+            drawn.append((first, head_map.values, _draw(first, head_map, "\n".join(lines), style), head_map))
+            for ax, (name, values) in zip(others, head_map.beside, strict=True):
+                column = np.asarray(values)[:, None]
+                cells = draw_matrix(ax, column, head_map, style)
+                ax.set_xticks([0], [name], fontsize=7, color=style.ink)
+                ax.tick_params(length=0, pad=3)
+                drawn.append((ax, column, cells, head_map))
+            if head_map.bar:
+                head_map.colour_bar(axes, style)
+            if head_map.legend:
+                add_legend(part, head_map.legend, style)
+        run_layout(page)
+        for ax, values, cells, head_map in drawn:
+            _write(ax, values, cells, head_map)
+        return page
 
-@figure_style()
-def head_map_figure(plan: HeadMapPlan, style: Style, vector: bool = False) -> Figure:
-    """A new figure with every map of the plan, each with its colour bar."""
-    columns = [head_map.values.shape[1] + 1.2 * len(head_map.beside) for head_map in plan.maps]
-    natural = max(_cell_width(head_map) * n for head_map, n in zip(plan.maps, columns, strict=True))
-    width = page_width(style, natural + _AXES + 2 * MARGIN)
-    room = width - _AXES - 2 * MARGIN
-    names = [wrapped(head_map.name, 8, room * DPI) if head_map.name else [] for head_map in plan.maps]
-    heights = []
-    for head_map, lines in zip(plan.maps, names, strict=True):
-        across = room / max(columns)
-        cell = min(_CELL[1], max(across, 0.12))
-        if head_map.texts:  # those that do not fit are turned
-            fits = across >= _cell_width(head_map) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
-            cell = _TEXT_HEIGHT if fits else _cell_width(head_map)
-        bar = _BAR + (0.15 if head_map.reference else 0.0) if head_map.bar else 0.0
-        legend = legend_height(head_map.legend, width) if head_map.legend else 0.0
-        if head_map.rows:  # many heads on one page
-            cell = min(cell, max(_LEAST_ROW, _MOST_ROWS / len(head_map.rows)))
-        below = label_pixels(head_map.columns, label_size(72 * across)) / DPI if head_map.columns else 0.0
-        heights.append(len(head_map.values) * cell + _AXES + below + _NAME * len(lines) + bar + legend)
-    page = new_page(plan.title, plan.notes, style, width=width, body=sum(heights))
-    parts: Any = page.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    drawn = []
-    for part, head_map, lines in zip(parts, plan.maps, names, strict=True):
-        part.set_facecolor(style.paper)
-        ratios = [head_map.values.shape[1], *(1.1 for _ in head_map.beside)]
-        first, *others = axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]
-        drawn.append((first, head_map.values, _draw(first, head_map, "\n".join(lines), style, vector), head_map))
-        for ax, (name, values) in zip(others, head_map.beside, strict=True):
-            column = np.asarray(values)[:, None]
-            cells = draw_matrix(ax, column, head_map.norm, style, colours=head_map.colours, vector=vector)
-            ax.set_xticks([0], [name], fontsize=7, color=style.ink)
-            ax.tick_params(length=0, pad=3)
-            drawn.append((ax, column, cells, head_map))
-        if head_map.bar:
-            colour_bar(part, list(axes), head_map, style)
-        if head_map.legend:
-            add_legend(part, head_map.legend, style)
-    run_layout(page)
-    for ax, values, cells, head_map in drawn:
-        _write(ax, values, cells, head_map)
-    return page
-
-
-def draw_head_map(ax: Axes, plan: HeadMapPlan, style: Style) -> Cells:
-    """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
-    head_map = plan.maps[0]
-    cells = _draw(ax, head_map, head_map.name, style, False)
-    run_layout(ax.figure)
-    _write(ax, head_map.values, cells, head_map)
-    return cells
+    def draw(self, ax: Axes, style: Style) -> Cells:
+        """Draw the first map on the caller's Axes, with its numbers where cells have room; returns the cells."""
+        head_map = self.maps[0]
+        cells = _draw(ax, head_map, head_map.name, style)
+        run_layout(ax.figure)
+        _write(ax, head_map.values, cells, head_map)
+        return cells
 
 
 def _cell_width(head_map: HeadMap) -> float:
@@ -156,9 +150,9 @@ def _write(ax: Axes, values: Array, cells: Cells, head_map: HeadMap) -> None:
     write_texts(ax, values, cells, texts, size=size, rotation=angle, va="center", linespacing=1.1, family=family)
 
 
-def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style, vector: bool) -> Cells:
+def _draw(ax: Axes, head_map: HeadMap, name: str, style: Style) -> Cells:
     n_layers, n_heads = head_map.values.shape
-    cells = draw_matrix(ax, head_map.values, head_map.norm, style, colours=head_map.colours, vector=vector)
+    cells = draw_matrix(ax, head_map.values, head_map, style)
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for edge in range(1, edges):
             line(edge - 0.5, color=style.frame, linewidth=0.6 * PIXEL)

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attnviz.figures.fonts import drawable, fitted, fitted_token, put_text, text_width
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
-from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, chart_page, run_layout
+from attnviz.figures.page import MARGIN, PIXEL, ChartPlan, ColourScale, run_layout
 from attnviz.figures.style import Style, text_colour
 from attnviz.wording import right_to_left
 
@@ -51,12 +50,55 @@ class ShadedText(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextPlan(ColourScale, PagePlan):
+class TextPlan(ColourScale, ChartPlan):
     """Blocks of the same text."""
+
+    exact = True
 
     pieces: tuple[Piece, ...]
     blocks: tuple[ShadedText, ...]
     framed: frozenset[int] = frozenset()  # pieces that attend
+
+    def _height(self, size: float, room: float) -> float:  # of all blocks in points
+        lines = len(text_lines(self.pieces, size, room))
+        return len(self.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
+
+    def body(self, style: Style) -> tuple[float, float]:
+        """Width of the page, and height of all blocks, in inches."""
+        width = prose_width(self.pieces, style)
+        heights = [self._height(size, (width - 2 * MARGIN) * 72) / 72 for size in LETTERS]
+        return width, next((height for height in heights if height <= HIGHEST - 1.5), heights[-1])
+
+    def draw(self, ax: Axes, style: Style) -> PatchCollection:
+        """Draw a shaded text on the caller's Axes, in the largest font size that fits; returns the shades."""
+        room, height = in_points(ax)
+        size = next((size for size in LETTERS if self._height(size, room) <= height + 1), LETTERS[-1])
+        ax.set(xlim=(0, room), ylim=(max(height, self._height(size, room)), 0))
+        lines = text_lines(self.pieces, size, room)
+        top = 0.0
+        high = _BOX * size
+        pieces: list[tuple[Placed, Rectangle]] = []
+        shades: list[float] = []
+        for block in self.blocks:
+            write_heading(ax, block.name, block.beside, top, room, style)
+            for row, line in enumerate(lines):
+                middle = top + _HEADING + (row + 0.5) * _LEADING * size
+                pieces += [(placed, Rectangle((placed.x, middle - high / 2), placed.width, high)) for placed in line]
+                shades += [block.values[placed.number] for placed in line]
+            top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
+        colours = self.colour_map(style)
+        # a hairline of paper tells the pieces of a word apart
+        boxes = [box for _, box in pieces]
+        shaded = PatchCollection(boxes, cmap=colours, norm=self.norm, edgecolors=style.paper, linewidths=PIXEL)
+        shaded.set(array=shades, zorder=0.5)
+        framed = [box for placed, box in pieces if placed.number in self.framed]
+        frames = PatchCollection(framed, facecolors="none", edgecolors=style.ink, linewidths=1.1, zorder=2)
+        for collection in (shaded, frames):
+            ax.add_collection(collection, autolim=False)
+        for (placed, box), colour in zip(pieces, colours(self.norm(shades)), strict=True):
+            x, y = placed.x + placed.width / 2, box.get_y() + high / 2
+            put_text(ax, x, y, placed.text, size=size, ha="center", color=contrasting_ink(colour))
+        return shaded
 
 
 def points_of(text: str, size: float) -> float:
@@ -127,56 +169,6 @@ def prose_width(pieces: Sequence[Piece], style: Style, space: float = _SPACE) ->
         return style.room
     whole = sum(_width(piece.text, LETTERS[0]) + space * LETTERS[0] * piece.space for piece in pieces)
     return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
-
-
-def _height(plan: TextPlan, size: float, room: float) -> float:  # height of all blocks in points
-    lines = len(text_lines(plan.pieces, size, room))
-    return len(plan.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
-
-
-def text_inches(plan: TextPlan, style: Style) -> tuple[float, float]:
-    """Font size in points, and the height of all blocks in inches."""
-    room = (prose_width(plan.pieces, style) - 2 * MARGIN) * 72
-    ways = [(size, _height(plan, size, room) / 72) for size in LETTERS]
-    return next((way for way in ways if way[1] <= HIGHEST - 1.5), ways[-1])
-
-
-def text_figure(plan: TextPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure of shaded texts, block by block, with title, notes and colour bar."""
-    width, (_, inches) = prose_width(plan.pieces, style), text_inches(plan, style)
-    return chart_page(plan, style, draw_text, width=width, body=inches, exact=True)
-
-
-def draw_text(ax: Axes, plan: TextPlan, style: Style) -> PatchCollection:
-    """Draw a shaded text on the caller's Axes, in the largest font size that fits; returns the shades."""
-    room, height = in_points(ax)
-    size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
-    ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
-    lines = text_lines(plan.pieces, size, room)
-    top = 0.0
-    high = _BOX * size
-    pieces: list[tuple[Placed, Rectangle]] = []
-    shades: list[float] = []
-    for block in plan.blocks:
-        write_heading(ax, block.name, block.beside, top, room, style)
-        for row, line in enumerate(lines):
-            middle = top + _HEADING + (row + 0.5) * _LEADING * size
-            pieces += [(placed, Rectangle((placed.x, middle - high / 2), placed.width, high)) for placed in line]
-            shades += [block.values[placed.number] for placed in line]
-        top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
-    colours = plan.colours or style.colour_map()
-    # a hairline of paper tells the pieces of a word apart
-    boxes = [box for _, box in pieces]
-    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=style.paper, linewidths=PIXEL)
-    shaded.set(array=shades, zorder=0.5)
-    framed = [box for placed, box in pieces if placed.number in plan.framed]
-    frames = PatchCollection(framed, facecolors="none", edgecolors=style.ink, linewidths=1.1, zorder=2)
-    for collection in (shaded, frames):
-        ax.add_collection(collection, autolim=False)
-    for (placed, box), colour in zip(pieces, colours(plan.norm(shades)), strict=True):
-        x, y = placed.x + placed.width / 2, box.get_y() + high / 2
-        put_text(ax, x, y, placed.text, size=size, ha="center", color=contrasting_ink(colour))
-    return shaded
 
 
 def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, style: Style) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,15 +13,17 @@ from attnviz.figures.matrix import (
     Array,
     Cells,
     Labels,
+    cell_points,
     draw_matrix,
     hundredths,
     label_pixels,
     label_size,
+    name_axis,
     named_every,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, run_layout
-from attnviz.figures.style import DPI, Style, figure_style
+from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PanelPlan, page_width, run_layout
+from attnviz.figures.style import DPI, Style
 
 _NAME, _GAP, _BAR = 0.2, 0.13, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
@@ -40,59 +42,70 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TilesPlan(ColourScale, PagePlan):
+class TilesPlan(ColourScale, PanelPlan):
     """Matrices to draw."""
 
     tiles: tuple[Tile, ...]
     labels: Labels  # of the positions
     keys: Labels | None = None  # of the columns, if other positions than the rows
     pooled: int = 1  # positions in one cell
-    rules: tuple[float, ...] = ()  # as for draw_matrix
+    rules: tuple[float, ...] = ()  # lines between blocks: 4 for one before row and column 4
     target: float = 1.6  # inches of a tile's longer side, if there is room
 
-
-def tiles_figure(plan: TilesPlan, style: Style, vector: bool = False) -> Figure:
-    """A new figure with every tile of the plan, one colour bar, title and notes."""
-    labels, keys = plan.labels, plan.keys or plan.labels
-    columns, tile, side, below = _geometry(labels.texts, len(plan.tiles), plan.target, style, keys.texts)
-    high = tile * len(labels.texts) / len(keys.texts)
-    width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
-    rows = math.ceil(len(plan.tiles) / columns)
-    body = 0.8 * below + rows * (high + _NAME + _GAP) + _BAR
-    names, size = _names(plan.tiles, tile * DPI)
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=body)
+    def page(self, style: Style) -> Figure:
+        """A new figure with every tile of the plan, one colour bar, title and notes."""
+        labels, keys = self.labels, self.keys or self.labels
+        columns, tile, side, below = _geometry(labels.texts, len(self.tiles), self.target, style, keys.texts)
+        high = tile * len(labels.texts) / len(keys.texts)
+        width = page_width(style, side + columns * (tile + _GAP) + 2 * MARGIN)
+        rows = math.ceil(len(self.tiles) / columns)
+        page = self.new_page(style, width=width, body=0.8 * below + rows * (high + _NAME + _GAP) + _BAR)
+        names, size = _names(self.tiles, tile * DPI)
         drawn = []
-        for index, (each, name) in enumerate(zip(plan.tiles, names, strict=True)):
+        for index, (each, name) in enumerate(zip(self.tiles, names, strict=True)):
             row, column = divmod(index, columns)
             ax = page.add_subplot(rows, columns, index + 1)
-            look: dict[str, Any] = {"labels": None if column else labels, "keys": None if row < rows - 1 else keys}
-            look |= {"vector": vector, "cell": tile * 72 / len(each.values.T)}
-            drawn.append((ax, each.values, _draw(ax, plan, each, name, size, style, **look)))
-        colour_bar(page, [ax for ax, *_ in drawn], plan, style, across=columns * (tile + _GAP))
+            beside = None if column else labels, None if row < rows - 1 else keys
+            cells = self._draw(ax, each, name, size, style, *beside, tile * 72 / len(each.values.T))
+            drawn.append((ax, each.values, cells))
+        self.colour_bar([ax for ax, *_ in drawn], style, columns * (tile + _GAP))
         run_layout(page)
         for ax, values, cells in drawn:
             write_numbers(ax, values, cells, hundredths)
         return page
 
+    def draw(self, ax: Axes, style: Style) -> Cells:
+        """Draw the last matrix on the caller's Axes, with numbers if they fit; returns the cells."""
+        tile = self.tiles[-1]
+        (name,), size = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
+        cells = self._draw(ax, tile, name, size, style, self.labels, self.keys or self.labels)
+        run_layout(ax.figure)
+        write_numbers(ax, tile.values, cells, hundredths)
+        return cells
 
-def draw_last_tile(ax: Axes, plan: TilesPlan, style: Style) -> Cells:
-    """Draw the last matrix on the caller's Axes, with numbers if they fit; returns the cells."""
-    tile = plan.tiles[-1]
-    (name,), size = _names([tile], ax.get_window_extent().width / ax.figure.dpi * DPI)
-    cells = _draw(ax, plan, tile, name, size, style, labels=plan.labels, keys=plan.keys or plan.labels, vector=False)
-    run_layout(ax.figure)
-    write_numbers(ax, tile.values, cells, hundredths)
-    return cells
-
-
-def _draw(ax: Axes, plan: TilesPlan, tile: Tile, name: str, size: float, style: Style, **look: Any) -> Cells:
-    scale: dict[str, Any] = {"pooled": plan.pooled, "colours": plan.colours, "rules": plan.rules}
-    cells = draw_matrix(ax, tile.values, plan.norm, style, **scale, **look)
-    rows, columns = tile.values.shape
-    ax.set_box_aspect(max(_FLATTEST, rows / columns))
-    ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.ink, parse_math=False)
-    return cells
+    def _draw(
+        self,
+        ax: Axes,
+        tile: Tile,
+        name: str,
+        size: float,
+        style: Style,
+        labels: Labels | None,
+        keys: Labels | None,
+        cell: float | None = None,
+    ) -> Cells:
+        cells = draw_matrix(ax, tile.values, self, style)
+        for rule in self.rules:
+            for line in (ax.axhline, ax.axvline):
+                line(rule / self.pooled - 0.5, color=style.ink, linewidth=2 * PIXEL)
+        rows, columns = tile.values.shape
+        width, height = cell_points(ax, tile.values.shape, cell)
+        for axis, named, n, points in ((ax.yaxis, labels, rows, height), (ax.xaxis, keys, columns, width)):
+            if named is not None:
+                name_axis(axis, named, n, points, self.pooled, style)
+        ax.set_box_aspect(max(_FLATTEST, rows / columns))
+        ax.set_title(name, loc="left", fontsize=size, pad=3, color=style.ink, parse_math=False)
+        return cells
 
 
 def _names(tiles: Sequence[Tile], room: float) -> tuple[list[str], float]:

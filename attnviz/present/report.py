@@ -55,7 +55,7 @@ class View:
             return choices
         natural = replace(choices, style=style.filling())
         plan = next(iter(self.drawing.plans(result, natural)), None)
-        if plan is None or self.drawing.figure(plan, natural.style, False).get_figwidth() > style.inches:
+        if plan is None or plan.figure(natural.style).get_figwidth() > style.inches:
             return choices
         return natural
 
@@ -76,7 +76,7 @@ class View:
                     f"the figure {self.name!r} has a picture {plan.stem!r}; expected {self.name}, or {self.name}-…."
                 )
             for file_format in formats:
-                figure = drawing.figure(plan, choices.style, file_format != "png")
+                figure = plan.figure(choices.style.for_file(file_format))
                 yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
 
     def drew(self, figure: str) -> bool:

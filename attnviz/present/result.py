@@ -95,7 +95,8 @@ class Result:
         view = self._view(name)
         with wanted.style.in_font():
             wanted = view.fitted(self, wanted)
-            return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
+            figure: Figure = self._first_plan(view, wanted).figure(wanted.style)
+            return figure
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
         plan = next(iter(view.drawing.plans(self, choices)), None)
@@ -111,17 +112,21 @@ class Result:
         """Draw a view of one panel on your own Axes, as :meth:`figure`; returns the artist for a colour bar."""
         from matplotlib.axes import Axes
 
+        from attnviz.figures.page import PanelPlan
+
         view = self._view(name)
         wanted = self._choices(style, choices)
         if not isinstance(ax, Axes):
             raise UsageError(
                 f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {as_found(ax)}."
             )
-        if view.drawing.draw is None:
-            single = [other.name for other in views_of(self.command) if other.drawing.draw is not None]
-            raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
         with wanted.style.in_font():
-            return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
+            plan = self._first_plan(view, wanted)
+            if not isinstance(plan, PanelPlan):
+                every = ((other.name, other.drawing.plans(self, wanted)) for other in self.wanted_views(["all"]))
+                single = [name for name, plans in every if isinstance(next(plans, None), PanelPlan)]
+                raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
+            return plan.draw(ax, wanted.style)
 
     @checked
     def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> Entry:

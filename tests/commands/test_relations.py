@@ -14,7 +14,7 @@ from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import Arc as DrawnArc
-from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, leaves_out_lines
+from attnviz.figures.arcs import ArcsPlan, Sentence, leaves_out_lines
 from attnviz.figures.heatmap import heatmap_files
 from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
@@ -202,7 +202,7 @@ def test_lines_are_left_out_where_no_pair_is_or_the_page_ends(n: int, last: int,
     assert leaves_out_lines(False, words, blocks, style) == (n == 900)
     notes = ("word " * 60,) * 4
     plan = ArcsPlan("relations", "", "a title " * 12, notes, words=words, blocks=blocks, folded=True)
-    figure = arcs_figure(plan, style)
+    figure = plan.figure(style)
     assert figure.get_figheight() <= 9
     assert legible(figure)
 

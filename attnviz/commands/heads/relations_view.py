@@ -11,9 +11,6 @@ from attnviz.figures.arcs import (
     Arc,
     ArcsPlan,
     Sentence,
-    arcs_figure,
-    arcs_inches,
-    draw_arcs,
     in_several_lines,
     leaves_out_lines,
 )
@@ -70,7 +67,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
     most = sorted(relations, key=lambda relation: -relation.found / len(relation.pairs))[:n]
     relations = [relation for relation in relations if relation in most]
     plan = _plan(analysis, relations, "relations", choices.style)
-    if len(relations) <= 1 or arcs_inches(plan, choices.style) <= MOST_INCHES:
+    if len(relations) <= 1 or plan.body(choices.style)[1] <= MOST_INCHES:
         yield plan
         return
     for relation in relations:
@@ -133,4 +130,4 @@ def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
     return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)
 
 
-RELATIONS = Drawing(_plans, arcs_figure, draw_arcs, missing=without_relations)
+RELATIONS = Drawing(_plans, missing=without_relations)
