@@ -54,8 +54,7 @@ from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 
 if TYPE_CHECKING:
-    from attnviz.figures.card import CardPlan, PictureTable
-    from attnviz.figures.claim import ClaimPlan
+    from attnviz.figures.card import CardPlan, ClaimPlan, PictureTable
 
 __all__ = ["SPEC", "Card", "Cards"]  # beside the function what the command prints and writes
 
@@ -350,7 +349,7 @@ def _drawn(table: Table[Row]) -> "PictureTable":
 def _claims(result: Card | Cards, _: ViewOptions) -> "Iterator[ClaimPlan]":
     """One statement on the head."""
     from attnviz.commands.heads.claim_view import claim_plan, no_claim
-    from attnviz.figures.claim import Bar
+    from attnviz.figures.card import Bar
 
     for card in result.cards:
         if not card.roles:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from attnviz.figures.row import RowPlan
+    from attnviz.figures.charts import RowPlan
 
 FEW_KEYS = 12  # keys of the row on the first screen, those of largest weight
 
@@ -313,16 +313,16 @@ SPEC: CommandSpec[Explanation] = CommandSpec(
 
 def _plan_row(result: Explanation, _: ViewOptions) -> "Iterator[RowPlan]":
     """The table of the followed row, to redo its softmax by hand."""
+    from attnviz.figures.charts import ROW_SIZE, RowPlan
     from attnviz.figures.fonts import fitted_token
     from attnviz.figures.matrix import LONGEST
-    from attnviz.figures.row import SIZE, RowPlan
 
     table, about = row_table(result, FEW_KEYS), result.figure_context
     columns = [
         (field.title, *(cell.plain for cell in cells))
         for field, cells in zip(table.columns, table.cells(), strict=True)
     ]
-    keys = tuple(fitted_token(cell, SIZE, LONGEST) for cell in columns[0])
+    keys = tuple(fitted_token(cell, ROW_SIZE, LONGEST) for cell in columns[0])
     yield RowPlan(
         stem="explain-row",
         **about.caption_and_notes(f"{table.title}, on {about.quotes}", table.caption),

@@ -9,10 +9,9 @@ from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs import HeadOutputs
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
-from attnviz.figures.head_map import HeadMap, HeadMapPlan
+from attnviz.figures.maps import HeadMap, HeadMapPlan, Tile, TilesPlan, tile_pooling
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
-from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling
 from attnviz.inputs.prompt import Prompt
 from attnviz.measures.direct_effects import DirectEffects
 from attnviz.measures.output_shares import HeadContribution

@@ -39,8 +39,7 @@ from attnviz.wording import counted, error, percent, quoted, rounded, shortened_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.arcs import ArcsPlan
-    from attnviz.figures.running_text import Piece
+    from attnviz.figures.text import ArcsPlan, Piece
 
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row
 REST = "all others"
@@ -380,7 +379,7 @@ SPEC = CommandSpec[Account](content=_content, table=_pairs, tables=_tables, note
 
 def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
     """The path over the text from head to head to the explained score."""
-    from attnviz.figures.arcs import Arc, ArcsPlan, Sentence
+    from attnviz.figures.text import Arc, ArcsPlan, Sentence
 
     key, about = result.keys[0], result.figure_context
     arcs, parts = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")], []
@@ -409,7 +408,7 @@ def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
 
 def _pieces(labels: tuple[str, ...], ends: Set[int]) -> "tuple[tuple[Piece, ...], dict[int, int]]":
     """The tokens as running text, of a long one those around the ends of arcs; also each token's place there."""
-    from attnviz.figures.running_text import Piece
+    from attnviz.figures.text import Piece
 
     pieces: list[Piece] = []
     numbers: dict[int, int] = {}

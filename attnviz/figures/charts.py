@@ -1,4 +1,4 @@
-"""Charts of estimates: rows of dots with intervals, lines with bands, heads by rank, and two models side by side."""
+"""Charts of estimates: rows of dots, lines with bands, heads by rank, two models side by side; and a table."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
+from attnviz.errors import UsageError
+from attnviz.figures.fonts import font_families, text_width
 from attnviz.figures.lines import HEAD_COLOURS
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import (
+    MARGIN,
     PIXEL,
     ChartPlan,
     PagePlan,
@@ -25,7 +28,7 @@ from attnviz.figures.page import (
     page_width,
     power_of_ten,
 )
-from attnviz.figures.style import Style, text_colour
+from attnviz.figures.style import DPI, Style, text_colour
 from attnviz.measures.estimates import Interval
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
@@ -231,3 +234,37 @@ class PairsPlan(ChartPlan):
             dots = ax.scatter(scores, y + shift, s=20, color=colour, clip_on=False, zorder=5)
         dress_scores(ax, style, self.names, "score")
         return dots
+
+
+ROW_SIZE, _SMALL = 7.5, 6.0  # points of the text, and in a column of a paper
+
+
+@dataclass(frozen=True)
+class RowPlan(PagePlan):
+    """The table as texts."""
+
+    columns: tuple[tuple[str, ...], ...]  # the first cell is the header, the last below a rule
+    needed: int  # columns without which the softmax cannot be redone
+
+    def page(self, style: Style) -> Figure:
+        """A new figure of the table, with as many products of values as fit; UsageError if the width is too small."""
+        size = ROW_SIZE if style.room is None else _SMALL
+        widths = [max(text_width(cell, size, "bold") for cell in cells) / DPI + size / 75 for cells in self.columns]
+        while style.room is not None and len(widths) > self.needed and sum(widths) + 2 * MARGIN > style.room:
+            widths.pop()
+        natural, n_lines = sum(widths) + 2 * MARGIN, len(self.columns[0])
+        width = page_width(style, natural)
+        if natural > width:
+            raise UsageError(
+                f"the row of a head does not fit in {width:g} inches; expected a --width of at least "
+                f"{natural + 0.05:.1f}in, or --figures none."
+            )
+        page = self.new_page(style, width=width, body=size / 44 * n_lines + MARGIN)
+        ax = page.add_subplot(xlim=(0, width - MARGIN), ylim=(n_lines, 0))
+        ax.axis("off")
+        for right, cells in zip(np.cumsum(widths), self.columns, strict=False):
+            for line, cell in enumerate(cells):
+                text = ax.text(right, line + 0.5, cell, ha="right", va="center", size=size, parse_math=False)
+                text.set(color=style.ink, weight="normal" if line else "bold", family=font_families([cell]))
+        ax.hlines([1, n_lines - 1], 0, sum(widths), color=style.frame, linewidth=PIXEL)
+        return page

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from attnviz.figures.fonts import drawable, fitted_token, font_families, put_text, wrapped
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import LEGEND, MARGIN, PIXEL, PanelPlan, legend_columns, page_width
-from attnviz.figures.running_text import in_points, points_of
 from attnviz.figures.style import Style, text_colour
+from attnviz.figures.text import in_points, points_of
 
 # by theme, in order: those of Okabe and Ito (2008), told apart with any colour vision; on light paper the olive of
 # Tol (2021) in place of their yellow, which would not show, and the theme's ink for black

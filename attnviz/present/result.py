@@ -266,7 +266,7 @@ class Result:
                     captions[name] = caption
         table = self.table(choices)
         document = self._document(list(captions), choices, table)
-        if any(captions and not view.suffix for view in views):
+        if any(captions and not view.is_page for view in views):
             models = _models_of(document)
             whole = [(name, with_models(caption, models)) for name, caption in captions.items()]
             for name, text in caption_files(whole).items():
@@ -297,7 +297,7 @@ class Result:
                 plans = None if drawing.files else [*drawing.plans(self, wanted)]
                 planned.append((view, wanted, plans))
                 of_heads = self.select(wanted.select) if isinstance(self, OfHeads) else ()
-                total += 1 if view.suffix else len(formats) * len(of_heads if plans is None else plans)
+                total += 1 if view.is_page else len(formats) * len(of_heads if plans is None else plans)
             for view, wanted, plans in planned:
                 for file in view.render_files(self, wanted, formats, plans):
                     yield file
@@ -318,7 +318,7 @@ class Result:
     @alone
     def _repr_html_(self) -> str:
         image = ""
-        main = next((view for view in self.wanted_views(None) if not view.suffix), None)
+        main = next((view for view in self.wanted_views(None) if not view.is_page), None)
         if main is not None:
             _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
             source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
@@ -340,7 +340,7 @@ class Result:
         if budget is not None:
             check_whole("budget", budget)
             wanted = replace(wanted, budget=budget)
-        ((_, content, _),) = view.render_files(self, wanted, ("html",))
+        ((_, content, _),) = view.render_files(self, wanted, ())
         return content.decode()
 
     def _view(self, name: str) -> View:
@@ -348,7 +348,7 @@ class Result:
         if not (name or views):
             raise UsageError(f"attnviz {self.command} draws nothing: expected result.report(), or save().")
         (view,) = self.wanted_views([name or views[0].name])
-        if view.suffix:
+        if view.is_page:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view
 

@@ -13,11 +13,10 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import Arc as DrawnArc
-from attnviz.figures.arcs import ArcsPlan, Sentence, leaves_out_lines
 from attnviz.figures.heatmap import heatmap_files
-from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
+from attnviz.figures.text import Arc as DrawnArc
+from attnviz.figures.text import ArcsPlan, Piece, Sentence, leaves_out_lines
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded

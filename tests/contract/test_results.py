@@ -36,13 +36,13 @@ from tests.support.stored import profile_of, role
 
 COLUMN = Style("dark", width=3.3)
 
-PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
+PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.is_page]
 
 _PLANS = {
     (command, view.name): re.findall(r"\w+", str(view.drawing.plans.__annotations__["return"]))[-1]
     for command in MEASURES
     for view in views_of(command)
-    if not view.suffix
+    if not view.is_page
 }
 DIFFERENT = list({_PLANS[picture]: picture for picture in reversed(PICTURES)}.values())
 """The first picture of each kind; the others are drawn by the same code."""

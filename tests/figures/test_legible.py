@@ -153,7 +153,7 @@ QUICK = (
 def cases() -> Iterator[Any]:
     for name in RESULTS:
         for view in views_of(name.partition(",")[0]):
-            if not view.suffix:
+            if not view.is_page:
                 marks = [] if (name, view.name) in QUICK else [pytest.mark.thorough]
                 yield pytest.param(name, view.name, DARK if "hostile" in name else COLUMN, marks=marks)
     for style in (Style(), WIDE, LARGE, LEAST):

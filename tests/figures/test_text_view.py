@@ -12,8 +12,8 @@ import attnviz
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.token_views import TEXT
 from attnviz.figures.matrix import contrasting_ink
-from attnviz.figures.running_text import Piece, TextPlan, text_lines
 from attnviz.figures.style import Style
+from attnviz.figures.text import Piece, TextPlan, text_lines
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
 from tests.support.encoder_decoders import sharp, unigram_tokenizer

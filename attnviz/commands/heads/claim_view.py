@@ -7,8 +7,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import sorted_by_selection
 from attnviz.commands.heads.first_look import listed_heads, profile_command
 from attnviz.errors import UsageError
-from attnviz.figures.claim import Bar, ClaimPlan
-from attnviz.figures.sentences import example_words
+from attnviz.figures.card import Bar, ClaimPlan, example_words
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import PATTERNS
 from attnviz.models.checkpoint import Checkpoint

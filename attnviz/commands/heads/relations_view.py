@@ -6,17 +6,17 @@ from attnviz.commands.heads.analysis import Analysis, PatternView
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
 from attnviz.commands.heads.token_views import MOST_PICTURES
-from attnviz.figures.arcs import (
+from attnviz.figures.matrix import Outline
+from attnviz.figures.style import Style
+from attnviz.figures.text import (
     MOST_INCHES,
     Arc,
     ArcsPlan,
+    Piece,
     Sentence,
     in_several_lines,
     leaves_out_lines,
 )
-from attnviz.figures.matrix import Outline
-from attnviz.figures.running_text import Piece
-from attnviz.figures.style import Style
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
 from attnviz.present.view import Drawing, ViewOptions

@@ -24,7 +24,7 @@ from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan
 from attnviz.figures.matrix import Array, scale_end
-from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan
+from attnviz.figures.text import HIGHEST, Piece, ShadedText, TextPlan
 from attnviz.inputs.prompt import Positions, Prompt, find_positions, sinks_in_words, text_at
 from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions

@@ -17,7 +17,6 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.figures.families import brief_name, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
-from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.heatmap import (
     OF_TWO_TEXTS,
     HeatmapPlan,
@@ -25,9 +24,9 @@ from attnviz.figures.heatmap import (
     heatmap_files,
     heatmap_pooling,
 )
+from attnviz.figures.maps import HeadMap, HeadMapPlan, Tile, TilesPlan, tile_pooling
 from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.page import format_number
-from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling
 from attnviz.inputs.prompt import Positions, sinks_in_words
 from attnviz.inputs.spans import REST
 from attnviz.judge.verdicts import UNNAMED

@@ -21,7 +21,7 @@ from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, StoredPictures, named_examples
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, family_of_label
 from attnviz.figures.fonts import fitted, font_families
-from attnviz.figures.head_map import HeadMap, HeadMapPlan
+from attnviz.figures.maps import HeadMap, HeadMapPlan
 from attnviz.figures.page import PIXEL, ChartPlan, dress_scores
 from attnviz.figures.style import Style, text_colour
 from attnviz.judge.roles import Role, role_key
