@@ -104,15 +104,13 @@ class RowsPlan(PagePlan):
 class CurvesPlan(ChartPlan):
     """Effects of removing ever more of something, by how many."""
 
+    size = (4.8, 2.9)
+
     removed: tuple[int, ...]
     least: Estimates  # the least important first
     singles: Estimates  # the sum of what these do one at a time
     random: Estimates
     label: str  # of the vertical axis
-
-    def body(self, _: Style) -> tuple[float, float]:
-        """Width and height in inches."""
-        return 4.8, 2.9
 
     def draw(self, ax: Axes, style: Style) -> Line2D:
         """Draw the three lines, intervals as bands; returns the line of the least important first."""
@@ -151,14 +149,12 @@ def _dress(ax: Axes, style: Style) -> None:
 class RankedPlan(ChartPlan):
     """Distances of heads, the largest first."""
 
+    size = (5.6, 2.7)
+
     names: tuple[str, ...]
     ranks: tuple[int, ...]
     distances: Estimates
     largest: float  # possible distance
-
-    def body(self, _: Style) -> tuple[float, float]:
-        """Width and height in inches."""
-        return 5.6, 2.7
 
     def draw(self, ax: Axes, style: Style) -> PathCollection:
         """Draw a dot and an interval a head, beside the largest possible distance."""

@@ -104,7 +104,7 @@ class HeatmapPlan(ColourScale, PanelPlan):
         """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
         cells = self.draw_cells(ax, style)
         title = "\n".join(drawable(line) for line in (self.title, self.evidence) if line and not style.bare)
-        pad = 6 + LANE * _lanes(self.column_brackets)
+        pad = 6 + LANE * len(bracket_lanes(self.column_brackets))
         family = font_families([title])
         ax.set_title(title, loc="left", fontsize=9, pad=pad, color=text_colour(style), family=family, parse_math=False)
         run_layout(ax.figure)
@@ -169,7 +169,9 @@ class HeatmapPage:
         beside, below = (
             (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
         )
-        right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
+        right, above = (
+            len(bracket_lanes(brackets)) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets)
+        )
         width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
         across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
         body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, plan.bar_inches(across)) + _SLACK
@@ -203,10 +205,6 @@ class HeatmapPage:
     def picture(self, plan: HeatmapPlan) -> bytes | _Pixels:
         """One head's picture."""
         return figure_bytes(self.filled(plan), self.style.file_format, self.style)
-
-
-def _lanes(brackets: Sequence[Bracket]) -> int:
-    return max(bracket_lanes(brackets), default=-1) + 1
 
 
 def _cell(labels: Sequence[str], m: int, style: Style) -> int:  # pixels of a cell in the file, with m cells a row

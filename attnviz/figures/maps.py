@@ -219,7 +219,7 @@ class HeadMapPlan(PanelPlan):
                 fits = across >= _cell_width(head_map) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
                 cell = _TEXT_HEIGHT if fits else _cell_width(head_map)
             bar = _BAR + (_REFERENCE if head_map.reference else 0.0) if head_map.bar else 0.0
-            legend = legend_height(head_map.legend, width) if head_map.legend else 0.0
+            legend = legend_height(head_map.legend, width)
             if head_map.rows:  # many heads on one page
                 cell = min(cell, max(_LEAST_ROW, _MOST_ROWS / len(head_map.rows)))
             below = label_pixels(head_map.columns, label_size(72 * across)) / DPI if head_map.columns else 0.0
@@ -240,8 +240,7 @@ class HeadMapPlan(PanelPlan):
                 drawn.append((ax, column, cells, head_map))
             if head_map.bar:
                 head_map.colour_bar(axes, style)
-            if head_map.legend:
-                add_legend(part, head_map.legend, style)
+            add_legend(part, head_map.legend, style)
         run_layout(page)
         for ax, values, cells, head_map in drawn:
             _write_map(ax, values, cells, head_map)

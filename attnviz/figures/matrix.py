@@ -62,24 +62,28 @@ class Bracket(NamedTuple):
     name: str
     runs: tuple[tuple[int, int], ...]
 
+    @property
+    def positions(self) -> set[int]:
+        return {at for first, last in self.runs for at in range(first, last + 1)}
 
-def bracket_lanes(brackets: Sequence[Bracket]) -> list[int]:
-    """The lane of each bracket, from 0 next to the cells on: those that overlap lie in different ones."""
-    lanes, taken = list[int](), list[set[int]]()
+
+def bracket_lanes(brackets: Iterable[Bracket]) -> list[list[Bracket]]:
+    """The brackets by lane, that next to the cells first: those that overlap lie in different ones."""
+    lanes = list[list[Bracket]]()
     for bracket in brackets:
-        positions = {at for first, last in bracket.runs for at in range(first, last + 1)}
-        lane = next((at for at, others in enumerate(taken) if others.isdisjoint(positions)), len(taken))
-        if lane == len(taken):
-            taken.append(set())
-        taken[lane] |= positions
-        lanes.append(lane)
+        for lane in lanes:
+            if all(bracket.positions.isdisjoint(other.positions) for other in lane):
+                lane.append(bracket)
+                break
+        else:
+            lanes.append([bracket])
     return lanes
 
 
 LANE = 10.0  # points that a lane of brackets takes
 
 
-def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
+def draw_brackets(axis: XAxis | YAxis, brackets: Iterable[Bracket], cell: float, pooled: int, style: Style) -> None:
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
     ax = axis.axes
     across = axis.axis_name == "x"
@@ -96,8 +100,8 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
     def place(along: float) -> tuple[float, float]:
         return (along, 1.0) if across else (1.0, along)
 
-    for bracket, lane in zip(brackets, bracket_lanes(brackets), strict=True):
-        away = _FIRST_LANE + LANE * lane
+    for at, bracket in ((at, bracket) for at, lane in enumerate(bracket_lanes(brackets)) for bracket in lane):
+        away = _FIRST_LANE + LANE * at
         longest = max(bracket.runs, key=lambda run: run[1] - run[0])
         for run in bracket.runs:
             first, last = (position // pooled for position in run)

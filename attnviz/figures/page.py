@@ -227,10 +227,11 @@ class ChartPlan(PanelPlan):
     """A picture of one panel, above its colour bar, if it has a scale, and a legend."""
 
     exact: ClassVar[bool] = False  # whether the panel is as high as its body, and within the margins
+    size: ClassVar[tuple[float, float]]  # width and height of the panel in inches, if they are always the same
 
-    @abstractmethod
-    def body(self, style: Style) -> tuple[float, float]:
+    def body(self, style: Style) -> tuple[float, float]:  # noqa: ARG002 - that of a text depends on it
         """Width and height of the panel in inches."""
+        return self.size
 
     def handles(self, style: Style) -> Sequence[Artist]:  # noqa: ARG002 - most have none
         """Those of the legend."""
@@ -240,7 +241,7 @@ class ChartPlan(PanelPlan):
         """A new figure."""
         natural, body = self.body(style)
         width, handles = page_width(style, natural), self.handles(style)
-        below = legend_height(handles, width) if handles else 0.0
+        below = legend_height(handles, width)
         if isinstance(self, ColourScale):
             below = self.bar_inches(width - 2 * MARGIN) + 0.05
         elif self.exact:
@@ -249,8 +250,7 @@ class ChartPlan(PanelPlan):
         ax = page.add_subplot()
         if isinstance(self, ColourScale):
             self.colour_bar([ax], style)
-        if handles:
-            add_legend(page, handles, style)
+        add_legend(page, handles, style)
         if self.exact:
             ax.set_axis_off()
             freeze_layout(page)
@@ -353,7 +353,9 @@ def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> No
 
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
-    """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
+    """Add matplotlib's legend at the bottom, if it has handles, in as many columns as fit into the page."""
+    if not handles:
+        return
     figure.legend(
         handles=list(handles),
         loc="outside lower left",
@@ -367,8 +369,8 @@ def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Sty
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:
-    """Inches that :func:`add_legend` takes on a page of this width."""
-    return 0.05 + 0.15 * math.ceil(len(handles) / _columns(handles, width))
+    """Inches that :func:`add_legend` takes on a page of this width; none without handles."""
+    return 0.05 + 0.15 * math.ceil(len(handles) / _columns(handles, width)) if handles else 0.0
 
 
 def _columns(handles: Sequence[Artist], width: float) -> int:
