@@ -197,6 +197,65 @@ class HeadMap(ColourScale):
     columns: tuple[str, ...] = ()
     axes: tuple[str, str] = ("layer", "head")  # what rows and columns are
 
+    @property
+    def cell_width(self) -> float:  # inches, wide enough for the texts
+        widest = max((text_width(line, _TEXT_SIZES[0]) for line in self._lines), default=0) / DPI
+        return max(0.3, widest + 0.06) if self.texts else _CELL[0]
+
+    @property
+    def _lines(self) -> set[str]:
+        return {line for row in self.texts for text in row for line in text.split("\n")}
+
+    def write(self, ax: Axes, values: Array, cells: Cells) -> None:
+        """Write texts or values, or the values of a column beside, into cells that have room."""
+        if values is not self.values or not self.texts:
+            write_numbers(ax, values, cells, format_number)
+            return
+        width, height = cell_points(ax, values.shape)
+        most = max(text.count("\n") + 1 for row in self.texts for text in row)
+        ways = [(angle, size) for angle in (0, 90) for size in _TEXT_SIZES]
+        for angle, size in [*ways, (0 if width >= height else 90, _TEXT_SIZES[-1])]:
+            along, across = (width, height) if angle == 0 else (height, width)
+            room = along / PIXEL - 3
+            if across >= 1.2 * size * most and max(text_width(line, size) for line in self._lines) <= room:
+                break
+        else:
+            if across < 1.2 * size or room < 20:
+                return
+        texts: dict[tuple[int, ...], str] = {
+            cell: "\n".join(fitted(line, size, room) for line in self.texts[cell[0]][cell[1]].split("\n"))
+            for cell in np.ndindex(*values.shape)
+        }
+        family = font_families(texts.values())
+        write_texts(ax, values, cells, texts, size=size, rotation=angle, va="center", linespacing=1.1, family=family)
+
+    def draw(self, ax: Axes, name: str, style: Style) -> Cells:
+        """Draw cells, names of rows and columns, and the name above."""
+        n_layers, n_heads = self.values.shape
+        cells = draw_matrix(ax, self.values, self, style)
+        for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
+            for edge in range(1, edges):
+                line(edge - 0.5, color=style.frame, linewidth=0.6 * PIXEL)
+        width, height = cell_points(ax, self.values.shape)
+        row, column = self.axes
+        widest = text_width(str(n_heads - 1), 7) + 5
+        for axis, what, names, numbers, cell, pixels in (
+            (ax.yaxis, row, self.rows, self.layers, height, 13),
+            (ax.xaxis, column, self.columns, range(n_heads), width, max(14, widest)),
+        ):
+            if names:
+                name_axis(axis, Labels(names), len(names), cell, 1, style)
+            else:
+                ticks = range(0, len(numbers), math.ceil(pixels * PIXEL / cell))
+                ink = text_colour(style, f"{axis.axis_name}tick.color")
+                axis.set_ticks(ticks, [str(number_of(numbers[tick])) for tick in ticks], fontsize=7, color=ink)
+            axis.labelpad = 2
+            axis.set_label_text(what, fontsize=8, color=text_colour(style, "axes.labelcolor"))
+        ax.tick_params(length=0, pad=3)
+        if name:
+            ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.ink, parse_math=False)
+        return cells
+
 
 @dataclass(frozen=True)
 class HeadMapPlan(PanelPlan):
@@ -207,7 +266,7 @@ class HeadMapPlan(PanelPlan):
     def page(self, style: Style) -> Figure:
         """A new figure with every map of the plan, each with its colour bar."""
         columns = [head_map.values.shape[1] + 1.2 * len(head_map.beside) for head_map in self.maps]
-        natural = max(_cell_width(head_map) * n for head_map, n in zip(self.maps, columns, strict=True))
+        natural = max(head_map.cell_width * n for head_map, n in zip(self.maps, columns, strict=True))
         width = page_width(style, natural + _AXES + 2 * MARGIN)
         room = width - _AXES - 2 * MARGIN
         names = [wrapped(head_map.name, 8, room * DPI) if head_map.name else [] for head_map in self.maps]
@@ -216,8 +275,8 @@ class HeadMapPlan(PanelPlan):
             across = room / max(columns)
             cell = min(_CELL[1], max(across, 0.12))
             if head_map.texts:  # those that do not fit are turned
-                fits = across >= _cell_width(head_map) * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
-                cell = _TEXT_HEIGHT if fits else _cell_width(head_map)
+                fits = across >= head_map.cell_width * _TEXT_SIZES[-1] / _TEXT_SIZES[0]
+                cell = _TEXT_HEIGHT if fits else head_map.cell_width
             bar = _BAR + (_REFERENCE if head_map.reference else 0.0) if head_map.bar else 0.0
             legend = legend_height(head_map.legend, width)
             if head_map.rows:  # many heads on one page
@@ -231,7 +290,7 @@ class HeadMapPlan(PanelPlan):
             ratios = [head_map.values.shape[1], *(1.1 for _ in head_map.beside)]
             axes = part.subplots(1, len(ratios), squeeze=False, width_ratios=ratios)[0]
             first, *others = axes
-            drawn.append((first, head_map.values, _draw_map(first, head_map, "\n".join(lines), style), head_map))
+            drawn.append((first, head_map.values, head_map.draw(first, "\n".join(lines), style), head_map))
             for ax, (name, values) in zip(others, head_map.beside, strict=True):
                 column = np.asarray(values)[:, None]
                 cells = draw_matrix(ax, column, head_map, style)
@@ -243,72 +302,13 @@ class HeadMapPlan(PanelPlan):
             add_legend(part, head_map.legend, style)
         run_layout(page)
         for ax, values, cells, head_map in drawn:
-            _write_map(ax, values, cells, head_map)
+            head_map.write(ax, values, cells)
         return page
 
     def draw(self, ax: Axes, style: Style) -> Cells:
         """Draw the first map on the caller's Axes, with its numbers where cells have room; returns the cells."""
         head_map = self.maps[0]
-        cells = _draw_map(ax, head_map, head_map.name, style)
+        cells = head_map.draw(ax, head_map.name, style)
         run_layout(ax.figure)
-        _write_map(ax, head_map.values, cells, head_map)
+        head_map.write(ax, head_map.values, cells)
         return cells
-
-
-def _cell_width(head_map: HeadMap) -> float:
-    widest = max((text_width(line, _TEXT_SIZES[0]) for line in _lines(head_map)), default=0) / DPI
-    return max(0.3, widest + 0.06) if head_map.texts else _CELL[0]
-
-
-def _lines(head_map: HeadMap) -> set[str]:
-    return {line for row in head_map.texts for text in row for line in text.split("\n")}
-
-
-def _write_map(ax: Axes, values: Array, cells: Cells, head_map: HeadMap) -> None:
-    if values is not head_map.values or not head_map.texts:
-        write_numbers(ax, values, cells, format_number)
-        return
-    width, height = cell_points(ax, values.shape)
-    most = max(text.count("\n") + 1 for row in head_map.texts for text in row)
-    ways = [(angle, size) for angle in (0, 90) for size in _TEXT_SIZES]
-    for angle, size in [*ways, (0 if width >= height else 90, _TEXT_SIZES[-1])]:
-        along, across = (width, height) if angle == 0 else (height, width)
-        room = along / PIXEL - 3
-        if across >= 1.2 * size * most and max(text_width(line, size) for line in _lines(head_map)) <= room:
-            break
-    else:
-        if across < 1.2 * size or room < 20:
-            return
-    texts: dict[tuple[int, ...], str] = {
-        cell: "\n".join(fitted(line, size, room) for line in head_map.texts[cell[0]][cell[1]].split("\n"))
-        for cell in np.ndindex(*values.shape)
-    }
-    family = font_families(texts.values())
-    write_texts(ax, values, cells, texts, size=size, rotation=angle, va="center", linespacing=1.1, family=family)
-
-
-def _draw_map(ax: Axes, head_map: HeadMap, name: str, style: Style) -> Cells:
-    n_layers, n_heads = head_map.values.shape
-    cells = draw_matrix(ax, head_map.values, head_map, style)
-    for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
-        for edge in range(1, edges):
-            line(edge - 0.5, color=style.frame, linewidth=0.6 * PIXEL)
-    width, height = cell_points(ax, head_map.values.shape)
-    row, column = head_map.axes
-    widest = text_width(str(n_heads - 1), 7) + 5
-    for axis, what, names, numbers, cell, pixels in (
-        (ax.yaxis, row, head_map.rows, head_map.layers, height, 13),
-        (ax.xaxis, column, head_map.columns, range(n_heads), width, max(14, widest)),
-    ):
-        if names:
-            name_axis(axis, Labels(names), len(names), cell, 1, style)
-        else:
-            ticks = range(0, len(numbers), math.ceil(pixels * PIXEL / cell))
-            ink = text_colour(style, f"{axis.axis_name}tick.color")
-            axis.set_ticks(ticks, [str(number_of(numbers[tick])) for tick in ticks], fontsize=7, color=ink)
-        axis.labelpad = 2
-        axis.set_label_text(what, fontsize=8, color=text_colour(style, "axes.labelcolor"))
-    ax.tick_params(length=0, pad=3)
-    if name:
-        ax.set_title(name, loc="left", fontsize=8, pad=4, color=style.ink, parse_math=False)
-    return cells
