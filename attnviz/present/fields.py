@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.present.documents import Entry, csv_text
-from attnviz.wording import counted
+from attnviz.wording import counted, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -165,9 +165,25 @@ class Table(Generic[Row]):
         return [[*map(cell, column), *map(cell, self.last[at : at + 1])] for at, column in enumerate(values)]
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
-        from attnviz.present.tables import fitted_table
+        from attnviz.present.tables import TableColumn, fitted_table
 
-        yield from fitted_table(self, options.max_width)
+        columns = [
+            TableColumn(field.header, field.detail, cells)
+            for field, cells in zip(self.columns, self.cells(), strict=True)
+        ]
+        yield from fitted_table(self.title, columns, len(self.rows), self.caption, options.max_width)
+
+    def for_page(self, note: str, head: int) -> dict[str, Any]:
+        """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
+
+        def page_cell(value: object) -> object:
+            if value is None or isinstance(value, int):
+                return value
+            return round(value, 5) if isinstance(value, float) else visible(str(value))
+
+        columns = [field.heading.lower() for field in self.columns]
+        cells = [[page_cell(field.shown_for(row)) for field in self.columns] for row in self.rows]
+        return {"title": self.title, "note": note, "columns": columns, "rows": cells, "head": head}
 
     def entries(self) -> list[Entry]:
         """The rows as entries of the document."""

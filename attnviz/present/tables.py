@@ -1,23 +1,21 @@
-"""Tables and notes as the terminal and the page show them, and how a table fits its width, with rich."""
+"""Tables and notes as the terminal shows them, and how a table fits its width, with rich."""
 
 import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table as Grid
+from rich.table import Table
 from rich.text import Text
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.present.fields import Field, Row, Table
 from attnviz.printable import printable
-from attnviz.wording import rounded, visible
+from attnviz.wording import rounded
 
 _NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
 GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
@@ -26,13 +24,16 @@ GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in U
 _LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
 
 
-def fitted_table(table: Table[Row], room: int) -> Iterator[RenderableType]:
+def fitted_table(
+    title: str, columns: "Sequence[TableColumn]", n_rows: int, caption: str, room: int
+) -> Iterator[RenderableType]:
     """Yield a table, which is as wide as the terminal at most, below its title and above its caption.
+
+    Cells beyond ``n_rows`` stand below a rule.
 
     If it is too wide, in this order: columns stand closer, texts are broken, those marked ``detail`` and then the last
     are left out, and a line below names them. Numbers are never broken.
     """
-    columns = [TableColumn(field, cells) for field, cells in zip(table.columns, table.cells(), strict=True)]
     shown = list(columns)
     while sum(column.least + 1 for column in shown) - 1 > room and len(shown) > 1:
         details = [column for column in shown if column.detail]
@@ -42,30 +43,30 @@ def fitted_table(table: Table[Row], room: int) -> Iterator[RenderableType]:
     while sum(widths) > max(room - len(shown) + 1, sum(column.least for column in shown)):
         texts = [at for at, column in enumerate(shown) if widths[at] > column.least]
         widths[max(texts, key=widths.__getitem__)] -= 1
-    printed = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(is_wide), 0, 0))
+    printed = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(is_wide), 0, 0))
     for column, width in zip(shown, widths, strict=True):
         if column.is_number:
             printed.add_column(column.header, justify="right", no_wrap=True, width=width)
         else:
             printed.add_column(column.header, overflow="fold", width=width)
     for row, cells in enumerate(zip(*(column.cells for column in shown), strict=True), start=1):
-        printed.add_row(*cells, style="dim" if row > len(table.rows) else None, end_section=row == len(table.rows))
-    if table.title:
-        yield Text(table.title, "bold")
+        printed.add_row(*cells, style="dim" if row > n_rows else None, end_section=row == n_rows)
+    if title:
+        yield Text(title, "bold")
     yield printed
     narrow = [column.name for column in columns if column not in shown]
-    below = [table.caption, f"Too narrow here for: {'; '.join(narrow)}." if narrow else ""]
+    below = [caption, f"Too narrow here for: {'; '.join(narrow)}." if narrow else ""]
     yield from (Text(line, "dim italic") for line in below if line)
 
 
 class TableColumn:
-    """A column with its widths."""
+    """A column with its widths; ``header``: title and, on a second line, unit; ``detail``: left out before others."""
 
-    def __init__(self, field: Field[Row], cells: Sequence[Text]) -> None:
-        self.name, self.detail, self.cells = field.header.replace("\n", " "), field.detail, cells
+    def __init__(self, header: str, detail: bool, cells: Sequence[Text]) -> None:
+        self.name, self.detail, self.cells = header.replace("\n", " "), detail, cells
         self.is_number = all(_NUMBER.fullmatch(text.plain) for text in cells)
         widest = max((cell_len(line) for text in cells for line in text.plain.split("\n")), default=0)
-        title, _, unit = field.header.partition("\n")
+        title, _, unit = header.partition("\n")
         lines = [title] if title else []
         if self.is_number:  # in lines no wider than the numbers, or than the longest word
             lines = textwrap.wrap(title, max(widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE))
@@ -91,19 +92,6 @@ def cell(value: object) -> Text:
 
 
 _NARROWEST = 20  # columns of a terminal
-
-
-def page_table(table: Table[Row], note: str, head: int) -> dict[str, Any]:
-    """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
-
-    def page_cell(value: object) -> object:
-        if value is None or isinstance(value, int):
-            return value
-        return round(value, 5) if isinstance(value, float) else visible(str(value))
-
-    columns = [field.heading.lower() for field in table.columns]
-    cells = [[page_cell(field.shown_for(row)) for field in table.columns] for row in table.rows]
-    return {"title": table.title, "note": note, "columns": columns, "rows": cells, "head": head}
 
 
 def notes(*lines: str) -> Text:

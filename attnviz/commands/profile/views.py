@@ -35,7 +35,6 @@ from attnviz.present.fields import Table, pick
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
 from attnviz.present.sentences import verification_line
-from attnviz.present.tables import page_table
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, RoleExamples, Unit, parts_of_text
 from attnviz.profiles.store import JudgedRelation
@@ -269,11 +268,11 @@ def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
     names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
     roles = [role for of_head in profile.roles_by_head().values() for role in of_head]
     note = f"A head may have several. Untrained: the best head of a freshly initialised copy. {DESCRIBING}"
-    yield page_table(Table(f"Roles ({len(roles)})", pick(ROLE_FIELDS, *names), roles), note, head=0)
+    yield Table(f"Roles ({len(roles)})", pick(ROLE_FIELDS, *names), roles).for_page(note, head=0)
     if profile.relations is not None:
         note = "The head that is right most often, beside the largest of its baselines."
         title = f"Relations ({len(profile.relations)})"
-        yield page_table(Table(title, relation_fields(profile), profile.judged_relations), note, head=1)
+        yield Table(title, relation_fields(profile), profile.judged_relations).for_page(note, head=1)
 
 
 def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
