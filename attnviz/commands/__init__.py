@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from attnviz.present.report import View, page_view
+from attnviz.present.report import View
 
 _BEST_HEADS = View(
     "roles", "for every role the best head of each model, with intervals and guesses", module="compare_pictures"
@@ -33,12 +33,17 @@ VIEWS: dict[str, tuple[View, ...]] = {
             default=False,
             module="token_views",
         ),
-        page_view("every head to hover over, click and compare, in one HTML file", default=True),
+        View("page", "every head to hover over, click and compare, in one HTML file"),
     ),
     "compare": (
         View("overview", "the differences of all heads", module="compare_pictures"),
         View("differences", "the differences of one head, for those that differ most", module="compare_pictures"),
-        page_view("every head on A, on B, and their difference, in one HTML file", module="compare_pictures"),
+        View(
+            "page",
+            "every head on A, on B, and their difference, in one HTML file",
+            module="compare_pictures",
+            default=False,
+        ),
     ),
     "compare.corpus": (
         View(
@@ -52,12 +57,12 @@ VIEWS: dict[str, tuple[View, ...]] = {
     "profile": (
         View("roles", "the clearest role of every head"),
         View("relations", "the best head of each relation beside its largest baseline"),
-        page_view("roles and relations as tables that sort, heads as a scatter, in one HTML file"),
+        View("page", "roles and relations as tables that sort, heads as a scatter, in one HTML file", default=False),
     ),
     "card": (
         View("card", "what the head does, its pattern, three tables, hits and failures; with --all one for each head"),
         View("claim", "one statement on the head, one column wide, for a paper", default=False),
-        page_view("the card as a page, beside all heads on the text; with --all every card"),
+        View("page", "the card as a page, beside all heads on the text; with --all every card", default=False),
     ),
     "rollout": (View("rollout", "the last matrix by each method"),),
     "outputs": (
@@ -78,6 +83,6 @@ VIEWS: dict[str, tuple[View, ...]] = {
     "patch": (View("patch", "the effect of every head, layers × heads", module="patch_pictures"),),
     "explain": (
         View("row", "the table of the followed row, to redo its softmax by hand; for a slide"),
-        page_view("the steps as panels; a click on a token or a head changes the numbers", default=True),
+        View("page", "the steps as panels; a click on a token or a head changes the numbers"),
     ),
 }

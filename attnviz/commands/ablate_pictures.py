@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from attnviz.commands.ablate import REPLACEMENTS, Ablation, measured_text, source_text
-from attnviz.figures.charts import Column, CurvesPlan, Estimates, RowsPlan, curves_figure, draw_curves, rows_figure
+from attnviz.figures.charts import Column, CurvesPlan, Estimates, RowsPlan
 from attnviz.measures.intervals import ERROR_RATE
 from attnviz.measures.predictions import Metric
 from attnviz.present.figure_context import capital, caption_of
@@ -84,5 +84,5 @@ def _plan_curve(result: Ablation, _: ViewOptions) -> Iterator[CurvesPlan]:
     )
 
 
-HEADS = Drawing(_plan_heads, rows_figure)
-CURVE = Drawing(_plan_curve, curves_figure, draw_curves, missing=_no_curve)
+HEADS = Drawing(_plan_heads)
+CURVE = Drawing(_plan_curve, missing=_no_curve)

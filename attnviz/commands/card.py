@@ -48,14 +48,13 @@ from attnviz.present.documents import Entry
 from attnviz.present.fields import Table
 from attnviz.present.figure_context import caption_of, hatched_in_words
 from attnviz.present.published import role_name
-from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.parts import merged
 from attnviz.profiles.store import StoredProfile, profile_of_document
 from attnviz.progress import Progress, tell
 
 if TYPE_CHECKING:
-    from attnviz.figures.card import CardPlan, PictureTable
-    from attnviz.figures.claim import ClaimPlan
+    from attnviz.figures.card import CardPlan, ClaimPlan, PictureTable
 
 __all__ = ["SPEC", "Card", "Cards"]  # beside the function what the command prints and writes
 
@@ -350,7 +349,7 @@ def _drawn(table: Table[Row]) -> "PictureTable":
 def _claims(result: Card | Cards, _: ViewOptions) -> "Iterator[ClaimPlan]":
     """One statement on the head."""
     from attnviz.commands.heads.claim_view import claim_plan, no_claim
-    from attnviz.figures.claim import Bar
+    from attnviz.figures.card import Bar
 
     for card in result.cards:
         if not card.roles:
@@ -421,8 +420,8 @@ def page_data(card: Card, choices: ViewOptions) -> Entry:
     }
 
 
-CARD = Drawing(_plans, in_figures("card.card_figure"))
-CLAIM = Drawing(_claims, in_figures("claim.claim_figure"))
+CARD = Drawing(_plans)
+CLAIM = Drawing(_claims)
 PAGE = page_drawing(
     "card", page_data, lambda result: "" if isinstance(result, Card) else "a page is of one head; name it"
 )

@@ -47,8 +47,7 @@ from attnviz.present.output_folder import OutputFile
 from attnviz.present.published import shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import Result
-from attnviz.present.table_layout import cell
-from attnviz.present.tables import notes
+from attnviz.present.tables import cell, notes
 from attnviz.present.view import ViewOptions
 from attnviz.printable import one_line
 from attnviz.profiles.published import heads_of_paper

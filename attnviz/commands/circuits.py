@@ -26,7 +26,7 @@ from attnviz.present.fields import HEAD, Field, Table, entry, pick, plain
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import OfHeads, Result
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import Drawing, ViewOptions
 from attnviz.progress import Progress
 from attnviz.run.contributions import without_gradients
 from attnviz.wording import counted, rounded, signed, visible
@@ -34,7 +34,7 @@ from attnviz.wording import counted, rounded, signed, visible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.tiles import TilesPlan
+    from attnviz.figures.maps import TilesPlan
 
 _INCHES = 4.5
 _MOST_RULES = 12
@@ -260,8 +260,8 @@ def _plans(result: Circuits, choices: ViewOptions) -> "Iterator[TilesPlan]":
     """A matrix of heads for each kind of composition."""
     from matplotlib.colors import Normalize
 
+    from attnviz.figures.maps import Tile, TilesPlan, tile_pooling
     from attnviz.figures.matrix import Labels, max_pool
-    from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling
 
     model, names = result.checkpoint.short_name, [str(head.id) for head in result.heads]
     top = max(float(scores.nan_to_num().max()) for scores in result.scores.values())
@@ -297,7 +297,5 @@ def _plans(result: Circuits, choices: ViewOptions) -> "Iterator[TilesPlan]":
 
 COMPOSITION = Drawing(
     _plans,
-    in_figures("tiles.tiles_figure"),
-    in_figures("tiles.draw_last_tile"),
     missing=lambda result: "" if result.checkpoint.n_layers > 1 else "composition takes two layers",
 )

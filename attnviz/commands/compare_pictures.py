@@ -24,14 +24,10 @@ from attnviz.figures.charts import (
     Estimates,
     PairsPlan,
     RankedPlan,
-    draw_pairs,
-    draw_ranked,
-    pairs_figure,
-    ranked_figure,
 )
 from attnviz.figures.fonts import fitted
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
+from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, heatmap_pooling
 from attnviz.figures.matrix import Array, Labels, Outline, PooledPattern, signed_hundredths
 from attnviz.measures.differences import side_by_side
 from attnviz.measures.intervals import ERROR_RATE
@@ -348,12 +344,12 @@ def _no_roles(result: RoleComparison) -> str:
     return "" if result.judged_roles else "these texts are too few for an interval"
 
 
-OVERVIEW = Drawing(_plan_overview, head_grid_figure, draw_head_grid)
-DIFFERENCES = Drawing(_plan_differences, heatmap_figure, draw_heatmap)
+OVERVIEW = Drawing(_plan_overview)
+DIFFERENCES = Drawing(_plan_differences)
 PAGE: Drawing[Comparison, Any] = page_drawing(
     "compare",
     page_data,
     lambda result: "" if result.first.target is None else "it is made for models of one kind of attention only",
 )
-DISTANCES = Drawing(_plan_ranked, ranked_figure, draw_ranked)
-ROLES = Drawing(_plan_roles, pairs_figure, draw_pairs, missing=_no_roles)
+DISTANCES = Drawing(_plan_ranked)
+ROLES = Drawing(_plan_roles, missing=_no_roles)

@@ -27,7 +27,7 @@ from attnviz.present.fields import Field, Table, values_of
 from attnviz.present.layer_steps import TEXTS, steps_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures, page_drawing
+from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import BY_POSITION, HeadParameters, upcast
 from attnviz.run.checks import Verification
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from attnviz.figures.row import RowPlan
+    from attnviz.figures.charts import RowPlan
 
 FEW_KEYS = 12  # keys of the row on the first screen, those of largest weight
 
@@ -313,16 +313,16 @@ SPEC: CommandSpec[Explanation] = CommandSpec(
 
 def _plan_row(result: Explanation, _: ViewOptions) -> "Iterator[RowPlan]":
     """The table of the followed row, to redo its softmax by hand."""
+    from attnviz.figures.charts import ROW_SIZE, RowPlan
     from attnviz.figures.fonts import fitted_token
     from attnviz.figures.matrix import LONGEST
-    from attnviz.figures.row import SIZE, RowPlan
 
     table, about = row_table(result, FEW_KEYS), result.figure_context
     columns = [
         (field.title, *(cell.plain for cell in cells))
         for field, cells in zip(table.columns, table.cells(), strict=True)
     ]
-    keys = tuple(fitted_token(cell, SIZE, LONGEST) for cell in columns[0])
+    keys = tuple(fitted_token(cell, ROW_SIZE, LONGEST) for cell in columns[0])
     yield RowPlan(
         stem="explain-row",
         **about.caption_and_notes(f"{table.title}, on {about.quotes}", table.caption),
@@ -441,5 +441,5 @@ def _notes(result: Explanation, n_kept: int) -> Iterator[str]:
     yield "Numbers are those of explain.json and of the tensors in Python, in float32."
 
 
-ROW = Drawing(_plan_row, in_figures("row.row_figure"))
+ROW = Drawing(_plan_row)
 PAGE = page_drawing("explain", page_data)

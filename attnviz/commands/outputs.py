@@ -384,7 +384,7 @@ def _effects_table(
     result: HeadOutputs, effects: DirectEffects, table: Table[HeadContribution], whole: bool
 ) -> Table[HeadContribution]:
     """Direct effects, the largest first, and the tokens moved most, or of whom a head speaks for."""
-    from attnviz.present.table_layout import glued
+    from attnviz.present.tables import glued
 
     end, moved = result.end_effects, effects.promotions
     sizes = {head: abs(value + (end.heads[head] if end else 0.0)) for head, value in effects.heads.items()}

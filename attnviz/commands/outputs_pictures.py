@@ -8,11 +8,10 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs import HeadOutputs
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
+from attnviz.figures.maps import HeadMap, HeadMapPlan, Tile, TilesPlan, tile_pooling
 from attnviz.figures.matrix import Array, Labels, PooledPattern, max_pool
 from attnviz.figures.style import Style
-from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.inputs.prompt import Prompt
 from attnviz.measures.direct_effects import DirectEffects
 from attnviz.measures.output_shares import HeadContribution
@@ -198,11 +197,6 @@ def _effects_map(split: DirectEffects, stack: Stack, style: Style) -> HeadMap:
     )
 
 
-OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
-EFFECTS = Drawing(
-    _effects,
-    head_map_figure,
-    draw_head_map,
-    missing=lambda result: str(result.no_effects).removesuffix("."),
-)
-HEADS = Drawing(_heads, tiles_figure, draw_last_tile)
+OVERVIEW = Drawing(_overview)
+EFFECTS = Drawing(_effects, missing=lambda result: str(result.no_effects).removesuffix("."))
+HEADS = Drawing(_heads)

@@ -13,7 +13,7 @@ from attnviz.commands.patch import (
     prompts_text,
     rest_text,
 )
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.maps import HeadMap, HeadMapPlan
 from attnviz.measures.patching import HEAD, LAYER
 from attnviz.models.head_ids import HeadId
 from attnviz.present.figure_context import capital, caption_of
@@ -77,4 +77,4 @@ def _plan(result: Patching, choices: ViewOptions) -> Iterator[HeadMapPlan]:
     )
 
 
-PATCH = Drawing(_plan, head_map_figure, draw_head_map)
+PATCH = Drawing(_plan)

@@ -35,7 +35,7 @@ from attnviz.present.fields import Field, Table, plain, values_of
 from attnviz.present.figure_context import FigureContext, hatched_in_words, norm_in_words
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import Drawing, ViewOptions
 from attnviz.progress import Progress, tell
 from attnviz.reference.attention import transformed_values, uniform_pattern
 from attnviz.run.contributions import check_sum, layer_contributions, without_gradients
@@ -46,7 +46,7 @@ from attnviz.wording import counted, error, shortened_token
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.tiles import TilesPlan
+    from attnviz.figures.maps import TilesPlan
 
 METHODS = ("attention", "rollout", "norm_rollout")  # of sharing a token's attention; the first fields of Shares
 
@@ -308,7 +308,7 @@ def _inputs(result: Rollout, _: ViewOptions) -> Table[Entry]:
 
 def _tables(result: Rollout, choices: ViewOptions) -> "Iterator[RenderableType]":
     from attnviz.present.sentences import verification_line
-    from attnviz.present.table_layout import glued
+    from attnviz.present.tables import glued
 
     worst = max(layer.parts_error for layer in result.layers)
     parts = f", the sum of what attention adds from each token by at most {error(worst)}" if choices.verbose else ""
@@ -388,8 +388,8 @@ SPEC = CommandSpec[Rollout](content=_content, table=_inputs, tables=_tables, not
 
 def _plan(result: Rollout, choices: ViewOptions) -> "Iterator[TilesPlan]":
     """The matrices of the layer shown."""
+    from attnviz.figures.maps import Tile, TilesPlan, tile_pooling
     from attnviz.figures.matrix import Labels, max_pool, scale_of_means
-    from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling
 
     about, units, last = result.figure_context, result.units, result.last
     attention = f"attention of layer {result.layer}"
@@ -434,4 +434,4 @@ def _plan(result: Rollout, choices: ViewOptions) -> "Iterator[TilesPlan]":
     )
 
 
-ROLLOUT = Drawing(_plan, in_figures("tiles.tiles_figure"))
+ROLLOUT = Drawing(_plan)

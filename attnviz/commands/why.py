@@ -30,7 +30,7 @@ from attnviz.present.documents import Entry, text_entry, verification_entry
 from attnviz.present.fields import Field, Table, entry, plain, values_of
 from attnviz.present.report import CommandSpec
 from attnviz.present.result import TextResult
-from attnviz.present.view import Drawing, ViewOptions, in_figures
+from attnviz.present.view import Drawing, ViewOptions
 from attnviz.progress import Progress
 from attnviz.run.record import block_memory
 from attnviz.run.stream import SIDES, Source, recording_parts, source_name, why_no_effects
@@ -40,8 +40,7 @@ from attnviz.wording import counted, error, percent, quoted, rounded, shortened_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnviz.figures.arcs import ArcsPlan
-    from attnviz.figures.running_text import Piece
+    from attnviz.figures.text import ArcsPlan, Piece
 
 MOST_PAIRS = 200  # pairs of sources in files; the others are one row
 REST = "all others"
@@ -382,7 +381,7 @@ SPEC = CommandSpec[Account](content=_content, table=_pairs, tables=_tables, note
 
 def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
     """The path over the text from head to head to the explained score."""
-    from attnviz.figures.arcs import Arc, ArcsPlan, Sentence
+    from attnviz.figures.text import Arc, ArcsPlan, Sentence
 
     key, about = result.keys[0], result.figure_context
     arcs, parts = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")], []
@@ -411,7 +410,7 @@ def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
 
 def _pieces(labels: tuple[str, ...], ends: Set[int]) -> "tuple[tuple[Piece, ...], dict[int, int]]":
     """The tokens as running text, of a long one those around the ends of arcs; also each token's place there."""
-    from attnviz.figures.running_text import Piece
+    from attnviz.figures.text import Piece
 
     pieces: list[Piece] = []
     numbers: dict[int, int] = {}
@@ -424,4 +423,4 @@ def _pieces(labels: tuple[str, ...], ends: Set[int]) -> "tuple[tuple[Piece, ...]
     return tuple(pieces), numbers
 
 
-PATH = Drawing(_plan, in_figures("arcs.arcs_figure"), in_figures("arcs.draw_arcs"))
+PATH = Drawing(_plan)

@@ -5,7 +5,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -102,28 +102,27 @@ def _text_width(text: str, size: float | str, weight: str, dpi: float, _: str) -
     return width
 
 
-def fitted(text: str, size: float, pixels: float, weight: str = "normal") -> str:
-    """The drawable text, cut with an ellipsis to a width in pixels."""
-    return _balanced([_cut(drawable(text), size, pixels, weight)])[0]
+def fitted(
+    text: str, size: float, pixels: float, weight: str = "normal", shorten: Callable[[str, int], str] = shortened
+) -> str:
+    """The drawable text, cut by ``shorten`` to a width in pixels, by default with an ellipsis at the end."""
+    return _balanced([_cut(drawable(text), size, pixels, weight, shorten)])[0]
 
 
-def fitted_token(token: str, size: float, pixels: float, weight: str = "normal") -> str:
-    """As :func:`fitted`, cut in the middle: tokens often begin alike."""
-    return _balanced([_cut(drawable(token), size, pixels, weight, shortened_token)])[0]
-
-
-def _fits(shown: str, size: float, pixels: float, weight: str) -> bool:
-    """Whether a text fits; measured only if it may be too wide."""
-    return len(shown) * size * DPI / 72 <= pixels or text_width(shown, size, weight) <= pixels
+fitted_token = partial(fitted, shorten=shortened_token)  # cut in the middle: tokens often begin alike
 
 
 def _cut(shown: str, size: float, pixels: float, weight: str, shorten: Callable[[str, int], str] = shortened) -> str:
-    """Shorten with ``shorten(text, n)`` until it fits."""
     if _fits(shown, size, pixels, weight):
         return shown
     lengths = range(1, len(shown))
     fitting = bisect_right(lengths, pixels, key=lambda longest: text_width(shorten(shown, longest), size, weight))
     return shorten(shown, fitting) if fitting else "…"
+
+
+def _fits(shown: str, size: float, pixels: float, weight: str) -> bool:
+    """Whether a text fits; measured only if it may be too wide."""
+    return len(shown) * size * DPI / 72 <= pixels or text_width(shown, size, weight) <= pixels
 
 
 def wrapped(text: str, size: float, pixels: float, weight: str = "normal") -> list[str]:

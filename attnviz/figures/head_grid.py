@@ -39,16 +39,14 @@ from attnviz.figures.page import (
     MARGIN,
     PIXEL,
     ColourScale,
-    PagePlan,
-    colour_bar,
+    PanelPlan,
     fix_axes,
     freeze_layout,
     legend_columns,
-    new_page,
     page_width,
     run_layout,
 )
-from attnviz.figures.style import DPI, Style, figure_style, file_dpi, text_colour
+from attnviz.figures.style import DPI, Style, file_dpi, text_colour
 from attnviz.models.head_ids import HeadId
 
 # side of a square, in a figure as wide as its content, and of a width that the user chose
@@ -84,7 +82,7 @@ class HeadCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadGridPlan(ColourScale, PagePlan):
+class HeadGridPlan(ColourScale, PanelPlan):
     """Matrices of many heads to draw."""
 
     cells: tuple[HeadCell, ...]  # at least one
@@ -98,6 +96,208 @@ class HeadGridPlan(ColourScale, PagePlan):
     @property
     def most_cells(self) -> int:  # in a row or column
         return max(int(n) for cell in self.cells for n in cell.values.shape)
+
+    @cached_property
+    def _grid(self) -> "_Grid":
+        marked = any(cell.family is not None for cell in self.cells)
+        labels = [labels.texts for labels in (self.labels, self.keys) if labels is not None]
+        return _Grid([cell.id for cell in self.cells], marked, labels)
+
+    def page(self, style: Style) -> Figure:
+        """A new figure with the grid and its colour bar; UsageError if it is too narrow for so many heads."""
+        grid = self._grid.planned(self.most_cells, style)
+        across, down = grid.extent
+        width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
+        room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
+        names = self._names(grid)
+        families = self._families(names).values()
+        legend = 0.0
+        if families:
+            legend = math.ceil(len(families) / legend_columns(families, room, _ENTRY)) * _LEGEND_ROW + 0.06
+        more = [self.beside] * names.beside + [self.roles] * names.right
+        data = down / DPI + legend
+        page = self.new_page(style, width=width, body=data + _BAR, notes=[*self.notes, *more], data=data)
+        ax = page.add_subplot()
+        self._lay_out(ax, grid, style, room)
+        self.colour_bar([ax], style)
+        freeze_layout(page)
+        ax.apply_aspect()  # of the rounded position
+        box = ax.get_window_extent()
+        fix_axes(page, ax, box.width, box.height)
+        self._fill(ax, grid, style)
+        return page
+
+    def draw(self, ax: Axes, style: Style) -> AxesImage:
+        """Draw the grid on the caller's Axes, as large as it fits; returns the image, for ``figure.colorbar``."""
+        run_layout(ax.figure)
+        box = ax.get_window_extent()
+        pixel = ax.figure.dpi / DPI
+        room = box.width / pixel
+        for _ in range(4):
+            grid = self._grid.fitting(room)
+            if grid.extent[1] <= box.height / pixel:
+                break
+            room *= box.height / pixel / grid.extent[1]
+        self._lay_out(ax, grid, style, grid.extent[0])
+        run_layout(ax.figure)
+        return self._fill(ax, grid, style)
+
+    def _lay_out(self, ax: Axes, grid: "_Grid", style: Style, width: float) -> None:
+        """Set up Axes of a width in pixels with all that takes room beside the squares, and with marks of families."""
+        height = grid.extent[1]
+        ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], facecolor=style.paper)
+        ax.set_box_aspect(height / width)
+        ax.set_anchor("NW")
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        high = grid.of_layer * grid.row
+        full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
+        turned: dict[str, Any] = {"rotation": 90, "va": "center", "size": 7} if full else {"size": 6}
+        for at, layer in enumerate(grid.layers):
+            block, row = divmod(at, grid.layers_of_block)
+            name = f"layer {layer}" if full else HeadId(layer, 0).layer_name
+            middle = grid.first + row * high + (high + grid.above - 6) / 2
+            ink = text_colour(style, "ytick.color")
+            put_text(ax, block * grid.block - 4, middle, name, ha="right", color=ink, **turned)
+        names = self._names(grid)
+        families = self._families(names)
+        marks: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
+        for cell in self.cells:
+            left, top = grid.corner(cell.id)
+            if cell.family is not None:
+                marks[cell.family, True].append((left + 5, top - 9))
+            if names.right and cell.right is not None:
+                level = top - (9 if names.low else 23)
+                marks.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
+        for (family, filled), places in marks.items():
+            ax.plot(
+                *np.reshape(places, (-1, 2)).T,
+                label=families[family] if filled else "",
+                linestyle="none",
+                marker=family.marker,
+                markersize=min(4.6, 0.5 * grid.pitch * PIXEL),
+                fillstyle="left" if filled is None else "full",
+                markerfacecolor=style.paper if filled is False or family is UNNAMED else family.colour,
+                markerfacecoloralt=style.paper,
+                markeredgecolor=style.muted,
+                markeredgewidth=0.5,
+                scalex=False,
+                scaley=False,
+                zorder=3,
+            )
+        if families:
+            columns = legend_columns(families.values(), width, _ENTRY)
+            look: dict[str, Any] = LEGEND | {"borderaxespad": 0.2, "borderpad": 0, "handletextpad": 0.1}
+            look |= {"columnspacing": 1.0, "handlelength": 1.2, "labelcolor": style.ink}
+            ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=columns, **look)
+
+    def _fill(self, ax: Axes, grid: "_Grid", style: Style) -> AxesImage:
+        """Draw the squares and their texts on Axes of final size."""
+        shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
+        pixels = shown * file_dpi(style) / DPI  # of the image
+        image, side = self._image(grid, style, pixels)
+        height, width = (length / pixels for length in image.shape[:2])
+        colours = self.colour_map(style)
+        extent = (0, width, height, 0)
+        drawn = AxesImage(ax, cmap=colours, norm=self.norm, interpolation="nearest", origin="upper", extent=extent)
+        drawn.set_data(image)
+        ax.add_image(drawn)
+        if any(np.isnan(cell.values).any() for cell in self.cells):
+            hatch(ax.add_patch(Rectangle((0, 0), width, height, linewidth=0, zorder=-1)), style)
+        pitch = grid.pitch * shown * DPI / ax.figure.dpi
+        small = min(6.0, grid.size)
+        ids: dict[str, Any] = {"size": grid.size, "weight": "bold", "va": "baseline", "color": style.ink}
+        texts: dict[str, Any] = {"size": small, "va": "baseline"}
+        names = self._names(grid)
+        for cell in self.cells:
+            left, top = grid.corner(cell.id)
+            name = str(cell.id) if names.full else f"H{cell.id.head}"  # the layer stands beside the row
+            if grid.named:
+                put_text(ax, left, top - (19 if grid.marked else 5), name, **ids)
+            if names.right and not names.low and cell.right is not None:
+                room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
+                role = _fullest(cell.right[1], small, room)
+                put_text(ax, left + grid.square - 15, top - 19, role, ha="right", color=style.muted, **texts)
+            ink = style.muted if cell.muted else style.ink
+            if cell.family is not None and not names.low:
+                beside = _fullest((cell.beside, *cell.shorter), small, pitch - 18)
+                put_text(ax, left + 14, top - 5, beside, color=ink, **texts)
+            elif names.beside:
+                put_text(ax, left + side / pixels, top - 5, cell.beside, ha="right", color=ink, **texts)
+        if grid.tokens:
+            self._name_tokens(ax, grid, style, side / pixels, drawn)
+        if not grid.named:
+            every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, "bold") + 3) / pitch)
+            for block in range(grid.blocks):
+                for at in range(0, len(grid.columns), every):
+                    x = block * grid.block + at * grid.pitch + 1 + grid.square / 2
+                    put_text(ax, x, 1, f"H{grid.columns[at]}", **(ids | {"ha": "center", "va": "top"}))
+        return drawn
+
+    def _name_tokens(self, ax: Axes, grid: "_Grid", style: Style, side: float, drawn: AxesImage) -> None:
+        """Name tokens beside a row's first square and a column's last; ``side``: its width in pixels of the grid."""
+        across, down = ax.get_xlim()[1], ax.get_ylim()[0]
+        points = side * ax.get_window_extent().width / across * 72 / ax.figure.dpi
+        shown = {hundredths(float(value)) for cell in self.cells for value in cell.values.flat} - {""}
+        m = self.most_cells
+        numbered = m <= MOST_NUMBERED and bool(shown) and value_size(shown, points / m, points / m)
+        for cell in self.cells:
+            (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.places[cell.id]
+            labels = self.labels if column == 0 else None
+            keys = None if (row + 1, column) in grid.places.values() else self.keys or self.labels
+            bounds = (left / across, 1 - (top + side) / down, side / across, side / down)
+            beside = ax.inset_axes(bounds, facecolor="none", zorder=2)
+            beside.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), xticks=[], yticks=[], in_layout=False)
+            beside.spines[:].set_visible(False)
+            for axis, named, n in ((beside.yaxis, labels, rows), (beside.xaxis, keys, columns)):
+                if named is not None:
+                    name_axis(axis, named, n, points / n, self.pooled, style, self.every // self.pooled)
+            beside.tick_params(length=0, pad=4)
+            if numbered:
+                write_numbers(beside, cell.values, drawn, hundredths)
+
+    def _image(self, grid: "_Grid", style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
+        """All squares with their frames, [height, width, 4], ``pixels`` for one of the grid, and a square's side."""
+        colours = self.colour_map(style)
+        side = _side(grid.square * pixels, self.most_cells)
+        greys = (style.paper, style.frame, style.muted)
+        paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
+        width, height = (round(length * pixels) for length in grid.extent)
+        image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
+        for cell in self.cells:
+            left, top = (round(length * pixels) for length in grid.corner(cell.id))
+            image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
+            painted = colours(self.norm(np.ma.masked_invalid(cell.values)), bytes=True)  # NaN is transparent
+            rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
+            image[top : top + side, left : left + side] = painted[rows][:, columns]
+            below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
+            below[:, np.isin(columns, list(cell.sinks))] = sink
+        return image, side
+
+    def _names(self, grid: "_Grid") -> "_Names":
+        """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
+        wide, narrow = (
+            [text_width(name, grid.size, "bold") for name in names]
+            for names in ([str(cell.id) for cell in self.cells], [f"H{cell.id.head}" for cell in self.cells])
+        )
+        texts = [text_width(cell.beside, min(6.0, grid.size)) for cell in self.cells]
+        marks = grid.marked and any(cell.right for cell in self.cells)
+        beside = not grid.marked and any(cell.beside for cell in self.cells)
+        for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
+            if grid.named and marks and max(ids) + _MARK <= grid.square:
+                return _Names(full, right=True)
+            if grid.named and beside and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square:
+                return _Names(full, beside=True)
+        low = marks and grid.square >= 2 * _MARK - 2
+        return _Names(max(wide) + 3 <= grid.pitch, right=low, low=low)
+
+    def _families(self, names: "_Names") -> dict[Family, str]:
+        """The families that occur, in the order of legends, with what the legend calls them."""
+        present = {cell.family for cell in self.cells}
+        if names.right:
+            present |= {cell.right[0] for cell in self.cells if cell.right is not None}
+        without = " or ".join(sorted({cell.beside.rstrip("?") for cell in self.cells if cell.family is UNNAMED}))
+        return {family: without if family is UNNAMED else family.name for family in FAMILIES if family in present}
 
 
 @dataclass(frozen=True)
@@ -186,198 +386,60 @@ class _Grid:
         square = max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4))
         return replace(self, packed=packed, across=across, pitch=pitch, square=min(_LARGEST_CHOSEN, square))
 
-
-def head_grid_figure(plan: HeadGridPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """A new figure with the grid, its colour bar, title and notes; UsageError if it is too narrow for so many heads."""
-    grid = _planned(_grid_of(plan), plan.most_cells, style)
-    across, down = grid.extent
-    width = page_width(style, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
-    room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
-    names = _names(plan.cells, grid)
-    families = _families(plan.cells, names).values()
-    legend = math.ceil(len(families) / legend_columns(families, room, _ENTRY)) * _LEGEND_ROW + 0.06 if families else 0
-    notes = [*plan.notes]
-    if names.beside:
-        notes.append(plan.beside)
-    if names.right:
-        notes.append(plan.roles)
-    with figure_style():
-        data = down / DPI + legend
-        page = new_page(plan.title, notes, style, width=width, body=data + _BAR, data=data)
-        ax = page.add_subplot()
-        _lay_out(ax, plan, grid, style, room)
-        colour_bar(page, ax, plan, style)
-        freeze_layout(page)
-        ax.apply_aspect()  # of the rounded position
-        box = ax.get_window_extent()
-        fix_axes(page, ax, box.width, box.height)
-        _fill(ax, plan, grid, style)
-        return page
-
-
-def draw_head_grid(ax: Axes, plan: HeadGridPlan, style: Style) -> AxesImage:
-    """Draw the grid on the caller's Axes, as large as it fits; returns the image, for ``figure.colorbar``."""
-    run_layout(ax.figure)
-    box = ax.get_window_extent()
-    pixel = ax.figure.dpi / DPI
-    room = box.width / pixel
-    for _ in range(4):
-        grid = _fitting(_grid_of(plan), room)
-        if grid.extent[1] <= box.height / pixel:
-            break
-        room *= box.height / pixel / grid.extent[1]
-    _lay_out(ax, plan, grid, style, grid.extent[0])
-    run_layout(ax.figure)
-    return _fill(ax, plan, grid, style)
-
-
-def _grid_of(plan: HeadGridPlan) -> _Grid:
-    marked = any(cell.family is not None for cell in plan.cells)
-    labels = [labels.texts for labels in (plan.labels, plan.keys) if labels is not None]
-    return _Grid([cell.id for cell in plan.cells], marked, labels)
-
-
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style, width: float) -> None:
-    """Set up Axes of a width in pixels with all that takes room beside the squares, and with marks of families."""
-    height = grid.extent[1]
-    ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], facecolor=style.paper)
-    ax.set_box_aspect(height / width)
-    ax.set_anchor("NW")
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
-    high = grid.of_layer * grid.row
-    full = text_width(f"layer {max(grid.layers, default=0)}", 7) <= high - grid.above
-    turned: dict[str, Any] = {"rotation": 90, "va": "center", "size": 7} if full else {"size": 6}
-    for at, layer in enumerate(grid.layers):
-        block, row = divmod(at, grid.layers_of_block)
-        name = f"layer {layer}" if full else HeadId(layer, 0).layer_name
-        middle = grid.first + row * high + (high + grid.above - 6) / 2
-        ink = text_colour(style, "ytick.color")
-        put_text(ax, block * grid.block - 4, middle, name, ha="right", color=ink, **turned)
-    names = _names(plan.cells, grid)
-    families = _families(plan.cells, names)
-    marks: dict[tuple[Family, bool | None], list[tuple[float, float]]] = {(family, True): [] for family in families}
-    for cell in plan.cells:
-        left, top = grid.corner(cell.id)
-        if cell.family is not None:
-            marks[cell.family, True].append((left + 5, top - 9))
-        if names.right and cell.right is not None:
-            level = top - (9 if names.low else 23)
-            marks.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, level))
-    for (family, filled), places in marks.items():
-        ax.plot(
-            *np.reshape(places, (-1, 2)).T,
-            label=families[family] if filled else "",
-            linestyle="none",
-            marker=family.marker,
-            markersize=min(4.6, 0.5 * grid.pitch * PIXEL),
-            fillstyle="left" if filled is None else "full",
-            markerfacecolor=style.paper if filled is False or family is UNNAMED else family.colour,
-            markerfacecoloralt=style.paper,
-            markeredgecolor=style.muted,
-            markeredgewidth=0.5,
-            scalex=False,
-            scaley=False,
-            zorder=3,
-        )
-    if families:
-        columns = legend_columns(families.values(), width, _ENTRY)
-        look: dict[str, Any] = LEGEND | {"borderaxespad": 0.2, "borderpad": 0, "handletextpad": 0.1}
-        look |= {"columnspacing": 1.0, "handlelength": 1.2, "labelcolor": style.ink}
-        ax.legend(loc="upper left", bbox_to_anchor=(0, 0), ncols=columns, **look)
-
-
-def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style) -> AxesImage:
-    """Draw the squares and their texts on Axes of final size."""
-    shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
-    pixels = shown * file_dpi(style) / DPI  # of the image
-    image, side = _image(plan, grid, style, pixels)
-    height, width = (length / pixels for length in image.shape[:2])
-    colours = plan.colours or style.colour_map()
-    extent = (0, width, height, 0)
-    drawn = AxesImage(ax, cmap=colours, norm=plan.norm, interpolation="nearest", origin="upper", extent=extent)
-    drawn.set_data(image)
-    ax.add_image(drawn)
-    if any(np.isnan(cell.values).any() for cell in plan.cells):
-        hatch(ax.add_patch(Rectangle((0, 0), width, height, linewidth=0, zorder=-1)), style)
-    pitch = grid.pitch * shown * DPI / ax.figure.dpi
-    small = min(6.0, grid.size)
-    ids: dict[str, Any] = {"size": grid.size, "weight": "bold", "va": "baseline", "color": style.ink}
-    texts: dict[str, Any] = {"size": small, "va": "baseline"}
-    names = _names(plan.cells, grid)
-    for cell in plan.cells:
-        left, top = grid.corner(cell.id)
-        right = left + grid.square
-        name = str(cell.id) if names.full else f"H{cell.id.head}"  # the layer stands beside the row
-        if grid.named:
-            put_text(ax, left, top - (19 if grid.marked else 5), name, **ids)
-        if names.right and not names.low and cell.right is not None:
-            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, "bold")
-            put_text(
-                ax, right - 15, top - 19, _fullest(cell.right[1], small, room), ha="right", color=style.muted, **texts
+    def planned(self, m: int, style: Style) -> "_Grid":
+        """The grid in a figure of its own, of squares of m cells a side."""
+        packed = bool(self.labels) or self.is_sparse
+        n, columns = len(self.ids), len(self.columns)
+        if style.room is None:
+            across = min(n, max(_PACKED, math.ceil(math.sqrt(2 * n)))) if packed else columns
+            square = _side(_LARGEST_CHOSEN, m) if self.labels or across <= 2 else _LARGEST // m * m
+            grid = self.with_rows(across, max(square, _ROOMY) + 14, packed)
+            if grid.layers and grid.extent[1] > _PAGE_HEIGHT:  # in blocks that bring it nearest to the shape of a page
+                split = [replace(grid, blocks=blocks) for blocks in range(1, len(grid.layers) + 1)]
+                grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
+            return replace(grid, square=square, tokens=self._token_names(square))
+        room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
+        if room / columns < _LEAST and not (packed and self._wrapped(room, packed)):
+            least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
+            raise UsageError(
+                f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
+                f"{style.room:.3g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
             )
-        ink = style.muted if cell.muted else style.ink
-        if cell.family is not None and not names.low:
-            beside = _fullest((cell.beside, *cell.shorter), small, pitch - 18)
-            put_text(ax, left + 14, top - 5, beside, color=ink, **texts)
-        elif names.beside:
-            put_text(ax, left + side / pixels, top - 5, cell.beside, ha="right", color=ink, **texts)
-    if grid.tokens:
-        _name_tokens(ax, plan, grid, style, side / pixels, drawn)
-    if not grid.named:
-        every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, "bold") + 3) / pitch)
-        for block in range(grid.blocks):
-            for at in range(0, len(grid.columns), every):
-                x = block * grid.block + at * grid.pitch + 1 + grid.square / 2
-                put_text(ax, x, 1, f"H{grid.columns[at]}", **(ids | {"ha": "center", "va": "top"}))
-    return drawn
+        return self.fitting(room)
 
+    def fitting(self, room: float) -> "_Grid":
+        """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with their tokens named."""
+        tokens = 0.0
+        grid = self._wrapped(room, packed=True, least=_ROOMY) if self.labels else None
+        for _ in range(3):  # which tokens are named, and how large, depends on the squares
+            if grid:
+                tokens = max(tokens, self._token_names(grid.square))
+                grid = self._wrapped(room - tokens, packed=True, least=_ROOMY)
+        if grid and grid.pitch >= _ROOMY:
+            return replace(grid, tokens=tokens)
+        grid = (self.is_sparse and self._wrapped(room, packed=True)) or self._wrapped(room, packed=False)
+        n = len(self.columns)
+        return grid or self.with_rows(n, min(room / n, _LARGEST_CHOSEN + 14), packed=False)
 
-def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: _Grid, style: Style, side: float, drawn: AxesImage) -> None:
-    """Name tokens beside a row's first square and a column's last; ``side``: its width in pixels of the grid."""
-    across, down = ax.get_xlim()[1], ax.get_ylim()[0]
-    points = side * ax.get_window_extent().width / across * 72 / ax.figure.dpi
-    shown = {hundredths(float(value)) for cell in plan.cells for value in cell.values.flat} - {""}
-    m = plan.most_cells
-    numbered = m <= MOST_NUMBERED and bool(shown) and value_size(shown, points / m, points / m)
-    for cell in plan.cells:
-        (rows, columns), (left, top), (row, column) = cell.values.shape, grid.corner(cell.id), grid.places[cell.id]
-        labels = plan.labels if column == 0 else None
-        keys = None if (row + 1, column) in grid.places.values() else plan.keys or plan.labels
-        bounds = (left / across, 1 - (top + side) / down, side / across, side / down)
-        beside = ax.inset_axes(bounds, facecolor="none", zorder=2)
-        beside.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), in_layout=False)
-        beside.spines[:].set_visible(False)
-        for axis, named, n in ((beside.yaxis, labels, rows), (beside.xaxis, keys, columns)):
-            name_axis(axis, named, n, points / n, plan.pooled, style, plan.every // plan.pooled)
-        beside.tick_params(length=0, pad=4)
-        if numbered:
-            write_numbers(beside, cell.values, drawn, hundredths)
+    def _wrapped(self, room: float, packed: bool, least: float = _COMFORTABLE) -> "_Grid | None":
+        """Lay out squares large enough for names, in rows unless ``least`` suffices; None if that fits no page."""
+        n = len(self.ids if packed else self.columns)
+        fewest = n if room / n >= least else max(1, int(room // _ROOMY))
+        for most in range(fewest, n + 1):
+            across = math.ceil(n / math.ceil(n / most))
+            if room / across < _COMFORTABLE:
+                return None
+            grid = self.with_rows(across, min(room / across, _LARGEST_CHOSEN + 14), packed)
+            if across == n or grid.extent[1] <= _HIGHEST:
+                return grid
+        return None
 
-
-def _image(plan: HeadGridPlan, grid: _Grid, style: Style, pixels: float) -> tuple[NDArray[np.uint8], int]:
-    """All squares with their frames, [height, width, 4], ``pixels`` for one of the grid, and the side of a square."""
-    colours = plan.colours or style.colour_map()
-    side = _side(grid.square * pixels, plan.most_cells)
-    greys = (style.paper, style.frame, style.muted)
-    paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
-    width, height = (round(length * pixels) for length in grid.extent)
-    image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
-    for cell in plan.cells:
-        left, top = (round(length * pixels) for length in grid.corner(cell.id))
-        image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
-        painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)  # NaN is transparent
-        rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
-        image[top : top + side, left : left + side] = painted[rows][:, columns]
-        below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
-        below[:, np.isin(columns, list(cell.sinks))] = sink
-    return image, side
-
-
-def _side(room: float, m: int) -> int:
-    """Pixels of a square of m cells a side: a multiple of m, unless that leaves too much of the room."""
-    side = max(1, int(room / m + 0.1)) * m
-    return side if _EVEN * room <= side <= 1.1 * room else int(room)
+    def _token_names(self, square: float) -> float:  # pixels of token labels beside and below a square
+        widths = [0.0]
+        for texts in self.labels:
+            cell = square / len(texts) * PIXEL
+            widths.append(label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16)
+        return max(widths)
 
 
 class _Names(NamedTuple):
@@ -385,40 +447,6 @@ class _Names(NamedTuple):
     beside: bool = False  # whether every text stands beside its id
     right: bool = False  # whether a mark stands right of every id, or below that
     low: bool = False  # whether it stands below, in place of the text there
-
-
-def _names(cells: Sequence[HeadCell], grid: _Grid) -> _Names:
-    """Texts and marks if there is room beside full ids, or else beside those without layers; marks, else, below."""
-    wide, narrow = (
-        [text_width(name, grid.size, "bold") for name in names]
-        for names in ([str(cell.id) for cell in cells], [f"H{cell.id.head}" for cell in cells])
-    )
-    texts = [text_width(cell.beside, min(6.0, grid.size)) for cell in cells]
-    marks = grid.marked and any(cell.right for cell in cells)
-    beside = not grid.marked and any(cell.beside for cell in cells)
-    for full, ids in ((True, wide), (False, narrow))[: 1 + bool(grid.layers)]:
-        if grid.named and marks and max(ids) + _MARK <= grid.square:
-            return _Names(full, right=True)
-        if grid.named and beside and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square:
-            return _Names(full, beside=True)
-    low = marks and grid.square >= 2 * _MARK - 2
-    return _Names(max(wide) + 3 <= grid.pitch, right=low, low=low)
-
-
-def _fullest(texts: Sequence[str], size: float, room: float) -> str:
-    """The first text that fits; else the last one cut, or '' if fewer than five characters would remain."""
-    forms = [drawable(text) for text in texts]
-    cut = fitted(forms[-1], size, max(room, 1))
-    return next((form for form in forms if text_width(form, size) <= room), cut if len(cut) > 4 else "")
-
-
-def _families(cells: Sequence[HeadCell], names: _Names) -> dict[Family, str]:
-    """The families that occur, in the order of legends, with what the legend calls them."""
-    present = {cell.family for cell in cells}
-    if names.right:
-        present |= {cell.right[0] for cell in cells if cell.right is not None}
-    without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is UNNAMED}))
-    return {family: without if family is UNNAMED else family.name for family in FAMILIES if family in present}
 
 
 def grid_pooling(
@@ -430,66 +458,20 @@ def grid_pooling(
     UsageError: the page is too narrow.
     """
     pixels, grid = file_dpi(style) / DPI, _Grid(list(heads), marked, labels)
-    pooled = math.ceil(n_positions / int(_planned(grid, 1, style).square * pixels))
+    pooled = math.ceil(n_positions / int(grid.planned(1, style).square * pixels))
     m = math.ceil(n_positions / pooled)
-    side = _side(_planned(grid, m, style).square * pixels, m)
+    side = _side(grid.planned(m, style).square * pixels, m)
     return pooled, named_every(side / m / pixels * PIXEL, pooled)
 
 
-def _planned(heads: _Grid, m: int, style: Style) -> _Grid:
-    """The grid in a figure of its own, of squares of m cells a side."""
-    packed = bool(heads.labels) or heads.is_sparse
-    n, columns = len(heads.ids), len(heads.columns)
-    if style.room is None:
-        across = min(n, max(_PACKED, math.ceil(math.sqrt(2 * n)))) if packed else columns
-        square = _side(_LARGEST_CHOSEN, m) if heads.labels or across <= 2 else _LARGEST // m * m
-        grid = heads.with_rows(across, max(square, _ROOMY) + 14, packed)
-        if grid.layers and grid.extent[1] > _PAGE_HEIGHT:  # in blocks that bring it nearest to the shape of a page
-            split = [replace(grid, blocks=blocks) for blocks in range(1, len(grid.layers) + 1)]
-            grid = min(split, key=lambda grid: abs(math.log(grid.extent[1] / grid.extent[0] / _PAGE_SHAPE)))
-        return replace(grid, square=square, tokens=_token_names(heads.labels, square))
-    room = (style.room - 2 * MARGIN) * DPI - _LAYER_NAMES
-    if room / columns < _LEAST and not (packed and _wrapped(heads, room, packed)):
-        least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
-        raise UsageError(
-            f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
-            f"{style.room:.3g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
-        )
-    return _fitting(heads, room)
+def _side(room: float, m: int) -> int:
+    """Pixels of a square of m cells a side: a multiple of m, unless that leaves too much of the room."""
+    side = max(1, int(room / m + 0.1)) * m
+    return side if _EVEN * room <= side <= 1.1 * room else int(room)
 
 
-def _fitting(heads: _Grid, room: float) -> _Grid:
-    """Lay out the grid in a width in pixels; a few heads are packed if they fit a page, with their tokens named."""
-    tokens = 0.0
-    grid = _wrapped(heads, room, packed=True, least=_ROOMY) if heads.labels else None
-    for _ in range(3):  # which tokens are named, and how large, depends on the squares
-        if grid:
-            tokens = max(tokens, _token_names(heads.labels, grid.square))
-            grid = _wrapped(heads, room - tokens, packed=True, least=_ROOMY)
-    if grid and grid.pitch >= _ROOMY:
-        return replace(grid, tokens=tokens)
-    grid = (heads.is_sparse and _wrapped(heads, room, packed=True)) or _wrapped(heads, room, packed=False)
-    n = len(heads.columns)
-    return grid or heads.with_rows(n, min(room / n, _LARGEST_CHOSEN + 14), packed=False)
-
-
-def _token_names(labels: Names, square: float) -> float:  # pixels of token labels beside and below a square
-    widths = [0.0]
-    for texts in labels:
-        cell = square / len(texts) * PIXEL
-        widths.append(label_pixels(texts[:: named_every(cell)], label_size(cell)) + 16)
-    return max(widths)
-
-
-def _wrapped(heads: _Grid, room: float, packed: bool, least: float = _COMFORTABLE) -> _Grid | None:
-    """Lay out squares large enough for names, in rows unless ``least`` suffices; None if that fits no page."""
-    n = len(heads.ids if packed else heads.columns)
-    fewest = n if room / n >= least else max(1, int(room // _ROOMY))
-    for most in range(fewest, n + 1):
-        across = math.ceil(n / math.ceil(n / most))
-        if room / across < _COMFORTABLE:
-            return None
-        grid = heads.with_rows(across, min(room / across, _LARGEST_CHOSEN + 14), packed)
-        if across == n or grid.extent[1] <= _HIGHEST:
-            return grid
-    return None
+def _fullest(texts: Sequence[str], size: float, room: float) -> str:
+    """The first text that fits; else the last one cut, or '' if fewer than five characters would remain."""
+    forms = [drawable(text) for text in texts]
+    cut = fitted(forms[-1], size, max(room, 1))
+    return next((form for form in forms if text_width(form, size) <= room), cut if len(cut) > 4 else "")

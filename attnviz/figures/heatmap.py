@@ -39,10 +39,12 @@ from attnviz.figures.matrix import (
     contrasting_ink,
     draw_brackets,
     draw_matrix,
+    draw_outline,
     hatch,
     hundredths,
     label_pixels,
     label_size,
+    name_axis,
     named_every,
     numbers,
     painted,
@@ -52,13 +54,10 @@ from attnviz.figures.page import (
     MARGIN,
     PIXEL,
     ColourScale,
-    PagePlan,
-    bar_inches,
-    colour_bar,
+    PanelPlan,
     fix_axes,
     freeze_layout,
     heading,
-    new_page,
     page_width,
     run_layout,
 )
@@ -82,7 +81,7 @@ _Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatmapPlan(ColourScale, PagePlan):
+class HeatmapPlan(ColourScale, PanelPlan):
     """One head's pattern, ready to draw."""
 
     evidence: str  # score of the label with its baseline, between title and notes
@@ -96,6 +95,44 @@ class HeatmapPlan(ColourScale, PagePlan):
     row_brackets: tuple[Bracket, ...] = ()  # of named stretches of the rows, before pooling
     column_brackets: tuple[Bracket, ...] = ()
     axes: tuple[str, str] = ("query (attends from)", "key (attended to)")  # names of rows and columns
+
+    def page(self, style: Style) -> Figure:
+        """A new figure with the heatmap, weights in the cells if they fit, and its colour bar."""
+        return HeatmapPage(self, style).filled(self)
+
+    def draw(self, ax: Axes, style: Style) -> Cells:
+        """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
+        cells = self.draw_cells(ax, style)
+        title = "\n".join(drawable(line) for line in (self.title, self.evidence) if line and not style.bare)
+        pad = 6 + LANE * len(bracket_lanes(self.column_brackets))
+        family = font_families([title])
+        ax.set_title(title, loc="left", fontsize=9, pad=pad, color=text_colour(style), family=family, parse_math=False)
+        run_layout(ax.figure)
+        any(write_numbers(ax, self.values, cells, form) for form in self.forms)
+        return cells
+
+    def draw_cells(self, ax: Axes, style: Style, points: float | None = None) -> Cells:
+        """Draw all but title and numbers; ``points``: the size of a cell, if it is known before the layout."""
+        cells = draw_matrix(ax, self.values, self, style)
+        width, height = cell_points(ax, self.values.shape, points)
+        for outline in self.outlines:
+            draw_outline(ax, outline, (width, height), style)
+        look: dict[str, Any] = {"fontsize": _AXIS_TEXT, "color": text_colour(style, "axes.labelcolor")}
+        for axis, name, labels, brackets, n, cell in zip(
+            (ax.yaxis, ax.xaxis),
+            self.axes,
+            (self.labels, self.keys or self.labels),
+            (self.row_brackets, self.column_brackets),
+            self.values.shape,
+            (height, width),
+            strict=True,
+        ):
+            name_axis(axis, labels, n, cell, self.pooled, style)
+            draw_brackets(axis, brackets, cell, self.pooled, style)
+            fits = text_width(name, _AXIS_TEXT) <= n * cell / PIXEL + 20
+            axis.set_label_text(name if fits else name.partition(" ")[0], **look)
+            axis.labelpad = 2
+        return cells
 
 
 def heatmap_pooling(labels: Sequence[str], style: Style, n_keys: int = 0) -> tuple[int, int]:
@@ -115,19 +152,13 @@ def has_numbers(values: Array, labels: Sequence[str], style: Style) -> bool:
     return bool(numbers(values, hundredths, points, points)[0])
 
 
-def heatmap_figure(plan: HeatmapPlan, style: Style, vector: bool = False) -> Figure:
-    """A new figure with one heatmap, weights in the cells if they fit, colour bar, title and notes."""
-    return HeatmapPage(plan, style, vector).filled(plan)
-
-
 class HeatmapPage:
     """A page with its layout, in which cells are whole pixels; it is filled with one head after the other.
 
     Of the heads title, evidence and values differ; lines of title and evidence are as many and in the same fonts.
     """
 
-    @figure_style()
-    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool = False) -> None:
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
         self.style = style
         texts = plan.labels.texts
         dpi = file_dpi(style)
@@ -138,16 +169,18 @@ class HeatmapPage:
         beside, below = (
             (label_pixels(labels.texts, size) + _TICK) / DPI for labels in (plan.labels, plan.keys or plan.labels)
         )
-        right, above = (_lanes(brackets) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets))
+        right, above = (
+            len(bracket_lanes(brackets)) * LANE / 72 for brackets in (plan.row_brackets, plan.column_brackets)
+        )
         width = page_width(style, cell * columns / dpi + beside + right + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
         across = min(cell * columns / dpi, width - beside - right - 2 * MARGIN)
-        body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
-        figure = new_page(plan.title, (plan.evidence, *plan.notes), style, width=width, body=body)
+        body = cell * rows / dpi + below + above + _AXIS_NAME / DPI + max(_BAR, plan.bar_inches(across)) + _SLACK
+        figure = plan.new_page(style, width=width, body=body, notes=(plan.evidence, *plan.notes))
         ax = figure.add_subplot()
         self.figure, self.ax = figure, ax
-        self.cells = _draw(ax, plan, style, vector=vector, points=points)
+        self.cells = plan.draw_cells(ax, style, points)
         self.texts, self.names = figure.texts[: len(self.lines(plan))], len(ax.texts)
-        colour_bar(figure, ax, replace(plan, norm=plan.bar_norm), style, across=across)
+        replace(plan, norm=plan.bar_norm).colour_bar([ax], style, across)
         freeze_layout(figure)
         box = ax.get_window_extent()
         pixel = DPI / dpi
@@ -158,7 +191,6 @@ class HeatmapPage:
         """The lines of title and evidence, with size and weight."""
         return heading(plan.title, (plan.evidence,), self.style, self.figure.get_figwidth())
 
-    @figure_style()
     def filled(self, plan: HeatmapPlan) -> Figure:
         """The page with a head's title, evidence and cells, and with its weights in the cells if they fit."""
         for text, (line, *_) in zip(self.texts, self.lines(plan), strict=True):
@@ -170,51 +202,9 @@ class HeatmapPage:
         any(write_numbers(self.ax, plan.values, self.cells, form) for form in plan.forms)  # as fully as all of them fit
         return self.figure
 
-    def picture(self, plan: HeatmapPlan, file_format: str) -> bytes | _Pixels:
+    def picture(self, plan: HeatmapPlan) -> bytes | _Pixels:
         """One head's picture."""
-        return figure_bytes(self.filled(plan), file_format, self.style)
-
-
-def draw_heatmap(ax: Axes, plan: HeatmapPlan, style: Style) -> Cells:
-    """Draw cells, weights, labels and title on the caller's Axes, which keep their size; returns the cells."""
-    cells = _draw(ax, plan, style)
-    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not style.bare)
-    pad = 6 + LANE * _lanes(plan.column_brackets)
-    family = font_families([title])
-    ax.set_title(title, loc="left", fontsize=9, pad=pad, color=text_colour(style), family=family, parse_math=False)
-    run_layout(ax.figure)
-    any(write_numbers(ax, plan.values, cells, form) for form in plan.forms)
-    return cells
-
-
-def _draw(ax: Axes, plan: HeatmapPlan, style: Style, *, vector: bool = False, points: float | None = None) -> Cells:
-    cells = draw_matrix(
-        ax,
-        plan.values,
-        plan.norm,
-        style,
-        labels=plan.labels,
-        keys=plan.keys or plan.labels,
-        pooled=plan.pooled,
-        colours=plan.colours,
-        vector=vector,
-        outlines=plan.outlines,
-        cell=points,
-    )
-    width, height = cell_points(ax, plan.values.shape, points)
-    draw_brackets(ax.xaxis, plan.column_brackets, width, plan.pooled, style)
-    draw_brackets(ax.yaxis, plan.row_brackets, height, plan.pooled, style)
-    look: dict[str, Any] = {"fontsize": _AXIS_TEXT, "color": text_colour(style, "axes.labelcolor")}
-    rows, columns = plan.values.shape
-    for axis, name, side in ((ax.yaxis, plan.axes[0], height * rows), (ax.xaxis, plan.axes[1], width * columns)):
-        fits = text_width(name, _AXIS_TEXT) <= side / PIXEL + 20
-        axis.set_label_text(name if fits else name.partition(" ")[0], **look)
-        axis.labelpad = 2
-    return cells
-
-
-def _lanes(brackets: Sequence[Bracket]) -> int:
-    return max(bracket_lanes(brackets), default=-1) + 1
+        return figure_bytes(self.filled(plan), self.style.file_format, self.style)
 
 
 def _cell(labels: Sequence[str], m: int, style: Style) -> int:  # pixels of a cell in the file, with m cells a row
@@ -235,21 +225,23 @@ def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) 
     All plans have the same labels, notes and size; only values, title and evidence may differ. Those with outlined
     cells are figures of their own.
     """
-    vector, in_pixels = file_format != "png", file_format == "png" and style.is_plain
+    style = style.for_file(file_format)
+    in_pixels = style.is_plain and not style.vector
     pages: dict[tuple[object, ...], HeatmapPage] = {}  # by what changes the layout
 
+    @figure_style()
     def picture(plan: HeatmapPlan) -> bytes | _Pixels:
         if plan.outlines:
-            return figure_bytes(heatmap_figure(plan, style, vector), file_format, style)
+            return figure_bytes(plan.page(style), file_format, style)
         kind: type[HeatmapPage] = _PixelPage if in_pixels else HeatmapPage
         if file_format == "svg" and plan.values.size <= MESH_CELLS:
             kind = _ElementPage
-        page = next(iter(pages.values()), None) or kind(plan, style, vector)
+        page = next(iter(pages.values()), None) or kind(plan, style)
         lines = ((size, *font_families([line])) for line, size, _ in page.lines(plan))
         layout = bool(np.isnan(plan.values).any()), *lines
         if layout not in pages:
-            pages[layout] = kind(plan, style, vector) if pages else page
-        return pages[layout].picture(plan, file_format)
+            pages[layout] = kind(plan, style) if pages else page
+        return pages[layout].picture(plan)
 
     def encoded(content: bytes | _Pixels) -> bytes:  # compression releases the GIL
         if isinstance(content, bytes):
@@ -268,9 +260,8 @@ def heatmap_files(plans: Iterable[HeatmapPlan], style: Style, file_format: str) 
 class _ElementPage(HeatmapPage):
     """The page as an SVG, without what differs between heads."""
 
-    @figure_style()
-    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
-        super().__init__(plan, style, vector)
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
+        super().__init__(plan, style)
         self.cells.set_gid("cells-")
         for at, text in enumerate(self.texts):
             text.set_gid(f"line-{at}")
@@ -282,7 +273,7 @@ class _ElementPage(HeatmapPage):
         self.lefts = points * np.linspace(box.x0, box.x1, columns + 1)
         self.tops = points * (self.figure.bbox.height - np.linspace(box.y1, box.y0, rows + 1))
 
-    def picture(self, plan: HeatmapPlan, file_format: str) -> bytes:  # noqa: ARG002 - as all pages
+    def picture(self, plan: HeatmapPlan) -> bytes:
         """One head's SVG."""
         parts, width, height = list(self.parts), self.lefts[1] - self.lefts[0], self.tops[1] - self.tops[0]
         for at, (line, *_) in enumerate(self.lines(plan)):
@@ -311,9 +302,8 @@ class _ElementPage(HeatmapPage):
 class _PixelPage(HeatmapPage):
     """The page as palette indices, without what differs between heads: cells, title and evidence."""
 
-    @figure_style()
-    def __init__(self, plan: HeatmapPlan, style: Style, vector: bool) -> None:
-        super().__init__(plan, style, vector)
+    def __init__(self, plan: HeatmapPlan, style: Style) -> None:
+        super().__init__(plan, style)
         self.dpi = file_dpi(style)
         hatch(self.ax.patch, style)
         box = self.ax.get_window_extent()
@@ -337,7 +327,7 @@ class _PixelPage(HeatmapPage):
         colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
         self.paper: _Pixels = _nearest(colours, style.theme)[back].reshape(pixels.shape[:2])
 
-    def picture(self, plan: HeatmapPlan, file_format: str) -> _Pixels:  # noqa: ARG002 - as all pages
+    def picture(self, plan: HeatmapPlan) -> _Pixels:
         """The palette indices of one head's picture."""
         picture, theme = self.paper.copy(), self.style.theme
         inks = blended(0, theme, self.style.ink)

@@ -1,4 +1,4 @@
-"""A matrix of positions: cells, numbers, labels, rules between blocks, outlines; fitted to the size of the Axes."""
+"""A matrix of positions: cells, numbers, labels, outlines; fitted to the size of the Axes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 from numpy.typing import NDArray
 
 from attnviz.figures.fonts import fitted_token, font_families, put_text, text_width
-from attnviz.figures.page import PIXEL
+from attnviz.figures.page import PIXEL, ColourScale
 from attnviz.figures.style import DPI, MISSED_DASHES, Style, text_colour
 from attnviz.wording import signed
 
@@ -62,24 +62,28 @@ class Bracket(NamedTuple):
     name: str
     runs: tuple[tuple[int, int], ...]
 
+    @property
+    def positions(self) -> set[int]:
+        return {at for first, last in self.runs for at in range(first, last + 1)}
 
-def bracket_lanes(brackets: Sequence[Bracket]) -> list[int]:
-    """The lane of each bracket, from 0 next to the cells on: those that overlap lie in different ones."""
-    lanes, taken = list[int](), list[set[int]]()
+
+def bracket_lanes(brackets: Iterable[Bracket]) -> list[list[Bracket]]:
+    """The brackets by lane, that next to the cells first: those that overlap lie in different ones."""
+    lanes = list[list[Bracket]]()
     for bracket in brackets:
-        positions = {at for first, last in bracket.runs for at in range(first, last + 1)}
-        lane = next((at for at, others in enumerate(taken) if others.isdisjoint(positions)), len(taken))
-        if lane == len(taken):
-            taken.append(set())
-        taken[lane] |= positions
-        lanes.append(lane)
+        for lane in lanes:
+            if all(bracket.positions.isdisjoint(other.positions) for other in lane):
+                lane.append(bracket)
+                break
+        else:
+            lanes.append([bracket])
     return lanes
 
 
 LANE = 10.0  # points that a lane of brackets takes
 
 
-def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float, pooled: int, style: Style) -> None:
+def draw_brackets(axis: XAxis | YAxis, brackets: Iterable[Bracket], cell: float, pooled: int, style: Style) -> None:
     """Draw brackets above the columns or right of the rows, outside the cells, which are of a size in points."""
     ax = axis.axes
     across = axis.axis_name == "x"
@@ -96,8 +100,8 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
     def place(along: float) -> tuple[float, float]:
         return (along, 1.0) if across else (1.0, along)
 
-    for bracket, lane in zip(brackets, bracket_lanes(brackets), strict=True):
-        away = _FIRST_LANE + LANE * lane
+    for at, bracket in ((at, bracket) for at, lane in enumerate(bracket_lanes(brackets)) for bracket in lane):
+        away = _FIRST_LANE + LANE * at
         longest = max(bracket.runs, key=lambda run: run[1] - run[0])
         for run in bracket.runs:
             first, last = (position // pooled for position in run)
@@ -110,58 +114,40 @@ def draw_brackets(axis: XAxis | YAxis, brackets: Sequence[Bracket], cell: float,
                 put_text(ax, *middle, name, size=_SMALLEST, color=ink, transform=outwards(away + 1), **turned)
 
 
-def draw_matrix(
-    ax: Axes,
-    values: Array,
-    norm: Normalize,
-    style: Style,
-    *,
-    labels: Labels | None = None,
-    keys: Labels | None = None,
-    pooled: int = 1,
-    colours: Colormap | None,
-    vector: bool,
-    rules: Sequence[float] = (),
-    outlines: Sequence[Outline] = (),
-    cell: float | None = None,
-) -> Cells:
-    """Draw a matrix, row 0 at the top: rows are queries, columns keys; returns the cells.
+def draw_matrix(ax: Axes, values: Array, scale: ColourScale, style: Style) -> Cells:
+    """Draw the cells of a matrix, row 0 at the top: rows are queries, columns keys; returns them.
 
     ``values`` are [rows, columns], NaN hatched (:func:`hatch`). Numbers are written by :func:`write_numbers`, once
-    the Axes have their size; until then ``cell`` is the size of a cell in points. Positions, of which ``pooled`` share
-    a cell, are named left by ``labels`` and at the bottom by ``keys``. A rule of 4 is a line before row and column 4.
-    In a ``vector`` file a few cells are drawn as rectangles, sharp at any size.
+    the Axes have their size. In a vector file a few cells are drawn as rectangles, sharp at any size.
     """
-    rows, n_columns = values.shape
-    colours = colours or style.colour_map()
+    rows, columns = values.shape
+    look: dict[str, Any] = {"cmap": scale.colour_map(style), "norm": scale.norm}
     cells: Cells
-    if vector and values.size <= MESH_CELLS:
-        edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
-        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, cmap=colours, norm=norm)
+    if style.vector and values.size <= MESH_CELLS:
+        edges = [np.arange(n + 1) - 0.5 for n in (columns, rows)]
+        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **look)
     else:
-        cells = ax.imshow(values, cmap=colours, norm=norm, interpolation="none" if vector else "auto", aspect="auto")
-    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=style.paper)
+        cells = ax.imshow(values, interpolation="none" if style.vector else "auto", aspect="auto", **look)
+    ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), xticks=[], yticks=[], facecolor=style.paper)
     if np.isnan(values).any():
         hatch(ax.patch, style)
     ax.grid(visible=False)
     ax.spines[:].set(linewidth=PIXEL, edgecolor=style.frame)
-    for rule in rules:
-        for line in (ax.axhline, ax.axvline):
-            line(rule / pooled - 0.5, color=style.ink, linewidth=2 * PIXEL)
-    width, height = cell_points(ax, values.shape, cell)
-    for outline in outlines:
-        (left, right), (top, bottom) = outline.columns, outline.rows
-        across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
-        corner = ((left + right - across) / 2, (top + bottom - down) / 2)
-        stroke: dict[str, Any] = {"edgecolor": style.ink, "linewidth": 1.2}
-        if outline.found is not None:
-            halo = withStroke(linewidth=2.6, foreground=style.paper)  # so that it contrasts with any cell
-            stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
-            stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
-        ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
-    name_axis(ax.yaxis, labels, rows, height, pooled, style)
-    name_axis(ax.xaxis, keys, n_columns, width, pooled, style)
     return cells
+
+
+def draw_outline(ax: Axes, outline: Outline, cell: tuple[float, float], style: Style) -> None:
+    """Draw a frame around cells, which are of a width and height in points."""
+    (left, right), (top, bottom) = outline.columns, outline.rows
+    sides = ((right - left, cell[0]), (bottom - top, cell[1]))
+    across, down = (max(n + 1, _LEAST_OUTLINE / points) for n, points in sides)
+    corner = ((left + right - across) / 2, (top + bottom - down) / 2)
+    stroke: dict[str, Any] = {"edgecolor": style.ink, "linewidth": 1.2}
+    if outline.found is not None:
+        halo = withStroke(linewidth=2.6, foreground=style.paper)  # so that it contrasts with any cell
+        stroke = {"edgecolor": style.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
+        stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
+    ax.add_patch(Rectangle(corner, across, down, fill=False, zorder=3, clip_on=False, **stroke))
 
 
 def hatch(patch: Patch, style: Style) -> None:
@@ -317,12 +303,9 @@ def label_pixels(labels: Iterable[str], size: float) -> float:
 
 
 def name_axis(
-    axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, style: Style, every: int = 1
+    axis: XAxis | YAxis, labels: Labels, n: int, cell: float, pooled: int, style: Style, every: int = 1
 ) -> None:
     """Set ticks and labels of one side, as many as fit beside n cells of a size in points, of ``every`` cells one."""
-    if labels is None:
-        axis.set_ticks([], [])
-        return
     size = label_size(cell)
     ink = text_colour(style, f"{axis.axis_name}tick.color")
     ticks = range(0, n, max(every, named_every(cell)))

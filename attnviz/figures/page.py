@@ -2,9 +2,10 @@
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -34,19 +35,6 @@ LEGEND: dict[str, Any] = {"frameon": False, "fontsize": _NOTE}  # of every legen
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-@dataclass(frozen=True)
-class PagePlan:
-    """Fields of every figure's plan."""
-
-    stem: str  # of the file, without suffix, relative to the folder: ``map-entropy``, ``heads/L02H08``
-    caption: str  # one sentence on model, text and what is shown; on a second line the details
-    title: str  # above the picture, as are the notes
-    notes: tuple[str, ...]
-
-
-P = TypeVar("P", bound=PagePlan)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
     """A norm from values to colours, and its colour bar."""
@@ -59,10 +47,86 @@ class ColourScale:
     cut: bool = False  # whether values above the scale are clipped
     signed: bool = False  # whether positive numbers have a plus
 
+    def colour_map(self, style: Style) -> Colormap:
+        """The colours, in a style."""
+        return self.colours or style.colour_map()
 
-def page_width(style: Style, natural: float) -> float:
-    """Inches: the user's width, or that of the content, but enough for a title."""
-    return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.room is None else style.room
+    def colour_bar(self, axes: Sequence[Axes], style: Style, across: float | None = None) -> None:
+        """Add a horizontal colour bar below these Axes, which take ``across`` inches; default the width of the page."""
+        figure = axes[0].figure
+        width = across or figure.get_figure(root=True).get_figwidth()
+        share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
+        room = share * width * free * DPI
+        shown = ScalarMappable(self.norm, self.colour_map(style))
+        bar = figure.colorbar(
+            shown, ax=axes, location="bottom", shrink=share, aspect=share * width * free / _BAR, anchor=(0, 1), pad=0.03
+        )
+        bar.outline.set(linewidth=PIXEL, edgecolor=style.frame)
+        bar.minorticks_off()
+        bar.ax.set_xticks(*self._numbered(room))
+        if isinstance(self.norm, FuncNorm):  # equal steps, ever closer away from 0
+            bar.ax.xaxis.set_minor_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
+        look: dict[str, Any] = {"labelsize": _BAR_TEXT, "labelcolor": style.ink}
+        bar.ax.tick_params(which="both", length=2, width=PIXEL, color=style.frame, **look)
+        words = "\n".join(wrapped(self.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
+        bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.ink, labelpad=2, parse_math=False, loc="left")
+        if self.reference is not None:
+            value, name = self.reference
+            low, high = self._ends
+            text = f"{name} {format_number(value)}"
+            if low <= value <= high:
+                bar.ax.axvline(value, color=_MARK, lw=1.6, clip_on=False)
+            else:
+                text = f"{text} →" if value > high else f"← {text}"
+            position = float(np.clip(self.norm(np.clip(value, low, high)), 0, 1))
+            bar.ax.annotate(
+                fitted(text, _BAR_TEXT, room + 20),
+                (position, 1),
+                xycoords="axes fraction",
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="left" if position < 0.3 else "right" if position > 0.7 else "center",
+                fontsize=_BAR_TEXT,
+                color=style.ink,
+                annotation_clip=False,
+            )
+
+    def bar_inches(self, across: float) -> float:
+        """Height of :meth:`colour_bar` below Axes of a width in inches, with its numbers and its name."""
+        return 0.33 + 0.13 * len(wrapped(self.bar, _BAR_TEXT, max(min(across, _BAR_WIDTH) * DPI, 140)))
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return float(self.norm.vmin or 0.0), float(self.norm.vmax or 1.0)
+
+    def _numbered(self, room: float) -> tuple[list[float], list[str]]:
+        """Ticks of a bar of a width in pixels, and their numbers: both ends, and round values that have room."""
+        norm, (low, high) = self.norm, self._ends
+        logarithmic = isinstance(norm, LogNorm)
+        if logarithmic:
+            between: Iterable[float] = LogLocator(numticks=99).tick_values(low, high)
+        elif isinstance(norm, FuncNorm):
+            sizes = np.outer(10.0 ** (math.floor(math.log10(high)) - np.arange(3)), (5, 2, 1)).ravel()
+            between = np.concatenate([[0.0], sizes, -sizes])
+        else:
+            between = MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high)
+
+        def number(value: float) -> str:
+            if logarithmic and value < 1:
+                return power_of_ten(round(math.log10(value)))
+            return ("+" if self.signed and value > 0 else "") + format(value + 0.0, ".3g").replace("-", "−")
+
+        # what is beyond an end looks the same
+        shown = {low: ("≤ " if logarithmic else "") + number(low), high: ("≥ " if self.cut else "") + number(high)}
+        for value in between:
+            half = text_width(number(value), 7) / 2 + 8
+            apart = (
+                abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2
+                for other, words in shown.items()
+            )
+            if low < value < high and all(apart):
+                shown[value] = number(value)
+        return list(shown), list(shown.values())
 
 
 class ShownFigure(Figure):
@@ -75,92 +139,129 @@ class ShownFigure(Figure):
         return content.getvalue()
 
 
-def new_page(
-    title: str,
-    notes: Sequence[str],
-    style: Style,
-    *,
-    width: float,
-    body: float,
-    feet: Sequence[str] | None = None,
-    data: float | None = None,
-) -> Figure:
-    """A new figure with wrapped title and notes; panels are added below them.
+@dataclass(frozen=True)
+class PagePlan(ABC):
+    """A picture, ready to draw: what is shown, below its title and notes."""
 
-    ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
-    labels and colour bars, both in inches. ``feet`` are notes below it; with them none shares a line with another.
-    In a chosen width ``data``, inches of the body (default all), take at least 70 % of the height: notes that leave
-    them less stand in the caption alone, the last ones first, but never the first, which ``data`` may cut to a line.
-    Constrained layout makes panels as large as they fit into it.
-    """
-    below = heading("", feet or (), style, width, False)
-    foot = sum(size * _LINE for _, size, _ in below) / 72 + MARGIN * bool(below)
-    fewer = [notes[:n] for n in range(len(notes) - 1, 0, -1)]
-    if data is not None:
-        fewer += [[fitted_token(note, _NOTE, (width - 2 * MARGIN) * DPI)] for note in notes[:1]]
-    for some in (notes, *fewer):
-        lines = heading(title, some, style, width, feet is None)
-        head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
-        if style.inches is None or (data or body) >= _LEAST_DATA * (head + body + foot + MARGIN / 3):
-            break
-    # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
-    height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
-    rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
-    layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
-    figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.paper, layout=layout)
-    for texts, top in ((lines, MARGIN), (below, height - foot)):
-        down = top
-        for line, size, weight in texts:
-            if line:
-                figure.text(
-                    MARGIN / width,
-                    1 - (down + _ASCENT * size / 72) / height,
-                    line,
-                    va="baseline",
-                    color=style.ink,
-                    parse_math=False,
-                    size=size,
-                    weight=weight,
-                    family=font_families([line]),
-                )
-            down += size * _LINE / 72
-    return figure
+    stem: str  # of the file, without suffix, relative to the folder: ``map-entropy``, ``heads/L02H08``
+    caption: str  # one sentence on model, text and what is shown; on a second line the details
+    title: str  # above the picture, as are the notes
+    notes: tuple[str, ...]
+
+    def figure(self, style: Style) -> Figure:
+        """A new figure; UsageError if the width is too small."""
+        with figure_style():
+            return self.page(style)
+
+    @abstractmethod
+    def page(self, style: Style) -> Figure:
+        """:meth:`figure`, with matplotlib's settings as figures have them."""
+
+    def new_page(
+        self,
+        style: Style,
+        *,
+        width: float,
+        body: float,
+        notes: Sequence[str] | None = None,
+        feet: Sequence[str] | None = None,
+        data: float | None = None,
+    ) -> Figure:
+        """A new figure with wrapped title and notes; panels are added below them.
+
+        ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes,
+        with labels and colour bars, both in inches. ``feet`` are notes below it; with them none shares a line with
+        another. In a chosen width ``data``, inches of the body (default all), take at least 70 % of the height: notes
+        that leave them less stand in the caption alone, the last ones first, but never the first, which ``data`` may
+        cut to a line. Constrained layout makes panels as large as they fit into it.
+        """
+        below = heading("", feet or (), style, width, False)
+        foot = sum(size * _LINE for _, size, _ in below) / 72 + MARGIN * bool(below)
+        notes = self.notes if notes is None else notes
+        fewer = [notes[:n] for n in range(len(notes), 0, -1)] or [notes]
+        if data is not None:
+            fewer += [[fitted_token(note, _NOTE, (width - 2 * MARGIN) * DPI)] for note in notes[:1]]
+        for some in fewer:
+            lines = heading(self.title, some, style, width, feet is None)
+            head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
+            if style.inches is None or (data or body) >= _LEAST_DATA * (head + body + foot + MARGIN / 3):
+                break
+        # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
+        height = math.ceil((head + body + foot + MARGIN / 3) * DPI) / DPI
+        rect = (0, (foot + MARGIN / 3) / height, 1, body / height)
+        layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
+        figure = ShownFigure(figsize=(width, height), dpi=DPI, facecolor=style.paper, layout=layout)
+        for texts, top in ((lines, MARGIN), (below, height - foot)):
+            down = top
+            for line, size, weight in texts:
+                if line:
+                    figure.text(
+                        MARGIN / width,
+                        1 - (down + _ASCENT * size / 72) / height,
+                        line,
+                        va="baseline",
+                        color=style.ink,
+                        parse_math=False,
+                        size=size,
+                        weight=weight,
+                        family=font_families([line]),
+                    )
+                down += size * _LINE / 72
+        return figure
+
+    def parts(self, style: Style, heights: Sequence[float], **page: Any) -> tuple[Figure, list[Any]]:
+        """A new page, and its parts of these heights in inches, one below the other."""
+        figure = self.new_page(style, body=sum(heights), **page)
+        return figure, list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
 
 
-def chart_page(
-    plan: P,
-    style: Style,
-    draw: Callable[[Axes, P, Style], object],
-    *,
-    width: float,
-    body: float,
-    handles: Sequence[Artist] = (),
-    exact: bool = False,
-) -> Figure:
-    """A new figure of one panel, which ``draw`` draws, above its colour bar, if it has a scale, and a legend.
+class PanelPlan(PagePlan):
+    """A picture of one panel, which can be drawn on a caller's Axes too."""
 
-    ``width`` and ``body`` are without these, in inches; ``exact``: the panel is as high as ``body``, and within the
-    margins.
-    """
-    width = page_width(style, width)
-    below = legend_height(handles, width) if handles else 0.0
-    if isinstance(plan, ColourScale):
-        below = bar_inches(plan.bar, width - 2 * MARGIN) + 0.05
-    elif exact:
-        below += 0.1
-    with figure_style():
-        page = new_page(plan.title, plan.notes, style, width=width, body=body + below)
+    @abstractmethod
+    def draw(self, ax: Axes, style: Style) -> Artist:
+        """Draw on Axes, which keep their size; returns the artist for a colour bar."""
+
+
+class ChartPlan(PanelPlan):
+    """A picture of one panel, above its colour bar, if it has a scale, and a legend."""
+
+    exact: ClassVar[bool] = False  # whether the panel is as high as its body, and within the margins
+    size: ClassVar[tuple[float, float]]  # width and height of the panel in inches, if they are always the same
+
+    def body(self, style: Style) -> tuple[float, float]:  # noqa: ARG002 - that of a text depends on it
+        """Width and height of the panel in inches."""
+        return self.size
+
+    def handles(self, style: Style) -> Sequence[Artist]:  # noqa: ARG002 - most have none
+        """Those of the legend."""
+        return ()
+
+    def page(self, style: Style) -> Figure:
+        """A new figure."""
+        natural, body = self.body(style)
+        width, handles = page_width(style, natural), self.handles(style)
+        below = legend_height(handles, width)
+        if isinstance(self, ColourScale):
+            below = self.bar_inches(width - 2 * MARGIN) + 0.05
+        elif self.exact:
+            below += 0.1
+        page = self.new_page(style, width=width, body=body + below)
         ax = page.add_subplot()
-        if isinstance(plan, ColourScale):
-            colour_bar(page, ax, plan, style)
-        if handles:
-            add_legend(page, handles, style)
-        if exact:
+        if isinstance(self, ColourScale):
+            self.colour_bar([ax], style)
+        add_legend(page, handles, style)
+        if self.exact:
             ax.set_axis_off()
             freeze_layout(page)
             fix_axes(page, ax, (width - 2 * MARGIN) * DPI, body * DPI, MARGIN * DPI)
-        draw(ax, plan, style)
+        self.draw(ax, style)
         return page
+
+
+def page_width(style: Style, natural: float) -> float:
+    """Inches: the user's width, or that of the content, but enough for a title."""
+    return max(natural, 0 if style.bare else _LEAST_WIDTH) if style.room is None else style.room
 
 
 def heading(
@@ -234,53 +335,6 @@ def fix_axes(figure: Figure, ax: Axes, width: float, height: float, left: float 
         legend.set_bbox_to_anchor((left / 2, 0, 1, 1), transform=figure.transFigure)
 
 
-def colour_bar(
-    figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, style: Style, across: float | None = None
-) -> None:
-    """Add a horizontal colour bar below these Axes, which take ``across`` inches; default the width of the page."""
-    width = across or figure.get_figure(root=True).get_figwidth()
-    share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
-    room = share * width * free * DPI
-    shown = ScalarMappable(scale.norm, scale.colours or style.colour_map())
-    bar = figure.colorbar(
-        shown, ax=axes, location="bottom", shrink=share, aspect=share * width * free / _BAR, anchor=(0, 1), pad=0.03
-    )
-    bar.outline.set(linewidth=PIXEL, edgecolor=style.frame)
-    bar.minorticks_off()
-    bar.ax.set_xticks(*_numbered(scale, room))
-    if isinstance(scale.norm, FuncNorm):  # equal steps, ever closer away from 0
-        bar.ax.xaxis.set_minor_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
-    look: dict[str, Any] = {"labelsize": _BAR_TEXT, "labelcolor": style.ink}
-    bar.ax.tick_params(which="both", length=2, width=PIXEL, color=style.frame, **look)
-    words = "\n".join(wrapped(scale.bar, _BAR_TEXT, max(room, 250 if across is None else 140)))
-    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=style.ink, labelpad=2, parse_math=False, loc="left")
-    if scale.reference is not None:
-        value, name = scale.reference
-        low, high = _ends(scale.norm)
-        text = f"{name} {format_number(value)}"
-        if low <= value <= high:
-            bar.ax.axvline(value, color=_MARK, lw=1.6, clip_on=False)
-        else:
-            text = f"{text} →" if value > high else f"← {text}"
-        position = float(np.clip(scale.norm(np.clip(value, low, high)), 0, 1))
-        bar.ax.annotate(
-            fitted(text, _BAR_TEXT, room + 20),
-            (position, 1),
-            xycoords="axes fraction",
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="left" if position < 0.3 else "right" if position > 0.7 else "center",
-            fontsize=_BAR_TEXT,
-            color=style.ink,
-            annotation_clip=False,
-        )
-
-
-def bar_inches(name: str, across: float) -> float:
-    """Height of a colour bar below Axes of a width in inches, with its numbers and its name."""
-    return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, max(min(across, _BAR_WIDTH) * DPI, 140)))
-
-
 def dress_chart(ax: Axes, style: Style, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
     """Style the Axes of a chart: faint guides, small numbers, frames on these sides only."""
     ax.set_axisbelow(True)
@@ -299,7 +353,9 @@ def dress_scores(ax: Axes, style: Style, names: Sequence[str], label: str) -> No
 
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Style) -> None:
-    """Add matplotlib's legend at the bottom, in as many columns as fit into the page."""
+    """Add matplotlib's legend at the bottom, if it has handles, in as many columns as fit into the page."""
+    if not handles:
+        return
     figure.legend(
         handles=list(handles),
         loc="outside lower left",
@@ -313,8 +369,8 @@ def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], style: Sty
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:
-    """Inches that :func:`add_legend` takes on a page of this width."""
-    return 0.05 + 0.15 * math.ceil(len(handles) / _columns(handles, width))
+    """Inches that :func:`add_legend` takes on a page of this width; none without handles."""
+    return 0.05 + 0.15 * math.ceil(len(handles) / _columns(handles, width)) if handles else 0.0
 
 
 def _columns(handles: Sequence[Artist], width: float) -> int:
@@ -336,40 +392,6 @@ def format_number(value: float) -> str:
     return rounded(value, digits)
 
 
-def _ends(norm: Normalize) -> tuple[float, float]:
-    return float(norm.vmin or 0.0), float(norm.vmax or 1.0)
-
-
 def power_of_ten(exponent: int) -> str:
     """``10⁻⁴``."""
     return f"10{str(exponent).translate(_RAISED)}"
-
-
-def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
-    """Ticks of a bar of a width in pixels, and their numbers: both ends, and round values between that have room."""
-    norm = scale.norm
-    low, high = _ends(norm)
-    logarithmic = isinstance(norm, LogNorm)
-    if logarithmic:
-        between: Iterable[float] = LogLocator(numticks=99).tick_values(low, high)
-    elif isinstance(norm, FuncNorm):
-        sizes = np.outer(10.0 ** (math.floor(math.log10(high)) - np.arange(3)), (5, 2, 1)).ravel()
-        between = np.concatenate([[0.0], sizes, -sizes])
-    else:
-        between = MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high)
-
-    def number(value: float) -> str:
-        if logarithmic and value < 1:
-            return power_of_ten(round(math.log10(value)))
-        return ("+" if scale.signed and value > 0 else "") + format(value + 0.0, ".3g").replace("-", "−")
-
-    # what is beyond an end looks the same
-    shown = {low: ("≤ " if logarithmic else "") + number(low), high: ("≥ " if scale.cut else "") + number(high)}
-    for value in between:
-        half = text_width(number(value), 7) / 2 + 8
-        apart = (
-            abs(norm(value) - norm(other)) * room > half + text_width(words, 7) / 2 for other, words in shown.items()
-        )
-        if low < value < high and all(apart):
-            shown[value] = number(value)
-    return list(shown), list(shown.values())

@@ -85,6 +85,7 @@ class Style(Greys):
     font: str | None = None  # an installed family, or a font file; characters that it lacks are drawn in others
     inches: float | None = field(init=False, default=None)  # the width
     fills: bool = field(init=False, default=False)
+    file_format: str = field(init=False, default="png")  # of the file that a figure is for
 
     def __post_init__(self) -> None:
         for setting, expected in {"theme": str, "scale": str, "bare": bool, "font": str | None}.items():
@@ -129,6 +130,14 @@ class Style(Greys):
     def filling(self) -> "Style":
         """The style for what is smaller than the chosen width: laid out as without one, then magnified."""
         return self._with(fills=True)
+
+    def for_file(self, file_format: str) -> "Style":
+        """The style for figures in files of this format."""
+        return self._with(file_format=file_format)
+
+    @property
+    def vector(self) -> bool:  # whether figures are for vector files
+        return self.file_format != "png"
 
     def magnified(self, width: float) -> float:
         """How many times larger a figure that was laid out in this width is in its file."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.models.head_ids import HeadId, LayerId
 from attnviz.present.documents import Entry, csv_text
-from attnviz.wording import counted
+from attnviz.wording import counted, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -31,7 +31,7 @@ class Field(Generic[Row]):
     csv: Mapping[str, Keys] | None = None
     of_stacks: bool = False  # whether it is of encoder-decoders alone; such columns stand last in the CSV file
     if_known: bool = False  # whether it is left out where its value is None
-    # how a table writes the value; default :func:`attnviz.present.table_layout.cell`.
+    # how a table writes the value; default :func:`attnviz.present.tables.cell`.
     write: Callable[[Any], object] = lambda value: value
     detail: bool = False  # whether a table that is too wide leaves it out before others
     meaning: str = ""  # what it is, for the caption of a table of a paper
@@ -159,19 +159,31 @@ class Table(Generic[Row]):
 
     def cells(self) -> "list[list[Text]]":
         """The cells of every column as the terminal shows them, below them those of :attr:`last`."""
-        from attnviz.present.table_layout import cell
+        from attnviz.present.tables import cell
 
         values = [[field.shown_for(row) for row in self.rows] for field in self.columns]
         return [[*map(cell, column), *map(cell, self.last[at : at + 1])] for at, column in enumerate(values)]
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
-        from attnviz.present.table_layout import TableColumn, fitted_table
+        from attnviz.present.tables import TableColumn, fitted_table
 
         columns = [
             TableColumn(field.header, field.detail, cells)
             for field, cells in zip(self.columns, self.cells(), strict=True)
         ]
         yield from fitted_table(self.title, columns, len(self.rows), self.caption, options.max_width)
+
+    def for_page(self, note: str, head: int) -> dict[str, Any]:
+        """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
+
+        def page_cell(value: object) -> object:
+            if value is None or isinstance(value, int):
+                return value
+            return round(value, 5) if isinstance(value, float) else visible(str(value))
+
+        columns = [field.heading.lower() for field in self.columns]
+        cells = [[page_cell(field.shown_for(row)) for field in self.columns] for row in self.rows]
+        return {"title": self.title, "note": note, "columns": columns, "rows": cells, "head": head}
 
     def entries(self) -> list[Entry]:
         """The rows as entries of the document."""

@@ -34,11 +34,14 @@ class View:
     name: str  # as ``--figures`` takes it
     shows: str  # one line for documentation
     default: bool = True  # whether it is drawn by default
-    suffix: str = ""  # the only format of its files: ``html`` of a page, which is no figure
     # of the command's folder, if it has one, with its :class:`attnviz.present.view.Drawing` by its name in capitals.
     module: str = "views"
     command: str = ""
     plugin: bool = False  # whether it is one of :data:`FIGURES`
+
+    @property
+    def is_page(self) -> bool:  # in HTML, and no figure
+        return self.name == "page"
 
     @property
     def drawing(self) -> "Drawing[Any, Any]":
@@ -51,11 +54,11 @@ class View:
     def fitted(self, result: Any, choices: "ViewOptions") -> "ViewOptions":
         """The options with a style in which a picture that is smaller than the chosen width is magnified to it."""
         style = choices.style
-        if style.inches is None or style.font_size is not None or self.suffix:
+        if style.inches is None or style.font_size is not None or self.is_page:
             return choices
         natural = replace(choices, style=style.filling())
         plan = next(iter(self.drawing.plans(result, natural)), None)
-        if plan is None or self.drawing.figure(plan, natural.style, False).get_figwidth() > style.inches:
+        if plan is None or plan.figure(natural.style).get_figwidth() > style.inches:
             return choices
         return natural
 
@@ -67,7 +70,7 @@ class View:
 
         drawing = self.drawing
         if drawing.files is not None:
-            for file_format in [self.suffix] if self.suffix else formats:
+            for file_format in ["html"] if self.is_page else formats:
                 yield from drawing.files(result, choices, file_format)
             return
         for plan in drawing.plans(result, choices) if plans is None else plans:
@@ -76,17 +79,12 @@ class View:
                     f"the figure {self.name!r} has a picture {plan.stem!r}; expected {self.name}, or {self.name}-…."
                 )
             for file_format in formats:
-                figure = drawing.figure(plan, choices.style, file_format != "png")
+                figure = plan.figure(choices.style.for_file(file_format))
                 yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
 
     def drew(self, figure: str) -> bool:
         """Whether a view of a plug-in has a file of this name."""
         return self.plugin and figure.startswith(tuple(f"{self.name}{end}" for end in "-/."))
-
-
-def page_view(shows: str, default: bool = False, module: str = "views") -> View:
-    """The view ``page`` of a command."""
-    return View("page", shows, default=default, suffix="html", module=module)
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def _native_views(command: str) -> tuple[View, ...]:
 def _check_name(name: str) -> None:
     command, _, own = name.rpartition(".")
     views = _native_views(command)
-    if not views or not re.fullmatch(r"[\w-]+", own) or own in [view.name for view in views]:
+    if not views or not re.fullmatch(r"[\w-]+", own) or own in ("page", *(view.name for view in views)):
         raise ValueError("expected COMMAND.NAME, such as heads.my-view, with a name that attnviz has no figure of")
 
 

@@ -95,7 +95,8 @@ class Result:
         view = self._view(name)
         with wanted.style.in_font():
             wanted = view.fitted(self, wanted)
-            return view.drawing.figure(self._first_plan(view, wanted), wanted.style, False)
+            figure: Figure = self._first_plan(view, wanted).figure(wanted.style)
+            return figure
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
         plan = next(iter(view.drawing.plans(self, choices)), None)
@@ -111,17 +112,21 @@ class Result:
         """Draw a view of one panel on your own Axes, as :meth:`figure`; returns the artist for a colour bar."""
         from matplotlib.axes import Axes
 
+        from attnviz.figures.page import PanelPlan
+
         view = self._view(name)
         wanted = self._choices(style, choices)
         if not isinstance(ax, Axes):
             raise UsageError(
                 f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {as_found(ax)}."
             )
-        if view.drawing.draw is None:
-            single = [other.name for other in views_of(self.command) if other.drawing.draw is not None]
-            raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
         with wanted.style.in_font():
-            return view.drawing.draw(ax, self._first_plan(view, wanted), wanted.style)
+            plan = self._first_plan(view, wanted)
+            if not isinstance(plan, PanelPlan):
+                every = ((other.name, other.drawing.plans(self, wanted)) for other in self.wanted_views(["all"]))
+                single = [name for name, plans in every if isinstance(next(plans, None), PanelPlan)]
+                raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
+            return plan.draw(ax, wanted.style)
 
     @checked
     def document(self, figures: Sequence[str] = (), **choices: Unpack[ViewOptionNames]) -> Entry:
@@ -261,7 +266,7 @@ class Result:
                     captions[name] = caption
         table = self.table(choices)
         document = self._document(list(captions), choices, table)
-        if any(captions and not view.suffix for view in views):
+        if any(captions and not view.is_page for view in views):
             models = _models_of(document)
             whole = [(name, with_models(caption, models)) for name, caption in captions.items()]
             for name, text in caption_files(whole).items():
@@ -292,7 +297,7 @@ class Result:
                 plans = None if drawing.files else [*drawing.plans(self, wanted)]
                 planned.append((view, wanted, plans))
                 of_heads = self.select(wanted.select) if isinstance(self, OfHeads) else ()
-                total += 1 if view.suffix else len(formats) * len(of_heads if plans is None else plans)
+                total += 1 if view.is_page else len(formats) * len(of_heads if plans is None else plans)
             for view, wanted, plans in planned:
                 for file in view.render_files(self, wanted, formats, plans):
                     yield file
@@ -313,7 +318,7 @@ class Result:
     @alone
     def _repr_html_(self) -> str:
         image = ""
-        main = next((view for view in self.wanted_views(None) if not view.suffix), None)
+        main = next((view for view in self.wanted_views(None) if not view.is_page), None)
         if main is not None:
             _, content, _ = next(iter(main.render_files(self, self._choices(None, {}), ("png",))))
             source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
@@ -336,7 +341,7 @@ class Result:
             if budget < 0:
                 raise UsageError(f"expected budget as a number of bytes from 0 on, found {budget}.")
             wanted = replace(wanted, budget=budget)
-        ((_, content, _),) = view.render_files(self, wanted, ("html",))
+        ((_, content, _),) = view.render_files(self, wanted, ())
         return content.decode()
 
     def _view(self, name: str) -> View:
@@ -344,7 +349,7 @@ class Result:
         if not (name or views):
             raise UsageError(f"attnviz {self.command} draws nothing: expected result.report(), or save().")
         (view,) = self.wanted_views([name or views[0].name])
-        if view.suffix:
+        if view.is_page:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
         return view
 

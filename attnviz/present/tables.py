@@ -1,34 +1,97 @@
-"""Tables and notes as the terminal and the page show them."""
+"""Tables and notes as the terminal shows them, and how a table fits its width, with rich."""
 
 import io
-from collections.abc import Iterable
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
 from attnviz.arguments import as_found, is_whole
 from attnviz.errors import UsageError
-from attnviz.present.fields import Row, Table
-from attnviz.present.table_layout import GLUE
 from attnviz.printable import printable
-from attnviz.wording import visible
+from attnviz.wording import rounded
+
+_NUMBER = re.compile(r"(?:[\d\s.,:+−–±~*/()\[\]%?-]|to|no|e[+-]|[kMBT]\b)*")  # what is aligned right, and never broken
+GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in Unicode
+
+# columns of the terminal that a text and a title keep, and of the longest word that stays whole
+_LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
+
+
+def fitted_table(
+    title: str, columns: "Sequence[TableColumn]", n_rows: int, caption: str, room: int
+) -> Iterator[RenderableType]:
+    """Yield a table, which is as wide as the terminal at most, below its title and above its caption.
+
+    Cells beyond ``n_rows`` stand below a rule.
+
+    If it is too wide, in this order: columns stand closer, texts are broken, those marked ``detail`` and then the last
+    are left out, and a line below names them. Numbers are never broken.
+    """
+    shown = list(columns)
+    while sum(column.least + 1 for column in shown) - 1 > room and len(shown) > 1:
+        details = [column for column in shown if column.detail]
+        shown.remove((details or shown)[-1])
+    widths = [column.most for column in shown]
+    is_wide = sum(widths) + 2 * (len(shown) - 1) <= room
+    while sum(widths) > max(room - len(shown) + 1, sum(column.least for column in shown)):
+        texts = [at for at, column in enumerate(shown) if widths[at] > column.least]
+        widths[max(texts, key=widths.__getitem__)] -= 1
+    printed = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(is_wide), 0, 0))
+    for column, width in zip(shown, widths, strict=True):
+        if column.is_number:
+            printed.add_column(column.header, justify="right", no_wrap=True, width=width)
+        else:
+            printed.add_column(column.header, overflow="fold", width=width)
+    for row, cells in enumerate(zip(*(column.cells for column in shown), strict=True), start=1):
+        printed.add_row(*cells, style="dim" if row > n_rows else None, end_section=row == n_rows)
+    if title:
+        yield Text(title, "bold")
+    yield printed
+    narrow = [column.name for column in columns if column not in shown]
+    below = [caption, f"Too narrow here for: {'; '.join(narrow)}." if narrow else ""]
+    yield from (Text(line, "dim italic") for line in below if line)
+
+
+class TableColumn:
+    """A column with its widths; ``header``: title and, on a second line, unit; ``detail``: left out before others."""
+
+    def __init__(self, header: str, detail: bool, cells: Sequence[Text]) -> None:
+        self.name, self.detail, self.cells = header.replace("\n", " "), detail, cells
+        self.is_number = all(_NUMBER.fullmatch(text.plain) for text in cells)
+        widest = max((cell_len(line) for text in cells for line in text.plain.split("\n")), default=0)
+        title, _, unit = header.partition("\n")
+        lines = [title] if title else []
+        if self.is_number:  # in lines no wider than the numbers, or than the longest word
+            lines = textwrap.wrap(title, max(widest, cell_len(unit), *map(cell_len, title.split()), _LEAST_TITLE))
+        lines += [unit] if unit else []
+        self.header = Text("\n".join(lines))
+        self.most = max([widest, *map(cell_len, lines)])  # columns of the terminal if nothing is broken
+        self.least = self.most  # and if its texts are, but no word of usual length
+        if not self.is_number:
+            words = [cell_len(word) for text in cells for word in text.plain.split()]
+            self.least = min(self.most, max(_LEAST_TEXT, min(max(words, default=0), _LONGEST_WORD)))
+
+
+def glued(groups: Iterable[str]) -> Text:
+    """Groups of words, which a table does not break."""
+    return Text("  ".join(group.replace(" ", GLUE) for group in groups))
+
+
+def cell(value: object) -> Text:
+    """A value in a table: fractions with two decimals, a dash for None; in a string rich would read markup."""
+    if isinstance(value, Text):
+        return value
+    return Text(printable(rounded(value) if value is None or isinstance(value, float) else str(value)))
+
 
 _NARROWEST = 20  # columns of a terminal
-
-
-def page_table(table: Table[Row], note: str, head: int) -> dict[str, Any]:
-    """``Table`` of the page, with the cells of the terminal, numbers as numbers; ``head``: the column of heads."""
-
-    def page_cell(value: object) -> object:
-        if value is None or isinstance(value, int):
-            return value
-        return round(value, 5) if isinstance(value, float) else visible(str(value))
-
-    columns = [field.heading.lower() for field in table.columns]
-    cells = [[page_cell(field.shown_for(row)) for field in table.columns] for row in table.rows]
-    return {"title": table.title, "note": note, "columns": columns, "rows": cells, "head": head}
 
 
 def notes(*lines: str) -> Text:

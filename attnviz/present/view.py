@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import as_found
 from attnviz.errors import UsageError
@@ -13,10 +12,6 @@ from attnviz.options import DrawingOptionNames, ViewOptionNames
 from attnviz.page.page import BUDGET, page_html
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from attnviz.figures.page import PagePlan
 
 R = TypeVar("R")
@@ -68,28 +63,15 @@ class ViewOptions:
 
 @dataclass(frozen=True)
 class Drawing(Generic[R, P]):
-    """The functions that draw a view; see :attr:`attnviz.present.report.View.drawing`."""
+    """The pictures of a view; see :attr:`attnviz.present.report.View.drawing`."""
 
-    # yields the plans of a result's pictures; ``result.figure(name)`` draws the first.
+    # yields a result's pictures, which draw themselves; ``result.figure(name)`` draws the first
     plans: Callable[[R, ViewOptions], Iterator[P]]
-    figure: "Callable[[P, Style, bool], Figure]"  # draws a plan as a new figure, for a raster or a vector file
-    # draws a plan on a caller's Axes; None for pictures of several panels
-    draw: "Callable[[Axes, P, Style], Artist] | None" = None
     missing: Callable[[R], str] = lambda _: ""  # reason why a result has no such picture, or ''
     # writes all pictures of a view in one format, if that is faster than figure by figure
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
     # narrows the options for a view that was not asked for by name, such as to fewer heads
     by_default: Callable[[R, ViewOptions], ViewOptions] = lambda _, choices: choices
-
-
-def in_figures(name: str) -> Callable[..., Any]:
-    """A function of :mod:`attnviz.figures`, imported with matplotlib when it first draws: ``tiles.tiles_figure``."""
-    module, _, function = name.partition(".")
-
-    def draw(*given: Any) -> Any:
-        return getattr(import_module(f"attnviz.figures.{module}"), function)(*given)
-
-    return draw
 
 
 def page_drawing(
@@ -101,7 +83,4 @@ def page_drawing(
         data = content(result, choices)
         yield f"{stem}.html", page_html(data, choices.style.theme).encode(), str(data["caption"])
 
-    def no_figure(*_: object) -> NoReturn:
-        raise AssertionError("a page has no plans")
-
-    return Drawing(lambda *_: iter(()), no_figure, missing=missing, files=render_page)
+    return Drawing(lambda *_: iter(()), missing, render_page)

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from attnviz.figures.families import family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head_grid_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
 from attnviz.figures.matrix import max_pool
 from attnviz.figures.style import PLAIN, figure_bytes
 from attnviz.models.head_ids import all_heads
@@ -32,7 +32,7 @@ def ours(patterns: np.ndarray) -> bytes:
         for id, pattern in zip(ids, patterns, strict=True)
     )
     plan = HeadGridPlan("overview", "", TITLE, ("“a text”",), cells=cells, norm=PLAIN.norm(), bar=BAR)
-    return figure_bytes(head_grid_figure(plan, PLAIN), "png")
+    return figure_bytes(plan.figure(PLAIN), "png")
 
 
 def subplots(patterns: np.ndarray) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.commands.profile.views import plan_relations, relations_figure
+from attnviz.commands.profile.views import plan_relations
 from attnviz.figures.style import Style
 from attnviz.judge.roles import Role
 from attnviz.language.syntax import DIRECTIONS
@@ -90,5 +90,5 @@ def test_the_figure_of_relations_has_the_best_heads_of_the_table_and_names_those
         assert (best.id, best.direction, best.score) == relation.best
         assert (best.interval is None) == (relation.accuracy.texts < 30) == bool(best.too_few)
     assert {bool(row.verdict.too_few) for row in plan.rows} == {True, False}
-    beside = relations_figure(plan, Style()).axes[0].child_axes[0].get_yticklabels()
+    beside = plan.figure(Style()).axes[0].child_axes[0].get_yticklabels()
     assert [" needed" in text.get_text() for text in beside] == [bool(row.verdict.too_few) for row in plan.rows]

@@ -167,7 +167,7 @@ def test_check_has_the_sentence_of_a_role_and_prints_it_where_the_claim_holds(tm
 
 
 def figure_of(plan: Any, **style: Any) -> Any:
-    return drawing_of("heads", "claim").figure(plan, attnviz.figures.Style(**style), False)
+    return plan.figure(attnviz.figures.Style(**style))
 
 
 @pytest.mark.draws

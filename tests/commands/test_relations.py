@@ -13,11 +13,10 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import Arc as DrawnArc
-from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, leaves_out_lines
 from attnviz.figures.heatmap import heatmap_files
-from attnviz.figures.running_text import Piece
 from attnviz.figures.style import Style
+from attnviz.figures.text import Arc as DrawnArc
+from attnviz.figures.text import ArcsPlan, Piece, Sentence, leaves_out_lines
 from attnviz.judge.verdicts import Label
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded
@@ -202,7 +201,7 @@ def test_lines_are_left_out_where_no_pair_is_or_the_page_ends(n: int, last: int,
     assert leaves_out_lines(False, words, blocks, style) == (n == 900)
     notes = ("word " * 60,) * 4
     plan = ArcsPlan("relations", "", "a title " * 12, notes, words=words, blocks=blocks, folded=True)
-    figure = arcs_figure(plan, style)
+    figure = plan.figure(style)
     assert figure.get_figheight() <= 9
     assert legible(figure)
 

@@ -63,18 +63,18 @@ class Spread:
     caption: str
     entropy: list
 
+    def figure(self, style):
+        drawn = Figure(figsize=(4, 3), layout="constrained")
+        drawn.add_subplot(xlabel="entropy (nats)").plot(self.entropy)
+        return drawn
+
 def plans(analysis, options):
     yield Spread("spread", "Entropy.", [head.statistics["entropy"] for head in analysis.select(options.select)])
-
-def figure(plan, style, vector):
-    drawn = Figure(figsize=(4, 3), layout="constrained")
-    drawn.add_subplot(xlabel="entropy (nats)").plot(plan.entropy)
-    return drawn
 
 attnviz.register(PatternSpec("punctuation", "punctuation", on_punctuation, "punctuation", "other", column="Punct",
                              specific=True, reads_text=True))
 attnviz.register(Jais2)
-attnviz.register(Drawing(plans, figure), "heads.spread")
+attnviz.register(Drawing(plans), "heads.spread")
 """
 
 
@@ -318,7 +318,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, tm
     assert "plugins" not in attnviz.rollout("the spread jais2 punctuation", bert_folder).document(["overview.png"])
     analysis = attnviz.analyze(TEXT, bert_folder, syntax=False)
     assert analysis.figure("spread").axes[0].get_xlabel() == "entropy (nats)"
-    outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in spread.plans(*given)), spread.figure)
+    outside = Drawing(lambda *given: (replace(plan, stem="overview") for plan in spread.plans(*given)))
     attnviz.register(outside, "heads.outside")
     with pytest.raises(attnviz.UsageError, match="outside"):
         analysis.save(tmp_path / "out", figures=["outside"])
@@ -341,7 +341,7 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, tm
         (PatternSpec, "", "TypeError"),
         (Architecture, "", "class_prefix"),
         (replace(BACK, name=3), "", "string"),
-        (Drawing(lambda *_: iter(()), lambda *_: None), "heads.map", "heads.map"),
+        (Drawing(lambda *_: iter(())), "heads.map", "heads.map"),
         (3, "", "found 3"),
         ("two-back", None, "two-back"),
     ],

@@ -20,6 +20,7 @@ from PIL import Image
 
 from attnviz.commands.models import models_report, paper_configurations
 from attnviz.errors import OutputError, UsageError
+from attnviz.figures.page import PanelPlan
 from attnviz.figures.style import Style, figure_bytes
 from attnviz.language.syntax import Arc
 from attnviz.present.documents import json_text
@@ -27,7 +28,7 @@ from attnviz.present.report import views_of
 from attnviz.present.tables import plain_text
 from attnviz.present.view import ViewOptions
 from tests.support.captions import read_captions
-from tests.support.drawn import ODD_SETTINGS
+from tests.support.drawn import ODD_SETTINGS, drawing_of
 from tests.support.families import first_of
 from tests.support.hand_made import PARSE, by_design, hand_made
 from tests.support.results import MEASURES, result_of
@@ -35,11 +36,16 @@ from tests.support.stored import profile_of, role
 
 COLUMN = Style("dark", width=3.3)
 
-PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
+PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.is_page]
 
-_FUNCTIONS = {(command, view.name): view.drawing.figure for command in MEASURES for view in views_of(command)}
-DIFFERENT = list({_FUNCTIONS[picture]: picture for picture in reversed(PICTURES)}.values())
-"""The first picture of each function that draws some; the others are drawn by the same code."""
+_PLANS = {
+    (command, view.name): re.findall(r"\w+", str(view.drawing.plans.__annotations__["return"]))[-1]
+    for command in MEASURES
+    for view in views_of(command)
+    if not view.is_page
+}
+DIFFERENT = list({_PLANS[picture]: picture for picture in reversed(PICTURES)}.values())
+"""The first picture of each kind; the others are drawn by the same code."""
 
 
 @pytest.fixture(scope="module", params=MEASURES)
@@ -90,7 +96,7 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(name: str, view: str):
         pytest.skip("there is no such picture of this result")
     result, figure = result_of(name), Figure(layout="constrained")
     left, right = figure.subplots(1, 2)
-    if next(each for each in views_of(name) if each.name == view).drawing.draw is None:
+    if not isinstance(next(drawing_of(name, view).plans(result, ViewOptions()), None), PanelPlan):
         with pytest.raises(UsageError, match=view):
             result.draw(view, left)
         return

@@ -15,7 +15,6 @@ import attnviz
 from attnviz.commands.ablate import Ablation
 from attnviz.commands.compare_pictures import both_axes, root_norm, rounded_up
 from attnviz.commands.outputs import HeadOutputs
-from attnviz.figures.charts import draw_curves
 from attnviz.figures.matrix import Labels, Outline
 from attnviz.figures.style import Style
 from attnviz.measures.intervals import Estimate
@@ -75,7 +74,7 @@ def test_numbers_too_small_for_an_axis_have_a_power_of_ten_in_their_unit(effects
 
 def test_the_curve_has_every_point(effects: Ablation) -> None:
     points, ax = effects.curve.points, Figure().add_subplot()
-    draw_curves(ax, plan_of("ablate", "curve", effects), Style())
+    plan_of("ablate", "curve", effects).draw(ax, Style())
     least, singles, random, _ = ax.lines
     assert np.asarray(least.get_xdata()).tolist() == [point.removed for point in points]
     assert np.asarray(least.get_ydata()).tolist() == [point.least.damage["loss"].value for point in points]
@@ -242,7 +241,7 @@ def test_the_map_of_effects_has_every_part_of_every_layer_and_adds_up(kind: str,
 def relations_drawn(plan: Any) -> Any:
     """On Axes of a caller's own."""
     ax = Figure(figsize=(7, 6)).add_axes((0.25, 0.2, 0.45, 0.6))
-    drawing_of("profile", "relations").draw(ax, plan, Style())
+    plan.draw(ax, Style())
     return ax
 
 

@@ -23,7 +23,7 @@ from attnviz.commands.profile.show import (
 from attnviz.commands.profile.views import ROLES, plan_relations
 from attnviz.errors import AttnvizError
 from attnviz.figures import Style
-from attnviz.figures.sentences import draw_sentences
+from attnviz.figures.card import draw_sentences
 from attnviz.models.checkpoint import from_loaded
 from attnviz.models.sources import Source
 from attnviz.present.documents import json_text

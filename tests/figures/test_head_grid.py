@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head_grid_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style
 from attnviz.models.head_ids import HeadId, Stack
@@ -50,7 +50,7 @@ def drawn(figure: Figure) -> tuple[Any, dict[str, tuple[int, int]]]:
 def test_every_square_holds_its_matrix_in_equal_cells(n: int):
     plan, style = grid(2, 3, n, marked=False), Style()
     plan = replace(plan, cells=tuple(replace(cell, beside="") for cell in plan.cells))
-    image, places = drawn(head_grid_figure(plan, style))
+    image, places = drawn(plan.figure(style))
     for cell in plan.cells:
         left, top = places[str(cell.id)]
         side = int((image[top:, left] != 0x9A).any(axis=-1).argmin())  # up to the frame
@@ -63,7 +63,7 @@ def test_every_square_holds_its_matrix_in_equal_cells(n: int):
 
 
 def test_pixels_of_the_image_are_pixels_of_the_figure():
-    figure = head_grid_figure(grid(2, 3, 120, marked=False), Style())
+    figure = grid(2, 3, 120, marked=False).figure(Style())
     image, places = drawn(figure)
     left, top = places["L1H2"]
     square, page = image[top : top + 120, left : left + 120], pixels_of(figure)
@@ -75,7 +75,7 @@ def test_pixels_of_the_image_are_pixels_of_the_figure():
 def test_what_is_missing_is_hatched():
     plan = grid(1, 1, 3, marked=False)
     plan.cells[0].values[0, 2] = np.nan
-    figure = head_grid_figure(plan, Style(theme="dark"))
+    figure = plan.figure(Style(theme="dark"))
     _, places = drawn(figure)
     left, top = places["L0H0"]
     assert figure.axes[0].images[0].get_array()[top + 5, left + 200 : left + 240, 3].max() == 0
@@ -92,20 +92,20 @@ def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
 
 def test_heads_bear_the_mark_of_their_family_and_the_legend_names_those_that_occur():
     plan = grid(2, 4)
-    ax = head_grid_figure(plan, Style()).axes[0]
+    ax = plan.figure(Style()).axes[0]
     families = [family for family in FAMILIES if family in {cell.family for cell in plan.cells}]
     assert [line.get_marker() for line in ax.lines] == [family.marker for family in families]
     assert [len(line.get_xdata()) for line in ax.lines] == [
         sum(cell.family == family for cell in plan.cells) for family in families
     ]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [family.name for family in families]
-    assert head_grid_figure(grid(2, 4, marked=False), Style()).axes[0].get_legend() is None
+    assert grid(2, 4, marked=False).figure(Style()).axes[0].get_legend() is None
 
 
 def test_a_tick_marks_the_columns_of_sinks_and_no_others():
     plain = grid(1, 2, marked=False)
     ticked = replace(plain, cells=tuple(replace(cell, sinks=frozenset({0, 8})) for cell in plain.cells))
-    (without, places), (image, _) = (drawn(head_grid_figure(plan, Style())) for plan in (plain, ticked))
+    (without, places), (image, _) = (drawn(plan.figure(Style())) for plan in (plain, ticked))
     changed = (image != without).any(-1)
     left, top = places["L0H0"]
     side = (changed.nonzero()[0].min() - top) // 9 * 9
@@ -120,7 +120,7 @@ def test_rectangles_of_few_heads_name_both_texts_and_weights_are_written_in_all_
     values = np.array([[0.25, 0.004], [1, 0], [0.5, 0.125]])
     cells = [HeadCell(HeadId(0, head), values) for head in range(2)]
     plan = replace(grid(1, 2), cells=tuple(cells), labels=rows, keys=columns)
-    beside = head_grid_figure(plan, Style()).axes[0].child_axes
+    beside = plan.figure(Style()).axes[0].child_axes
     assert [label.get_text() for label in beside[0].get_yticklabels()] == ["a", "b", "c"]
     for ax in beside:
         assert [label.get_text() for label in ax.get_xticklabels()] == ["x", "y"]
@@ -147,7 +147,7 @@ def test_large_grids_are_legible_and_name_every_head(name: str):
         HeadCell(id, matrix, "sink", family_of_label("sink"), right=role)
         for id, matrix in zip(ids, values, strict=True)
     )
-    figure = head_grid_figure(replace(grid(1, 1), cells=cells, roles="On the right: roles."), style)
+    figure = replace(grid(1, 1), cells=cells, roles="On the right: roles.").figure(style)
     assert legible(figure)
     (marks, *_) = figure.axes[0].lines
     assert len(np.unique(np.column_stack(marks.get_data()).round(3), axis=0)) == len(ids)

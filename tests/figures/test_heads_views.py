@@ -24,8 +24,6 @@ from tests.support.hand_made import LABELS, PARSE, by_design, hand_made, uniform
 from tests.support.stored import PROFILE
 from tests.support.tolerances import SUMS_32
 
-MEAN, MAP = drawing_of("heads", "mean"), drawing_of("heads", "map")
-
 
 def plans(analysis: Analysis, view: str, scale: str = "auto", **choices: Any) -> list[Any]:
     return list(drawing_of("heads", view).plans(analysis, ViewOptions(style=Style(scale=scale), **choices)))
@@ -162,7 +160,7 @@ def test_what_cannot_be_measured_is_hatched_and_has_a_dash():
     analysis = hand_made()
     pairs = zip(analysis.heads, [0.2, None, 0.4, 1.0], strict=True)
     heads = tuple(replace(head, statistics={**head.statistics, "sink": value}) for head, value in pairs)
-    ax, bar = MAP.figure(plan(replace(analysis, heads=heads), "map", maps=("sink",)), Style(), False).axes
+    ax, bar = plan(replace(analysis, heads=heads), "map", maps=("sink",)).figure(Style()).axes
     assert ax.patch.get_hatch()
     np.testing.assert_array_equal(np.ma.getmaskarray(ax.images[0].get_array()), [[False, True], [False, False]])
     written = {text.get_position()[::-1]: text.get_text() for text in ax.texts}
@@ -199,12 +197,12 @@ def test_the_shared_scale_of_means_covers_nearly_all_cells_and_says_where_it_end
 
 def test_rows_are_queries_and_weights_are_written_where_there_is_room():
     means = plan(hand_made(), "mean")
-    ax, values = MEAN.figure(means, Style(), False).axes[1], means.tiles[1].values
+    ax, values = means.figure(Style()).axes[1], means.tiles[1].values
     np.testing.assert_array_equal(ax.images[0].get_array(), values)
     written = {text.get_position()[::-1]: text.get_text() for text in ax.texts}
     assert (written[0, 0], written[1, 0]) == ("1", ".75")
     assert written.keys() == {place for place, value in np.ndenumerate(values) if value >= 0.005}
-    cells = MEAN.draw(Figure().subplots(), means, Style())
+    cells = means.draw(Figure().subplots(), Style())
     np.testing.assert_array_equal(cells.get_array(), means.tiles[-1].values)
 
 

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_files, heatmap_pooling
+from attnviz.figures.heatmap import HeatmapPlan, heatmap_files, heatmap_pooling
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.figures.style import Style, figure_bytes
 from tests.support.drawn import ODD_SETTINGS
@@ -62,7 +62,7 @@ def cells_of(content: bytes, box: Any, m: int, style: Style) -> Any:
 )
 def test_both_ways_paint_every_cell_in_the_colour_of_its_weight_and_the_same_letters(n: int, style: Style):
     of = plan(n, style)
-    figure = heatmap_figure(of, style)
+    figure = of.figure(style)
     box = figure.axes[0].get_window_extent().frozen()  # saving changes it
     slow, (fast,) = figure_bytes(figure, "png", style), files([of], style)
     colours = style.colour_map()(of.norm(of.values), bytes=True)[..., :3].astype(int)
@@ -99,7 +99,7 @@ def test_an_svg_that_is_filled_shows_what_a_new_figure_shows(style: Style):
     heads = [plan(6, style, seed) for seed in (0, 1)]
     heads[1].values[0, 1:] = np.nan
     _, filled = (content.decode() for content in files(heads, style, "svg"))
-    new = figure_bytes(heatmap_figure(heads[1], style, True), "svg", style).decode()
+    new = figure_bytes(heads[1].figure(style.for_file("svg")), "svg", style).decode()
     texts, cells = shown_in(filled, '<g stroke-width="0.1">')
     assert (texts, cells) == shown_in(new, '<g id="QuadMesh_1">')
     assert len(cells) == 31
@@ -127,10 +127,10 @@ def test_on_the_callers_axes_numbers_stand_where_cells_have_room_and_rows_are_qu
     of = plan(2, values=values)
     figure = Figure(figsize=(6, 3))
     mine, small = figure.add_axes((0.2, 0.2, 0.3, 0.6)), figure.add_axes((0.7, 0.4, 0.03, 0.06))
-    cells = draw_heatmap(mine, of, Style())
+    cells = of.draw(mine, Style())
     assert [(text.get_text(), text.get_position()) for text in mine.texts] == [
         (".25", (0, 0)), (".75", (1, 0)), ("1", (0, 1)),
     ]  # fmt: skip
     np.testing.assert_array_equal(np.asarray(cells.get_array()).reshape(2, 2), values)
-    draw_heatmap(small, of, Style())
+    of.draw(small, Style())
     assert not small.texts

@@ -153,7 +153,7 @@ QUICK = (
 def cases() -> Iterator[Any]:
     for name in RESULTS:
         for view in views_of(name.partition(",")[0]):
-            if not view.suffix:
+            if not view.is_page:
                 marks = [] if (name, view.name) in QUICK else [pytest.mark.thorough]
                 yield pytest.param(name, view.name, DARK if "hostile" in name else COLUMN, marks=marks)
     for style in (Style(), WIDE, LARGE, LEAST):
@@ -195,14 +195,14 @@ def test_an_overview_in_a_column_keeps_its_height_for_heads_and_says_the_rest_in
     drawing, choices = drawing_of("heads", "overview"), ViewOptions(style=COLUMN)
     (plan,) = drawing.plans(analysis([f"w{i}" for i in range(n)], 6, 12), choices)
     plan = replace(plan, title="minilm: all 72 heads")
-    figure = drawing.figure(plan, COLUMN, False)
+    figure = plan.figure(COLUMN)
     grid = figure.axes[0].get_window_extent().height + figure.axes[0].get_legend().get_window_extent().height
     assert grid >= 0.7 * figure.bbox.height
     shown = " ".join(text.get_text() for text in figure.texts)
     left_out = [note.removesuffix(".") for note in plan.notes if note not in shown]
     assert left_out
     assert all(note.casefold() in plan.caption.casefold() for note in left_out)
-    assert figure.get_figheight() < drawing.figure(plan, Style(), False).get_figheight()
+    assert figure.get_figheight() < plan.figure(Style()).get_figheight()
 
 
 @pytest.mark.parametrize(("n", "style"), [(20, Style()), (40, Style()), (90, Style()), (40, COLUMN)])

@@ -11,7 +11,7 @@ from matplotlib.legend import Legend
 
 from attnviz.commands.heads.token_views import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, lines_left_out
 from attnviz.errors import UsageError
-from attnviz.figures.lines import HEAD_COLOURS, lines_figure
+from attnviz.figures.lines import HEAD_COLOURS
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions
 from tests.support.hand_made import LABELS, by_design, hand_made
@@ -54,7 +54,7 @@ def lines_of(plan):
 
 def drawn(plan):
     """The Axes, and the lines on them."""
-    (ax, *_) = lines_figure(plan, LIGHT).axes
+    (ax, *_) = plan.figure(LIGHT).axes
     (lines,) = (child for child in ax.collections if isinstance(child, PathCollection))
     return ax, lines
 
@@ -90,7 +90,7 @@ def test_sinks_have_no_lines_and_the_picture_says_what_share_they_take(token):
 @pytest.mark.parametrize("n", [4, 60])
 @pytest.mark.parametrize("style", [LIGHT, Style("dark", width=3.3)])
 def test_weights_of_two_and_ten_hundredths_are_told_apart_in_the_legend(n: int, style: Style) -> None:
-    figure = lines_figure(plan_of(random_pattern(n), style=style), style)
+    figure = plan_of(random_pattern(n), style=style).figure(style)
     figure.draw_without_rendering()
     (legend,) = figure.axes[0].findobj(Legend)
     faint, strong = legend.get_lines()[:2]

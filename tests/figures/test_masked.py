@@ -119,7 +119,8 @@ def test_vector_files_hatch_by_a_pattern_and_are_hardly_larger(file_format: str)
     drawing, style = drawing_of("heads", "heads"), Style()
     plan = next(drawing.plans(gpt2(), ViewOptions()))
     plain = replace(plan, values=np.nan_to_num(plan.values))
-    hatched, other = (figure_bytes(drawing.figure(each, style, True), file_format, style) for each in (plan, plain))
+    style = style.for_file(file_format)
+    hatched, other = (figure_bytes(each.figure(style), file_format, style) for each in (plan, plain))
     pattern = {"svg": b"<pattern", "pdf": b"/PatternType 1"}[file_format]
     assert (pattern in hatched, pattern in other) == (True, False)
     assert len(hatched) < 1.1 * len(other)
@@ -157,7 +158,7 @@ def test_what_is_forbidden_does_not_look_like_a_weight_of_zero(view: str, theme:
     weights[..., 0] = 1
     result, choices = attnviz.draw(weights, list("abcdef")), ViewOptions(style=Style(theme), select=("L0H0",))
     drawing = drawing_of("heads", view.removeprefix("file of "))
-    figure = drawing.figure(next(drawing.plans(result, choices)), choices.style, False)
+    figure = next(drawing.plans(result, choices)).figure(choices.style)
     pixels, box = pixels_of(figure), figure.axes[0].get_window_extent()
     if view == "file of heads":
         pixels = pixels_of_file(next(drawing.files(result, choices, "png"))[1])
@@ -173,7 +174,7 @@ def test_what_is_forbidden_does_not_look_like_a_weight_of_zero(view: str, theme:
 def test_heads_with_and_without_a_window_are_written_by_the_same_page() -> None:
     result, drawing, n = windowed(), drawing_of("heads", "heads"), len(windowed().units)
     plans = list(drawing.plans(result, ViewOptions()))
-    box = drawing.figure(plans[0], Style(), False).axes[0].get_window_extent()
+    box = plans[0].figure(Style()).axes[0].get_window_extent()
     for plan, (_, content, _) in zip(plans, drawing.files(result, ViewOptions(), "png"), strict=True):
         beyond = np.isnan(plan.values[-1, 1])
         written = plan.values[-1, 1] >= 0.005

@@ -12,8 +12,8 @@ import attnviz
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.token_views import TEXT
 from attnviz.figures.matrix import contrasting_ink
-from attnviz.figures.running_text import Piece, TextPlan, text_figure, text_lines
 from attnviz.figures.style import Style
+from attnviz.figures.text import Piece, TextPlan, text_lines
 from attnviz.models.checkpoint import from_loaded
 from attnviz.present.view import ViewOptions
 from tests.support.encoder_decoders import sharp, unigram_tokenizer
@@ -95,7 +95,7 @@ def test_shades_on_the_page_are_the_values_and_letters_can_be_read_on_them() -> 
         labels = ["[CLS]", *(f"word{i}" for i in range(30)), "[SEP]"]
         analysis = hand_made(labels=labels, special=(0, 31), patterns=by_design(32))
         (plan,) = plans(analysis, "L0H0,L1H1", style=style)
-        figure = text_figure(plan, style)
+        figure = plan.figure(style)
         shades = next(each for each in figure.axes[0].collections if isinstance(each, PatchCollection))
         values = np.concatenate([block.values for block in plan.blocks])
         np.testing.assert_allclose(np.asarray(shades.get_array()), values)

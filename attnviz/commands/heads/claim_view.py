@@ -7,8 +7,7 @@ from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.findings import sorted_by_selection
 from attnviz.commands.heads.first_look import listed_heads, profile_command
 from attnviz.errors import UsageError
-from attnviz.figures.claim import Bar, ClaimPlan, claim_figure
-from attnviz.figures.sentences import example_words
+from attnviz.figures.card import Bar, ClaimPlan, example_words
 from attnviz.judge.roles import Role
 from attnviz.measures.patterns import PATTERNS
 from attnviz.models.checkpoint import Checkpoint
@@ -95,4 +94,4 @@ def _missing(analysis: Analysis) -> str:
     return "" if has_role else no_claim(analysis.profile, analysis.checkpoint)
 
 
-CLAIM = Drawing(_plans, claim_figure, missing=_missing)
+CLAIM = Drawing(_plans, missing=_missing)

@@ -43,7 +43,6 @@ from attnviz.present.published import role_name
 from attnviz.present.role_words import family_words
 from attnviz.present.sentences import verification_line
 from attnviz.present.statistics import LOOKBACK, described
-from attnviz.present.tables import page_table
 from attnviz.present.view import ViewOptions
 from attnviz.wording import counted
 
@@ -131,7 +130,7 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
     rows = look_rows(analysis, choices, MOST_LISTED)
     listed = None
     if rows:
-        listed = page_table(look_table(analysis, rows, choices), " ".join(score_notes(analysis, rows)), head=0)
+        listed = look_table(analysis, rows, choices).for_page(" ".join(score_notes(analysis, rows)), head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
 

@@ -6,20 +6,17 @@ from attnviz.commands.heads.analysis import Analysis, PatternView
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
 from attnviz.commands.heads.token_views import MOST_PICTURES
-from attnviz.figures.arcs import (
+from attnviz.figures.matrix import Outline
+from attnviz.figures.style import Style
+from attnviz.figures.text import (
     MOST_INCHES,
     Arc,
     ArcsPlan,
+    Piece,
     Sentence,
-    arcs_figure,
-    arcs_inches,
-    draw_arcs,
     in_several_lines,
     leaves_out_lines,
 )
-from attnviz.figures.matrix import Outline
-from attnviz.figures.running_text import Piece
-from attnviz.figures.style import Style
 from attnviz.language import syntax
 from attnviz.models.head_ids import is_of_source
 from attnviz.present.view import Drawing, ViewOptions
@@ -70,7 +67,7 @@ def _plans(analysis: Analysis, choices: ViewOptions) -> Iterator[ArcsPlan]:
     most = sorted(relations, key=lambda relation: -relation.found / len(relation.pairs))[:n]
     relations = [relation for relation in relations if relation in most]
     plan = _plan(analysis, relations, "relations", choices.style)
-    if len(relations) <= 1 or arcs_inches(plan, choices.style) <= MOST_INCHES:
+    if len(relations) <= 1 or plan.body(choices.style)[1] <= MOST_INCHES:
         yield plan
         return
     for relation in relations:
@@ -133,4 +130,4 @@ def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
     return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)
 
 
-RELATIONS = Drawing(_plans, arcs_figure, draw_arcs, missing=without_relations)
+RELATIONS = Drawing(_plans, missing=without_relations)

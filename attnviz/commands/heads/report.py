@@ -44,8 +44,7 @@ from attnviz.present.published import role_name
 from attnviz.present.report import CommandSpec
 from attnviz.present.sentences import checked_line, cut_note, first_lines, target_note, verification_line
 from attnviz.present.statistics import statistic_field
-from attnviz.present.table_layout import glued
-from attnviz.present.tables import notes
+from attnviz.present.tables import glued, notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.parts import SYNTACTIC
 from attnviz.reference.attention import Chunk

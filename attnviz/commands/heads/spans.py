@@ -13,7 +13,7 @@ from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId
 from attnviz.page.page import short_float
 from attnviz.present.fields import HEAD, Field, Table, left_out, listed_of, plain
-from attnviz.present.table_layout import glued
+from attnviz.present.tables import glued
 from attnviz.wording import rounded, visible
 
 _STRONGEST = 3  # heads that a row of the terminal's table names

@@ -22,9 +22,9 @@ from attnviz.commands.heads.analysis import Analysis, Part, PatternView
 from attnviz.commands.heads.findings import HeadFindings, clearest_first
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.errors import UsageError
-from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
+from attnviz.figures.lines import LinesPlan
 from attnviz.figures.matrix import Array, scale_end
-from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
+from attnviz.figures.text import HIGHEST, Piece, ShadedText, TextPlan
 from attnviz.inputs.prompt import Positions, Prompt, find_positions, sinks_in_words, text_at
 from attnviz.inputs.words import OTHERS, WORDPIECE
 from attnviz.present.view import Drawing, ViewOptions
@@ -253,7 +253,7 @@ def _text_plans(analysis: Analysis, choices: ViewOptions) -> Iterator[TextPlan]:
             continue
         heads = part.select(choices.select)
         plan = _text_plan(part, heads, choices, part.stem("text"))
-        if len(plan.blocks) == 1 or text_inches(plan, choices.style)[1] <= HIGHEST - 1.5:
+        if len(plan.blocks) == 1 or plan.body(choices.style)[1] <= HIGHEST - 1.5:
             yield plan
             continue
         for head in heads:
@@ -360,5 +360,5 @@ def pieces_of(tokens: Prompt, units: Positions) -> tuple[tuple[Piece, ...], list
     return tuple(pieces), units_of
 
 
-LINES = Drawing(_lines_plans, lines_figure, draw_lines)
-TEXT = Drawing(_text_plans, text_figure, draw_text)
+LINES = Drawing(_lines_plans)
+TEXT = Drawing(_text_plans)

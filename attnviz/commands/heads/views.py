@@ -16,20 +16,17 @@ from attnviz.commands.heads.page_view import kinds_in_words, page_data, statisti
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlined_note, outlines_of
 from attnviz.figures.families import brief_name, family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
 from attnviz.figures.heatmap import (
     OF_TWO_TEXTS,
     HeatmapPlan,
-    draw_heatmap,
     has_numbers,
-    heatmap_figure,
     heatmap_files,
     heatmap_pooling,
 )
+from attnviz.figures.maps import HeadMap, HeadMapPlan, Tile, TilesPlan, tile_pooling
 from attnviz.figures.matrix import Array, Bracket, Labels, PooledPattern, max_pool, scale_of_means
 from attnviz.figures.page import format_number
-from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.inputs.prompt import Positions, sinks_in_words
 from attnviz.inputs.spans import REST
 from attnviz.judge.verdicts import UNNAMED
@@ -378,8 +375,8 @@ def _values(part: Part, statistic: str) -> Array:
 
 _NO_PAGE = "it shows all rows; leave out --queries (queries=...)"
 
-OVERVIEW = Drawing(_overview, head_grid_figure, draw_head_grid)
-HEADS = Drawing(_heatmaps, heatmap_figure, draw_heatmap, files=_heatmap_files, by_default=_fewer_heatmaps)
-MAP = Drawing(_maps, head_map_figure, draw_head_map)
-MEAN = Drawing(_means, tiles_figure, draw_last_tile)
+OVERVIEW = Drawing(_overview)
+HEADS = Drawing(_heatmaps, files=_heatmap_files, by_default=_fewer_heatmaps)
+MAP = Drawing(_maps)
+MEAN = Drawing(_means)
 PAGE = page_drawing("heads", page_data, lambda analysis: "" if analysis.options.queries is None else _NO_PAGE)

@@ -30,8 +30,7 @@ from attnviz.present.kv_heads import kv_head_field, kv_table
 from attnviz.present.published import ARROWS, DESCRIBING, published_table, role_name, shown_baseline
 from attnviz.present.report import CommandSpec
 from attnviz.present.sentences import verification_line
-from attnviz.present.table_layout import glued
-from attnviz.present.tables import notes
+from attnviz.present.tables import glued, notes
 from attnviz.present.view import ViewOptions
 from attnviz.profiles.examples import examples_entry
 from attnviz.profiles.published import published_entries, published_heads

@@ -11,7 +11,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import ListedColormap, Normalize, to_hex
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -22,8 +21,8 @@ from attnviz.commands.profile.report import ROLE_FIELDS, relation_fields
 from attnviz.commands.profile.show import LONGEST, StoredPictures, named_examples
 from attnviz.figures.families import ABBREVIATIONS, FAMILIES, UNNAMED, family_of_label
 from attnviz.figures.fonts import fitted, font_families
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.page import PIXEL, PagePlan, chart_page, dress_scores
+from attnviz.figures.maps import HeadMap, HeadMapPlan
+from attnviz.figures.page import PIXEL, ChartPlan, dress_scores
 from attnviz.figures.style import Style, text_colour
 from attnviz.judge.roles import Role, role_key
 from attnviz.judge.rules import MARGIN as PASS_MARGIN
@@ -36,7 +35,6 @@ from attnviz.present.fields import Table, pick
 from attnviz.present.figure_context import caption_of
 from attnviz.present.published import DESCRIBING, role_name, role_numbers
 from attnviz.present.sentences import verification_line
-from attnviz.present.tables import page_table
 from attnviz.present.view import Drawing, ViewOptions, page_drawing
 from attnviz.profiles.examples import Example, RoleExamples, Unit, parts_of_text
 from attnviz.profiles.store import JudgedRelation
@@ -52,8 +50,51 @@ _NEEDED = "#D55E00"
 
 
 @dataclass(frozen=True)
-class _RelationsPlan(PagePlan):
+class _RelationsPlan(ChartPlan):
     rows: tuple[JudgedRelation, ...]  # the largest gain above the baseline first; without a verdict last
+
+    def body(self, style: Style) -> tuple[float, float]:
+        """Width and height in inches."""
+        return 7.6, (0.26 if (style.room or math.inf) < _NARROW else 0.16) * (len(self.rows) + 2) + 0.7
+
+    def handles(self, style: Style) -> list[Artist]:
+        """The dots and rules of a row."""
+        (strong, pale) = _blues(style)
+        dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": style.paper, "mew": 0.5, "ms": 6}
+        return [
+            Line2D([], [], **dot | {"mec": style.ink, "ms": 4}, mfc=style.paper, label="largest baseline"),
+            Line2D([], [], **dot, mfc=strong, label="best head, passes"),
+            Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
+            Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
+            Line2D([], [], color=style.ink, lw=0.6, label="interval of the difference"),
+        ]
+
+    def draw(self, ax: Axes, style: Style) -> PathCollection:
+        """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
+        (strong, pale) = _blues(style)
+        y = np.arange(len(self.rows))
+        heads = [row.verdict for row in self.rows]
+        scores, baselines = [head.score for head in heads], np.array([head.baseline for head in heads])
+        differences = (head.difference or (head.margin, head.margin) for head in heads)
+        lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
+        rules = [pale if head.passed else style.frame for head in heads]
+        ax.hlines(y, baselines, scores, colors=rules, lw=3, alpha=0.6, zorder=2)
+        ax.hlines(y, lows, highs, colors=style.ink, lw=0.6, zorder=3)
+        ax.vlines(baselines + PASS_MARGIN, y - 0.4, y + 0.4, colors=_NEEDED, lw=1, zorder=4)
+        shades = [strong if head.passed else pale for head in heads]
+        dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=style.paper, lw=0.5, clip_on=False, zorder=5)
+        ax.scatter(baselines, y, s=15, c=style.paper, edgecolors=style.ink, lw=0.8, clip_on=False, zorder=6)
+        narrow = (style.room or math.inf) < _NARROW
+        counts = ["" if narrow else f" ({row.n:,})" for row in self.rows]
+        names = [fitted(visible(row.relation), 7, 130) for row in self.rows]
+        dress_scores(ax, style, [name + count for name, count in zip(names, counts, strict=True)], "accuracy")
+        ax.set_xticks(np.linspace(0, 1, 3 if narrow else 6))
+        beside = [_beside(row, style) for row in self.rows]
+        right = ax.secondary_yaxis("right")
+        right.set_yticks(y, beside, family=font_families(beside), parse_math=False)
+        right.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
+        right.spines[:].set_visible(False)
+        return dots
 
 
 def plan_relations(profile: Profile | StoredPictures, _: ViewOptions) -> Iterator[_RelationsPlan]:
@@ -91,34 +132,6 @@ def _why_no_relations(profile: Profile | StoredPictures) -> str:
     return "" if _drawn(profile) else f"no relation occurs {ENOUGH} times in these corpora"
 
 
-def draw_relations(ax: Axes, plan: _RelationsPlan, style: Style) -> PathCollection:
-    """Draw accuracies by relation, with texts on both sides; returns the dots of the best heads."""
-    (strong, pale) = _blues(style)
-    y = np.arange(len(plan.rows))
-    heads = [row.verdict for row in plan.rows]
-    scores, baselines = [head.score for head in heads], np.array([head.baseline for head in heads])
-    differences = (head.difference or (head.margin, head.margin) for head in heads)
-    lows, highs = (baselines + ends for ends in zip(*differences, strict=True))
-    rules = [pale if head.passed else style.frame for head in heads]
-    ax.hlines(y, baselines, scores, colors=rules, lw=3, alpha=0.6, zorder=2)
-    ax.hlines(y, lows, highs, colors=style.ink, lw=0.6, zorder=3)
-    ax.vlines(baselines + PASS_MARGIN, y - 0.4, y + 0.4, colors=_NEEDED, lw=1, zorder=4)
-    shades = [strong if head.passed else pale for head in heads]
-    dots = ax.scatter(scores, y, s=40, c=shades, edgecolors=style.paper, lw=0.5, clip_on=False, zorder=5)
-    ax.scatter(baselines, y, s=15, c=style.paper, edgecolors=style.ink, lw=0.8, clip_on=False, zorder=6)
-    narrow = (style.room or math.inf) < _NARROW
-    counts = ["" if narrow else f" ({row.n:,})" for row in plan.rows]
-    names = [fitted(visible(row.relation), 7, 130) for row in plan.rows]
-    dress_scores(ax, style, [name + count for name, count in zip(names, counts, strict=True)], "accuracy")
-    ax.set_xticks(np.linspace(0, 1, 3 if narrow else 6))
-    beside = [_beside(row, style) for row in plan.rows]
-    right = ax.secondary_yaxis("right")
-    right.set_yticks(y, beside, family=font_families(beside), parse_math=False)
-    right.tick_params(length=0, labelsize=7, labelcolor=text_colour(style, "xtick.color"))
-    right.spines[:].set_visible(False)
-    return dots
-
-
 def _beside(row: JudgedRelation, style: Style) -> str:
     """``L2H8 dep → head, +0.22 above offset +1: fails``; narrow pages have two lines, the narrowest head and gain."""
     best, width = row.verdict, style.room or math.inf
@@ -129,22 +142,6 @@ def _beside(row: JudgedRelation, style: Style) -> str:
     separator = "\n" if width < _NARROW else ", "
     verdict = "" if best.passed else ": fails" if best.refuted else ": cannot be decided"
     return f"{best.id} {direction}{separator}{best.too_few or f'{gain} above {row.largest_guess}{verdict}'}"
-
-
-def relations_figure(plan: _RelationsPlan, style: Style, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
-    """Draw accuracy and baseline by relation, with a legend."""
-    (strong, pale) = _blues(style)
-    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": style.paper, "mew": 0.5, "ms": 6}
-    handles: list[Artist] = [
-        Line2D([], [], **dot | {"mec": style.ink, "ms": 4}, mfc=style.paper, label="largest baseline"),
-        Line2D([], [], **dot, mfc=strong, label="best head, passes"),
-        Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
-        Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
-        Line2D([], [], color=style.ink, lw=0.6, label="interval of the difference"),
-    ]
-    row = 0.26 if (style.room or math.inf) < _NARROW else 0.16
-    body = row * (len(plan.rows) + 2) + 0.7
-    return chart_page(plan, style, draw_relations, width=7.6, body=body, handles=handles)
 
 
 def _blues(style: Style) -> tuple[str, str]:
@@ -271,11 +268,11 @@ def _tables(profile: Profile) -> Iterator[dict[str, Any]]:
     names = ("id", "role", "direction", "score", "baseline", "error_reduction", "interval", "n", "untrained")
     roles = [role for of_head in profile.roles_by_head().values() for role in of_head]
     note = f"A head may have several. Untrained: the best head of a freshly initialised copy. {DESCRIBING}"
-    yield page_table(Table(f"Roles ({len(roles)})", pick(ROLE_FIELDS, *names), roles), note, head=0)
+    yield Table(f"Roles ({len(roles)})", pick(ROLE_FIELDS, *names), roles).for_page(note, head=0)
     if profile.relations is not None:
         note = "The head that is right most often, beside the largest of its baselines."
         title = f"Relations ({len(profile.relations)})"
-        yield page_table(Table(title, relation_fields(profile), profile.judged_relations), note, head=1)
+        yield Table(title, relation_fields(profile), profile.judged_relations).for_page(note, head=1)
 
 
 def sentences_entry(of: RoleExamples, role: Role | None) -> dict[str, Any]:
@@ -324,11 +321,6 @@ def _runs(example: Example) -> list[list[str]]:
     return runs
 
 
-ROLES = Drawing(_plan_roles, head_map_figure, draw_head_map)
-RELATIONS = Drawing(
-    plan_relations,
-    relations_figure,
-    draw_relations,
-    missing=_why_no_relations,
-)
+ROLES = Drawing(_plan_roles)
+RELATIONS = Drawing(plan_relations, missing=_why_no_relations)
 PAGE = page_drawing("profile", page_data, lambda profile: _NO_PAGE if isinstance(profile, StoredPictures) else "")
