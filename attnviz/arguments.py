@@ -91,16 +91,9 @@ def flag_of(name: str) -> str:
     return "--span" if name == "spans" else f"--{name.replace('_', '-')}"
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
     """An option as the command line and Python spell it: ``--seed (seed=...)``."""
     return f"{flag_of(name)} ({name}=...)"
-
-
-def check_range(name: str, value: int | None, least: int = 0, most: int | None = None) -> None:
-    """Raise UsageError for a number of an option that is out of range; None is no number."""
-    if value is not None and (value < least or (most is not None and value > most)):
-        upwards = "on" if most is None else f"to {most}"
-        raise UsageError(f"expected {_spelled(name)} as a whole number from {least} {upwards}, found {value}.")
 
 
 _SIZE = r"([0-9]{1,18}(?:\.[0-9]{1,6})?) *([KMGTP]?)(?:i?B|bytes)?"
@@ -119,7 +112,7 @@ def n_bytes(name: str, value: object) -> int:
     without_unit = str(value).strip()[-1:].isdigit()
     if size is None or size < (_LEAST_BARE if without_unit else 1):
         raise UsageError(
-            f"expected {_spelled(name)} as a size such as 64M or 24GB, or as a number of bytes from "
+            f"expected {spelled(name)} as a size such as 64M or 24GB, or as a number of bytes from "
             f"{_LEAST_BARE:,} on, found {as_found(value)}."
         )
     return size

@@ -1,6 +1,7 @@
 """The arguments that the functions of Python share, what they take, and how values are checked."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
@@ -8,7 +9,7 @@ from pathlib import Path
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import as_found, check_kind, check_range, flag_of, is_there, one_of
+from attnviz.arguments import as_found, check_kind, flag_of, is_there, one_of, spelled
 from attnviz.errors import UsageError
 from attnviz.locks import IN_USE
 from attnviz.memory import out_of_memory_named
@@ -20,12 +21,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 FLOAT32 = "float32"  # the default of --dtype
 _ON = "syntax", "circuits"  # by default, among the options that :func:`typed` writes
-# the least and the largest value of numbers that several functions take
+# the least and the largest value of arguments that are numbers
 RANGES: dict[str, tuple[int, int | None]] = {
     "limit": (1, None),
     "batch_size": (1, 1_000_000),
     "seed": (0, 2**63 - 1),
     "max_new_tokens": (1, None),
+    "generate": (1, None),
+    "layer": (0, None),
+    "residual": (0, 1),
+    "depth": (1, 12),
+    "examples": (0, 100),  # of each role of each head: all are in memory
+    "top": (0, None),
 }
 
 # What an argument with choices takes, on the command line and in Python.
@@ -115,6 +122,15 @@ def typed(values: Mapping[str, object]) -> list[str]:
     return words
 
 
+def check_range(name: str, value: Any) -> None:
+    """Raise UsageError for a number beyond the :data:`RANGES` of its name; None is no number."""
+    if name in RANGES and value is not None:
+        least, most = RANGES[name]
+        if not least <= value <= (math.inf if most is None else most):
+            upwards = "on" if most is None else f"to {most}"
+            raise UsageError(f"expected {spelled(name)} as a number from {least} {upwards}, found {value}.")
+
+
 def keywords_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function's arguments by name, with those of the TypedDict that it unpacks."""
     kinds = dict[str, Any]()
@@ -157,8 +173,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         _check_order(function.__name__, next(iter(kinds)), arguments)
         for name, value in arguments.items():
             check_kind(name, value, kinds[name])
-            if name in RANGES:
-                check_range(name, value, *RANGES[name])
+            check_range(name, value)
         with guard, out_of_memory_named():
             return function(*args, **kwargs)
 

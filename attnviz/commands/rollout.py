@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.arguments import as_found, check_range
-from attnviz.errors import ArchitectureError, UsageError
+from attnviz.errors import ArchitectureError
 from attnviz.inputs.prompt import Positions, find_positions, merge_pattern, merge_subwords, text_at
 from attnviz.inputs.refusals import refuse
 from attnviz.inputs.text import tokenize
@@ -144,9 +143,6 @@ def rollout(
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
-    check_range("layer", layer)
-    if not 0 <= residual <= 1:
-        raise UsageError(f"expected --residual (residual=...) as a number from 0 to 1, found {as_found(residual)}.")
     of_chunk = block_memory(memory)
     checkpoint = open_checkpoint(model, **opening)[0].encoder
     refuse({"words": words}, checkpoint)

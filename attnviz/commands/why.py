@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import torch
 
-from attnviz.arguments import check_range
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Prompt, position_of
 from attnviz.inputs.text import tokenize
@@ -117,7 +116,6 @@ def why(
         AttnvizError: VerificationError where the heads do not reproduce the model, or the parts do not sum to its
             scores or logits; UsageError for a head, a token, a key or an answer that is not there.
     """
-    check_range("depth", depth, 1, 12)
     if head is None:
         raise UsageError("why explains one head: expected --head (head=...), such as L2H8; attnviz heads shows all.")
     of_chunk = block_memory(memory)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from attnviz.arguments import flag_of
+from attnviz.arguments import spelled
 from attnviz.errors import AttnvizError, TextError, UsageError
 from attnviz.models.checkpoint import Checkpoint
 
@@ -115,7 +115,7 @@ _NAMES = {
 
 def option_name(name: str) -> str:
     """An option as the command line and Python spell it: ``--pair (pair=...)``."""
-    return _NAMES.get(name, f"{flag_of(name)} ({name}=...)")
+    return _NAMES.get(name, spelled(name))
 
 
 def refuse(options: Mapping[str, Any], checkpoint: Checkpoint | None = None, *reads: str) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from attnviz.arguments import as_found, check_kind, check_range, did_you_mean
+from attnviz.arguments import as_found, check_kind, did_you_mean
 from attnviz.errors import UsageError
 from attnviz.options import checked
 from attnviz.plugins import Registry
@@ -108,7 +108,6 @@ class CommandSpec(Generic[R]):
 
     def completed(self, choices: "ViewOptions") -> "ViewOptions":
         """Fill in the command's default of ``top``; who gives it wants every table."""
-        check_range("top", choices.top)
         if choices.top is not None:
             return replace(choices, verbose=True)
         return replace(choices, top=0 if self.all_selected and choices.select else self.top)

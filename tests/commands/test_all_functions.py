@@ -55,13 +55,13 @@ def test_a_model_in_memory_is_left_as_it_was(name, kind):
 def test_only_a_string_is_a_text_or_a_pair(name):
     model, tokenizer = MODELS["bert"]()
     for text in (3, b"the cat"):
-        with pytest.raises(TextError, match=type(text).__name__):
+        with pytest.raises(TextError, match="text"):
             FUNCTIONS[name](text, model, tokenizer=tokenizer)
         if name != "rollout":
-            with pytest.raises(TextError, match=type(text).__name__):
+            with pytest.raises(TextError, match="pair"):
                 FUNCTIONS[name](SENTENCE, model, tokenizer=tokenizer, pair=text)
     if name != "analyze":  # a chat instead, and several
-        with pytest.raises(TextError, match="NoneType"):
+        with pytest.raises(TextError, match="None"):
             FUNCTIONS[name](None, model, tokenizer=tokenizer)
 
 

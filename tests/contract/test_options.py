@@ -108,3 +108,9 @@ def test_a_value_that_is_no_choice_is_refused_before_anything_is_read(function: 
     for value in ("kv-head", *([] if optional else [None])):
         with pytest.raises(UsageError, match=name):
             function(**required, **{name: value})
+
+
+def test_a_number_out_of_range_is_refused_before_a_model_is_looked_for():
+    for option, value in {"--residual": "1.5", "--layer": "-1", "--top": "-1"}.items():
+        ended = CliRunner().invoke(app, ["rollout", "x", "-m", "no/such-model", option, value])
+        assert (ended.exit_code, option in ended.stderr) == (2, True)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from attnviz.arguments import as_list, check_range
+from attnviz.arguments import as_list
 from attnviz.commands.heads.analysis import Analysis, Options
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
@@ -151,7 +151,6 @@ def analyze(
             not reproduce the model.
     """
     asked = {**locals(), "spans": spans_by_name(spans), "no_syntax": not syntax}
-    check_range("generate", generate, 1)
     given = [each for each in (text, chat, audio) if each is not None]
     if len(given) != 1:
         found = "both" if given else "neither"

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar, Unpack, get_args
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_range
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.examples import TextWeights, find_examples, sampled_weights
 from attnviz.errors import UsageError
@@ -176,7 +175,6 @@ def profile_heads(
         CorpusError: a corpus cannot be read.
         VerificationError: the heads do not reproduce the model.
     """
-    check_range("examples", examples, 0, 100)  # of each role of each head: all are in memory
     process = this_process()
     columns, opening = Columns.taken(reading)
     corpora = open_corpora(texts, columns)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.arguments import check_range, relation_named
+from attnviz.arguments import relation_named
 from attnviz.commands.profile.measure import trees_in_words
 from attnviz.commands.profile.report import ROLE_FIELDS, SPEC, by_head
 from attnviz.errors import UsageError
@@ -179,7 +179,6 @@ def shown_profile(
     profile: StoredProfile, wanted: Sequence[str], top: int | None, table: str | None
 ) -> "StoredPictures":
     """Roles of all heads, a table of them for a paper, or ``top`` examples of each role of what is ``wanted``."""
-    check_range("top", top)
     if table or wanted == [ROLES]:
         shown = paper_table_of(profile, table, wanted) if table else spaced(role_tables(profile, top or 0))
         return StoredPictures(profile, shown, roles_document(profile))
