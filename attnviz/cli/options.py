@@ -192,7 +192,7 @@ class ModelGroup:
 class LoadingGroup:
     """Options of how models are opened."""
 
-    device: Annotated[str, reading("Where to compute: auto, cpu, cuda, cuda:N or mps.", "--device", "-d")] = "auto"
+    device: Annotated[str, reading("Where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps.", "--device", "-d")] = "auto"
     dtype: Annotated[
         str, reading("Number format: float32, float64, bfloat16, float16, or auto (the checkpoint's).")
     ] = FLOAT32

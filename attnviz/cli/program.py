@@ -96,9 +96,7 @@ class _Command(TyperCommand):
             if not (parameter.name in first or parameter.param_type_name == "argument" or ctx.meta[HELP_ALL]):
                 more[group].append(parameter.opts[0])
                 continue
-            name, text = parameter.get_help_record(ctx)
-            text = figures_in_words(text, ctx.command.name)
-            described[group].append((_TYPE.sub("", name), text if ctx.meta[HELP_ALL] else _first_and_default(text)))
+            described[group].append(self.record_of(parameter, ctx))
         described[OUTPUT].append((f"-h, --help, {HELP_ALL}", "Print this help, or all of it, and exit."))
         for group in filter(described.get, GROUPS):
             with formatter.section(group):
@@ -106,6 +104,12 @@ class _Command(TyperCommand):
         if any(more.values()):
             with formatter.section(f"More options ({HELP_ALL} describes them, and what is written)"):
                 formatter.write_dl([(group, ", ".join(names)) for group, names in more.items() if names])
+
+    def record_of(self, parameter: Any, ctx: Any) -> tuple[str, str]:
+        """The flags of an option with its metavar, and what it is; without ``--help-all`` in short."""
+        flags, text = parameter.get_help_record(ctx)
+        text = figures_in_words(text, ctx.command.name)
+        return _TYPE.sub("", flags), text if ctx.meta.get(HELP_ALL) else _first_and_default(text)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[HELP_ALL] = HELP_ALL in args

@@ -34,7 +34,6 @@ from attnviz.present.report import views_of
 from attnviz.reference.tolerances import FLOAT32_STEPS, TOLERANCES
 from tests.conftest import needs_minilm, needs_parser
 from tests.support.classifiers import sharp_classifier
-from tests.support.command_line import PARAMETERS
 from tests.support.corpora import examples, sentences, treebank
 from tests.support.encoder_decoders import saved
 from tests.support.llamas import cached_smollm2, sharp_llama
@@ -347,29 +346,8 @@ def test_figures_are_named_by_help_and_guide_as_by_the_program(kind: str) -> Non
     assert ", ".join(names) in printed
 
 
-def option_rows(kind: str) -> list[tuple[str, str]]:
-    """The options of a command, and what they mean, in the lists of the guide."""
-    found, title = [], ""
-    for line in page("options").replace("\n  ", " ").splitlines():
-        title = line[3:] if line.startswith("## ") else title
-        if row := re.fullmatch(r"- ((?:`--?\w[^`]*`(?:, )?)+)(?: \((.+?)\))?: (.+)", line):
-            named = set(re.findall(r"[a-z]+", row[2] or title.lower()))
-            if (kind in named) != ("all" in named):
-                found.append((row[1], row[3]))
-    return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_options_of_the_guide_are_the_options_of_the_program(kind: str) -> None:
-    listed = {option for options, _ in option_rows(kind) for option in re.findall(r"--[a-z-]+", options)}
-    shown = {flag for each in PARAMETERS[kind] for flag in (*each.opts, *each.secondary_opts) if flag[:2] == "--"}
-    switches = {option.replace("--no-", "--") for option in shown if option.startswith("--no-")}
-    assert listed - switches == shown - switches
-    rows = [row for row in option_rows(kind) if "efault" in row[1]]
-    for option in PARAMETERS[kind]:
-        meanings = [meaning for options, meaning in rows if option.opts[0] in options]
-        if isinstance(option.default, str | int) and not isinstance(option.default, bool):
-            assert [meaning for meaning in meanings if str(option.default) not in meaning] == []
+def test_the_options_of_the_guide_are_the_options_of_the_program() -> None:
+    assert script("examples/make_options_table.py").page() == page("options")
 
 
 def row(name: str, title: str, first: str) -> str:
