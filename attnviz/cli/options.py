@@ -1,7 +1,7 @@
 """The options that several commands of the command line share.
 
 An alias (:data:`Top`) says type, help and flags of an option; options that travel together stand in a group. Those of
-one command alone stand in its file. No option declares a range: the functions of Python check every value.
+one command alone stand in its file. No option declares a range: they stand in :data:`attnviz.options.RANGES`.
 """
 
 from functools import partial

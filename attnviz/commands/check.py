@@ -1,7 +1,8 @@
-"""Hold claims on heads against what attnviz measures: each profile, analysis, comparison and ablation once for all.
+"""Check claims on heads, from a file, a list of heads or a paper: what they need, their verdicts, and what is said.
 
 A claim with an interval holds or fails where all of this lies on one side of its bound; without bounds a role must
-pass, and a label be there (:mod:`attnviz.commands.claims`). :mod:`attnviz.commands.papers` measures tables of papers.
+pass, and a label be there (:mod:`attnviz.commands.claims`). :mod:`attnviz.commands.held_claims` measures what they are
+about, :mod:`attnviz.commands.papers` tables of papers.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

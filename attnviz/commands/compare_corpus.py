@@ -7,17 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rich.console import RenderableType
 from torch import Tensor, nn
 
-from attnviz.commands.compare import (
-    DIFFERENCE,
-    FEW,
-    MOST_DIFFERENT_FIRST,
-    THOUSANDTHS,
-)
+from attnviz.commands.compare import DIFFERENCE, FEW, MOST_DIFFERENT_FIRST, THOUSANDTHS
 from attnviz.commands.compare_roles import (
     CHOSEN_HERE,
     RoleComparison,
@@ -65,9 +60,6 @@ from attnviz.progress import Progress
 from attnviz.run.corpus import Additive, CorpusLoop, SampledAttention, give_parts, open_for
 from attnviz.run.processes import joined_processes, this_process
 from attnviz.wording import bracketed, counted, span, visible
-
-if TYPE_CHECKING:
-    pass
 
 # Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32.
 _MOST_WEIGHTS = 1 << 26

@@ -1,4 +1,4 @@
-"""The figures of a comparison: all heads at a glance, the differences of one head, and the page with every head."""
+"""The figures of a comparison: all heads, one head, the page; over a corpus heads by rank, and best heads by role."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,11 +20,7 @@ from attnviz.commands.compare_corpus import CorpusComparison, heads_headline
 from attnviz.commands.compare_roles import CHOSEN_HERE, RoleComparison, roles_headline
 from attnviz.commands.heads.page_view import axis_of, command_options, kept_note, packed_patterns, pattern_entry
 from attnviz.commands.heads.views import hidden_cells
-from attnviz.figures.charts import (
-    Estimates,
-    PairsPlan,
-    RankedPlan,
-)
+from attnviz.figures.charts import Estimates, PairsPlan, RankedPlan
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling
 from attnviz.figures.heatmap import OF_TWO_TEXTS, HeatmapPlan, heatmap_pooling

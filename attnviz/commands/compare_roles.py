@@ -7,7 +7,7 @@ interval holds over all pairs of a head of A and one of B (:func:`attnviz.judge.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -29,9 +29,6 @@ from attnviz.present.tables import notes
 from attnviz.present.view import ViewOptions
 from attnviz.run.checks import Verification
 from attnviz.wording import bracketed, counted, percent, quoted, rounded, signed, visible
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

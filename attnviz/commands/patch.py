@@ -29,13 +29,7 @@ from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import LEAST_WITH_EFFECT
 from attnviz.measures.patching import HEAD as OF_HEAD
-from attnviz.measures.patching import (
-    KV_HEAD,
-    Part,
-    PatchedPasses,
-    PatchEffect,
-    parts_of,
-)
+from attnviz.measures.patching import KV_HEAD, Part, PatchedPasses, PatchEffect, parts_of
 from attnviz.measures.paths import FROZEN, RUN, Receiver, receiver_named
 from attnviz.measures.predictions import Scoring
 from attnviz.measures.prompt_pairs import (

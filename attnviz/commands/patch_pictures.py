@@ -5,14 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.patch import (
-    Patching,
-    direction_text,
-    interval_text,
-    metric_text,
-    prompts_text,
-    rest_text,
-)
+from attnviz.commands.patch import Patching, direction_text, interval_text, metric_text, prompts_text, rest_text
 from attnviz.figures.maps import HeadMap, HeadMapPlan
 from attnviz.measures.patching import HEAD, LAYER
 from attnviz.models.head_ids import HeadId

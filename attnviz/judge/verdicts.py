@@ -145,8 +145,8 @@ def judge(
 ) -> list[Verdict]:
     """The verdicts on every pattern of one head; several may hold.
 
-    ``statistics`` are the head's own, by name, from :func:`attnviz.measures.statistics.measure`; ``relations`` are
-    those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
+    ``statistics`` are the head's own, by name, from :class:`attnviz.measures.statistics.HeadStatistics`; ``relations``
+    are those of the text, from :class:`attnviz.measures.relations.RelationTally`; empty for layers of another text.
     """
     diagonality, n = statistics.get(DIAGONALITY), context.n_non_sink
     sink, uniform_sink = statistics["sink"], context.uniform["sink"]

@@ -114,7 +114,7 @@ class CommandSpec(Generic[R]):
 
 
 def _part_of(command: str, part: str) -> ModuleType:
-    """A module of the command's folder; of a command that is one file, this one, or another that a view names."""
+    """A module of the command's folder; of a command or form in one file, this one, or another that a view names."""
     if hasattr(import_module(f"attnviz.commands.{command.partition('.')[0]}"), "__path__"):
         module = import_module(f"attnviz.commands.{command}")
         return import_module(f"{module.__name__}.{part}") if hasattr(module, "__path__") else module

@@ -1,4 +1,4 @@
-"""Sentences that several commands share: how heads were verified, how a text was cut, what a decoder read."""
+"""Sentences that several commands share: how heads were verified, a text cut, what a decoder read; too few texts."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING

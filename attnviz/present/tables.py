@@ -22,6 +22,7 @@ GLUE = "\ue000"  # printed as a space at which no line is broken; of no use in U
 
 # columns of the terminal that a text and a title keep, and of the longest word that stays whole
 _LEAST_TEXT, _LEAST_TITLE, _LONGEST_WORD = 14, 8, 20
+_NARROWEST = 20  # columns of a terminal
 
 
 def fitted_table(
@@ -89,9 +90,6 @@ def cell(value: object) -> Text:
     if isinstance(value, Text):
         return value
     return Text(printable(rounded(value) if value is None or isinstance(value, float) else str(value)))
-
-
-_NARROWEST = 20  # columns of a terminal
 
 
 def notes(*lines: str) -> Text:

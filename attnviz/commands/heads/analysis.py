@@ -113,7 +113,7 @@ class OfPatterns(OfHeads[HeadFindings]):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Analysis(TextResult, OfPatterns):
-    """Result of :func:`analyze` on one text; nothing in it comes from an unverified head.
+    """Result of :func:`attnviz.analyze` on one text; nothing in it comes from an unverified head.
 
     In a notebook it shows its page, its overview and its tables. Of an encoder-decoder ``tokens`` and ``context`` are
     those of the source; of a decoder that wrote a continuation, of both.

@@ -251,13 +251,13 @@ def analyze_each(
     lines are skipped. A ``Text`` of :mod:`attnviz.inputs.prompt` says where it stands. ``label_column`` of a table, or
     ``labels``, has classes, which are kept beside the texts; default ``label``. ``alignments`` is, of an
     encoder-decoder, a file of gold word alignments, a line for each text (``0-0 1-2 2?3``): texts are then ``SOURCE |||
-    TARGET``, or have their targets in ``pair_column``. The others are as for :func:`analyze`, and
+    TARGET``, or have their targets in ``pair_column``. The others are as for :func:`attnviz.analyze`, and
     :class:`attnviz.options.CorpusOptions`.
 
     Raises:
         TextError: a text that the model cannot read, with its line, or its number in the list.
         CorpusError: a file that cannot be read, or holds no text.
-        AttnvizError: as :func:`analyze`.
+        AttnvizError: as :func:`attnviz.analyze`.
     """
     asked = {**locals(), "no_syntax": not syntax}
     columns, opening = Columns.taken(reading, label_column)
