@@ -140,7 +140,8 @@ def check_kind(name: str, value: object, annotation: object) -> None:
     if (value is None and type(None) in get_args(annotation)) or (is_callable and callable(value)):
         return
     if choices and not (isinstance(value, str) and value in choices):
-        raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(choices)}.")
+        others = ", or a function" if is_callable else ""
+        raise UsageError(f"unknown {name} {as_found(value)}: expected one of {', '.join(choices)}{others}.")
     if is_callable and not choices:
         raise UsageError(f"expected {name} as a function, found {as_found(value)}.")
 

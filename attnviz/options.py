@@ -9,7 +9,7 @@ from pathlib import Path
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args
 
-from attnviz.arguments import as_found, check_kind, flag_of, is_there, one_of, spelled
+from attnviz.arguments import as_found, check_kind, flag_of, is_there, n_bytes, one_of, spelled
 from attnviz.errors import UsageError
 from attnviz.locks import IN_USE
 from attnviz.memory import out_of_memory_named
@@ -122,13 +122,15 @@ def typed(values: Mapping[str, object]) -> list[str]:
     return words
 
 
-def check_range(name: str, value: Any) -> None:
-    """Raise UsageError for a number beyond the :data:`RANGES` of its name; None is no number."""
+def check_value(name: str, value: Any) -> None:
+    """Raise UsageError for a number beyond the :data:`RANGES` of its name, or no size of memory; None is neither."""
+    if name == "memory" and value is not None:
+        n_bytes(name, value)
     if name in RANGES and value is not None:
         least, most = RANGES[name]
         if not least <= value <= (math.inf if most is None else most):
             upwards = "on" if most is None else f"to {most}"
-            raise UsageError(f"expected {spelled(name)} as a number from {least} {upwards}, found {value}.")
+            raise UsageError(f"expected {spelled(name)} as a number from {least} {upwards}, found {as_found(value)}.")
 
 
 def keywords_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         _check_order(function.__name__, next(iter(kinds)), arguments)
         for name, value in arguments.items():
             check_kind(name, value, kinds[name])
-            check_range(name, value)
+            check_value(name, value)
         with guard, out_of_memory_named():
             return function(*args, **kwargs)
 

@@ -82,7 +82,7 @@ class Registry(Mapping[str, T]):
         """
         try:
             yield
-        except (AttnvizError, KeyboardInterrupt, Interrupted):
+        except (AttnvizError, KeyboardInterrupt, Interrupted, GeneratorExit):
             raise
         except BaseException as error:
             if name not in self.plugins or is_out_of_memory(error):

@@ -192,7 +192,9 @@ class ModelGroup:
 class LoadingGroup:
     """Options of how models are opened."""
 
-    device: Annotated[str, reading("Where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps.", "--device", "-d")] = "auto"
+    device: Annotated[
+        str, reading("Where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:N or mps.", "--device", "-d")
+    ] = "auto"
     dtype: Annotated[
         str, reading("Number format: float32, float64, bfloat16, float16, or auto (the checkpoint's).")
     ] = FLOAT32
@@ -201,8 +203,8 @@ class LoadingGroup:
     plugin: Annotated[
         list[Path] | None,
         reading(
-            "A Python file that is run first: it registers patterns, model families or figures of your own "
-            "(attnviz.register). May be given more than once.",
+            "A Python file that is run first: it registers patterns, statistics, model families or figures of "
+            "your own (attnviz.register). May be given more than once.",
             metavar="FILE",
         ),
     ] = None

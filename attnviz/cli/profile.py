@@ -104,6 +104,10 @@ def profile(
     if no_trees and "relations" in (run.figure_names() or []):
         raise UsageError("the figure relations needs trees: expected a treebank (.conllu), or no --no-syntax.")
     if not paths:
+        if not run.options["repeats"]:  # said before a model is looked for
+            raise UsageError(
+                "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats, or --show roles."
+            )
         run.refuse(
             ("limit", "examples", "frequencies"), "is about the texts of a corpus; expected one with it, found none"
         )

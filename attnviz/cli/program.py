@@ -119,7 +119,7 @@ class _Command(TyperCommand):
         except Exception as error:  # click's UsageError, or typer's copy of it
             if "unexpected extra argument" in (message := getattr(error, "message", "")):
                 hint = f'A text of several words stands in quotes: {ctx.command_path} "The cat ran away".'
-                vars(error)["message"] = f"{message} {hint}"
+                vars(error)["message"] = f"{message.removesuffix('.')}. {hint}"
             raise
 
     def _refuse_twice(self, ctx: Any, args: list[str]) -> None:

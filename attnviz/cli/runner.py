@@ -26,7 +26,7 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.memory import out_of_memory_named
-from attnviz.options import DrawingOptionNames, check_range, keywords_of
+from attnviz.options import DrawingOptionNames, check_value, keywords_of
 from attnviz.plugins import run_file
 from attnviz.present.report import checked_views, spec_of, views_of
 from attnviz.run.processes import Process, own_file, remove_kept, this_process
@@ -70,7 +70,7 @@ class Run:
             name, value = parameter.name, typed[parameter.name]
             is_list = parameter.nargs == -1 or getattr(parameter, "multiple", False)
             self.options[name] = tuple(value or ()) if is_list else value
-            check_range(name, value)
+            check_value(name, value)
             if parameter.nargs == -1 and self.options[name].count("-") > 1:
                 raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
             if self.options[name] not in (parameter.default, ()):

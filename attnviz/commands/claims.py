@@ -277,7 +277,7 @@ def _checked(place: _Place, given: dict[str, Any], known: Sequence[str]) -> dict
             if _TYPES[key] is float and not (type(value) in (int, float) and abs(value) <= sys.float_info.max):
                 raise UsageError(f"expected {key} as a number, found {as_found(value)}.")
             check_kind(key, several, _TYPES[key])
-        except UsageError as error:
+        except (UsageError, TextError) as error:
             raise place.refused(error, key) from error
         if key in ("model", "distance_to", "corpus"):
             beside = place.path.parent

@@ -16,7 +16,7 @@ NO_WORDS = "a model that reads sequences without words"
 SEVERAL_TEXTS = "several texts"
 OF_TOKENIZER = "what a tokenizer returned"
 OTHER_KIND = "an input of another kind"
-NOT_PARSED = "treebanks, which have trees, or chats"
+NOT_PARSED = "nothing to be parsed (a treebank has its trees)"
 TABLE_OF_PAIRS = "a table of pairs"
 NO_CORPUS = "no corpus"
 GAP_TABLE = "a GAP table"
@@ -42,7 +42,7 @@ _OF_WHOLE = "is of a text, but a chat or a sound is the whole text"
 _OF_WORDS = "is for texts of words"
 _OF_TWO_PROMPTS = "is of two prompts, patched for all that reads them"
 _OF_HEADS = "is of what heads write, at all tokens that are patched"
-_OF_LOGITS = "divides the logit of --answer less that of --foil among heads"
+_OF_LOGITS = "divides the logit of --answer less that of --foil (columns of a table) among heads"
 
 REFUSED = (
     Refusal("parser", "no_syntax", "names what parses the text, but nothing is to be parsed"),
@@ -110,6 +110,7 @@ _NAMES = {
     "sender": "--from (sender=...)",
     "repeats": "--repeats (repeats=True)",
     "texts": "a text or a corpus",
+    "labels": "labels=...",
 }
 
 

@@ -19,9 +19,11 @@ from attnviz.plugins import Registry
 from attnviz.present.fields import Table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from attnviz.figures.page import PagePlan
+    from attnviz.figures.style import Style
     from attnviz.present.view import Drawing, File, ViewOptions
 
 R = TypeVar("R")
@@ -51,14 +53,29 @@ class View:
         drawing: Drawing[Any, Any] = getattr(_part_of(self.command, self.module), self.name.upper())
         return drawing
 
+    def plans(self, result: Any, choices: "ViewOptions") -> "Iterator[PagePlan]":
+        """Yield the plans of a result's pictures; what a plug-in raises is a UsageError."""
+        with FIGURES.errors_named(f"{self.command}.{self.name}"):
+            for plan in self.drawing.plans(result, choices):
+                if self.plugin and not re.fullmatch(rf"{self.name}([-/][\w-]+)?", plan.stem):
+                    raise UsageError(
+                        f"the figure {self.name!r} has a picture {plan.stem!r}; expected {self.name}, or {self.name}-…."
+                    )
+                yield plan
+
+    def picture(self, plan: "PagePlan", style: "Style") -> "Figure":
+        """Draw a plan as a new figure; what a plug-in raises is a UsageError."""
+        with FIGURES.errors_named(f"{self.command}.{self.name}"):
+            return plan.figure(style)
+
     def fitted(self, result: Any, choices: "ViewOptions") -> "ViewOptions":
         """The options with a style in which a picture that is smaller than the chosen width is magnified to it."""
         style = choices.style
         if style.inches is None or style.font_size is not None or self.is_page:
             return choices
         natural = replace(choices, style=style.filling())
-        plan = next(iter(self.drawing.plans(result, natural)), None)
-        if plan is None or plan.figure(natural.style).get_figwidth() > style.inches:
+        plan = next(self.plans(result, natural), None)
+        if plan is None or self.picture(plan, natural.style).get_figwidth() > style.inches:
             return choices
         return natural
 
@@ -73,13 +90,9 @@ class View:
             for file_format in ["html"] if self.is_page else formats:
                 yield from drawing.files(result, choices, file_format)
             return
-        for plan in drawing.plans(result, choices) if plans is None else plans:
-            if self.plugin and not re.fullmatch(rf"{self.name}([-/][\w-]+)?", plan.stem):
-                raise UsageError(
-                    f"the figure {self.name!r} has a picture {plan.stem!r}; expected {self.name}, or {self.name}-…."
-                )
+        for plan in self.plans(result, choices) if plans is None else plans:
             for file_format in formats:
-                figure = plan.figure(choices.style.for_file(file_format))
+                figure = self.picture(plan, choices.style.for_file(file_format))
                 yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.style), plan.caption
 
     def drew(self, figure: str) -> bool:

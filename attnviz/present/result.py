@@ -95,11 +95,10 @@ class Result:
         view = self._view(name)
         with wanted.style.in_font():
             wanted = view.fitted(self, wanted)
-            figure: Figure = self._first_plan(view, wanted).figure(wanted.style)
-            return figure
+            return view.picture(self._first_plan(view, wanted), wanted.style)
 
     def _first_plan(self, view: View, choices: "ViewOptions") -> Any:
-        plan = next(iter(view.drawing.plans(self, choices)), None)
+        plan = next(view.plans(self, choices), None)
         if plan is None:
             raise UsageError(f"the figure {view.name!r} shows no head here unless it is named: expected select=...")
         return plan
@@ -123,9 +122,7 @@ class Result:
         with wanted.style.in_font():
             plan = self._first_plan(view, wanted)
             if not isinstance(plan, PanelPlan):
-                every = ((other.name, other.drawing.plans(self, wanted)) for other in self.wanted_views(["all"]))
-                single = [name for name, plans in every if isinstance(next(plans, None), PanelPlan)]
-                raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
+                raise UsageError(f"the figure {view.name!r} has several panels; figure() draws it as a whole.")
             return plan.draw(ax, wanted.style)
 
     @checked
@@ -294,7 +291,7 @@ class Result:
             for view in views:
                 drawing = view.drawing
                 wanted = view.fitted(self, drawing.by_default(self, choices) if by_default else choices)
-                plans = None if drawing.files else [*drawing.plans(self, wanted)]
+                plans = None if drawing.files else [*view.plans(self, wanted)]
                 planned.append((view, wanted, plans))
                 of_heads = self.select(wanted.select) if isinstance(self, OfHeads) else ()
                 total += 1 if view.is_page else len(formats) * len(of_heads if plans is None else plans)

@@ -1,7 +1,7 @@
 """How views are drawn, and the options of figures and tables."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attnviz.arguments import as_found
@@ -67,6 +67,7 @@ class Drawing(Generic[R, P]):
 
     # yields a result's pictures, which draw themselves; ``result.figure(name)`` draws the first
     plans: Callable[[R, ViewOptions], Iterator[P]]
+    _: KW_ONLY
     missing: Callable[[R], str] = lambda _: ""  # reason why a result has no such picture, or ''
     # writes all pictures of a view in one format, if that is faster than figure by figure
     files: Callable[[R, ViewOptions, str], Iterator[File]] | None = None
@@ -83,4 +84,4 @@ def page_drawing(
         data = content(result, choices)
         yield f"{stem}.html", page_html(data, choices.style.theme).encode(), str(data["caption"])
 
-    return Drawing(lambda *_: iter(()), missing, render_page)
+    return Drawing(lambda *_: iter(()), missing=missing, files=render_page)

@@ -229,7 +229,6 @@ def test_a_tilde_in_a_folders_name_is_the_home(run: Any, tmp_path: Path, monkeyp
 # --- what can be done: what all share
 
 OF_MANY = "text_column pair_column label_column alignments".split()
-NUMBERS = "max_new_tokens generate limit batch_size seed layer depth examples".split()
 NEEDED = {
     **{command: [SENTENCE] for command in ("heads", "why", "explain", "outputs", "rollout")},
     **{"patch": ["pairs.csv"], "ablate": ["trees.conllu"], "profile": ["trees.conllu"], "circuits": []},
@@ -261,7 +260,7 @@ def test_every_option_of_text_and_measurement_reaches_the_function(run, command,
             expected[option.name] = not option.default
             words.append(flag_for(option, not option.default))
             continue
-        value = VALUES.get(option.name, 2 if option.name in NUMBERS else "x")
+        value = VALUES.get(option.name, 2 if option.metavar == "N" else "x")
         expected[option.name] = tuple(value) if isinstance(value, list) else value
         words += [option.opts[0], *(value if isinstance(value, list) else [str(value)])]
     function = FUNCTIONS[command][0]

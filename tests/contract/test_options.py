@@ -11,6 +11,7 @@ from attnviz.cli.options import GROUPS
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
 from attnviz.figures import Style
+from attnviz.options import RANGES
 from attnviz.present.report import figures_in_words
 from tests.support.command_line import FUNCTIONS, PARAMETERS
 from tests.support.signatures import parameters_of
@@ -87,6 +88,10 @@ def test_figures_look_from_python_as_by_default_on_the_command_line():
     assert set(of_look) == set(defaults)
 
 
+def test_every_range_is_tried():
+    assert {*OUT_OF_RANGE, "top"} == {*RANGES}  # ``top`` is of results
+
+
 @pytest.mark.parametrize(("function", "name", "value"), WRONG)
 def test_numbers_out_of_range_are_refused(function: str, name: str, value: int):
     call = getattr(attnviz, function)
@@ -111,6 +116,6 @@ def test_a_value_that_is_no_choice_is_refused_before_anything_is_read(function: 
 
 
 def test_a_number_out_of_range_is_refused_before_a_model_is_looked_for():
-    for option, value in {"--residual": "1.5", "--layer": "-1", "--top": "-1"}.items():
+    for option, value in {"--residual": "1.5", "--layer": "-1", "--top": "-1", "--memory": "12"}.items():
         ended = CliRunner().invoke(app, ["rollout", "x", "-m", "no/such-model", option, value])
         assert (ended.exit_code, option in ended.stderr) == (2, True)

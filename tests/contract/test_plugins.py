@@ -324,6 +324,15 @@ def test_a_registered_figure_is_drawn_and_must_keep_to_its_files(bert_folder, tm
         analysis.save(tmp_path / "out", figures=["outside"])
 
 
+@pytest.mark.parametrize("plans", [lambda *_: iter([object()]), lambda *_: 1 / 0])
+def test_whatever_a_figure_raises_is_one_line(plans, bert_folder, tmp_path):
+    attnviz.register(Drawing(plans), "heads.broken")
+    analysis = attnviz.analyze(TEXT, bert_folder, syntax=False)
+    for draw in (analysis.figure, lambda name: analysis.save(tmp_path / "out", figures=[name])):
+        with pytest.raises(attnviz.UsageError, match=r"heads\.broken"):
+            draw("broken")
+
+
 @pytest.mark.parametrize(
     ("extension", "name", "word"),
     [

@@ -364,7 +364,7 @@ def profile_of(
         return None
     n_layers = len(checkpoint.every_layer)
     shape = model_shape(checkpoint.architecture.name, n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(source, shape, warn or partial(warnings.warn, stacklevel=7))  # at the caller of analyze()
+    return find_profile(source, shape, warn or partial(warnings.warn, stacklevel=6))  # at the caller of analyze()
 
 
 def text_context(tokens: Prompt, causal: bool, options: Options) -> TextContext:

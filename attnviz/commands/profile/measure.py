@@ -180,8 +180,7 @@ def profile_heads(
     corpora = open_corpora(texts, columns)
     if not corpora and not repeats:
         raise UsageError(
-            "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), --repeats (repeats=True), or, of "
-            "a stored profile, --show roles."
+            "nothing to measure: expected a corpus (.txt, .csv, .conllu or another), or --repeats (repeats=True)."
         )
     if export and not {DUO_ATTENTION: repeats, HEADVIS: corpora}[export]:
         raise UsageError(f"expected --repeats with --export {DUO_ATTENTION}, and a corpus with --export {HEADVIS}.")
