@@ -28,8 +28,7 @@ from attnviz.inputs.tables import PromptPair
 from attnviz.measures.bootstrap import ENOUGH_TEXTS
 from attnviz.measures.estimates import Interval
 from attnviz.measures.intervals import LEAST_WITH_EFFECT
-from attnviz.measures.patching import HEAD as OF_HEAD
-from attnviz.measures.patching import KV_HEAD, Part, PatchedPasses, PatchEffect, parts_of
+from attnviz.measures.patching import KV_HEAD, ONE_HEAD, Part, PatchedPasses, PatchEffect, parts_of
 from attnviz.measures.paths import FROZEN, RUN, Receiver, receiver_named
 from attnviz.measures.predictions import Scoring
 from attnviz.measures.prompt_pairs import (
@@ -104,7 +103,7 @@ class Patching(Result):
     @property
     def heads(self) -> tuple[PatchEffect, ...]:
         """The effects, where each is of a head at all that is patched; else empty."""
-        return self.effects if self.kind == OF_HEAD and not self.by_position else ()
+        return self.effects if self.kind == ONE_HEAD and not self.by_position else ()
 
     @property
     def n_different(self) -> int:
@@ -208,11 +207,11 @@ def patch(
         checkpoint, _ = open_checkpoint(model, **opening, encoder_decoders=False)
         clean, corrupt = texts_of_ids(checkpoint, clean, "clean"), texts_of_ids(checkpoint, corrupt, "corrupt")
     pairs, file = read_pairs(clean, corrupt, answer, foil, label if labels is None else labels, limit)
-    measured = metric_named(metric, pairs[0])
-    options["metric"] = measured.unit if callable(metric) else measured.name
+    used_metric = metric_named(metric, pairs[0])
+    options["metric"] = used_metric.unit if callable(metric) else used_metric.name
     asked = {name: options[name] for name in _PATCHED} | {
         "site": None if site == "z" else site,
-        "metric": None if measured.name == DIFFERENCE else metric,
+        "metric": None if used_metric.name == DIFFERENCE else metric,
         "foil": pairs[0].foil,
         "label": label,
         "labels": labels,
@@ -227,13 +226,13 @@ def patch(
         parts = [Part(*head) for head in path.senders(checkpoint, options["sender"])]
         options |= {"receiver": str(path), "networks": path.networks}
     repairs = MeanRepairs(checkpoint, len(pairs)) if self_repair else None
-    inputs = paired_inputs(checkpoint, pairs, measured.name, tokens, options["spans"], each=by is not None)
+    inputs = paired_inputs(checkpoint, pairs, used_metric.name, tokens, options["spans"], each=by is not None)
     if by is not None:
         parts = [part._replace(position=position) for part in parts for position in inputs.positions[0][0]]
     passes = PatchedPasses(
         checkpoint=checkpoint,
         inputs=inputs,
-        metric=measured,
+        metric=used_metric,
         denoises=direction == "denoise",
         path=path,
         site=site,
@@ -245,13 +244,13 @@ def patch(
     of_clean, of_corrupt = passes.metric_of_prompts()
     difference, least = abs(of_corrupt - of_clean), _LEAST * max(1.0, abs(of_clean), abs(of_corrupt))
     if difference < least:
-        unit, name = UNITS.get(measured.name, ""), {KL: "KL divergence"}.get(measured.name, options["metric"])
+        unit, name = UNITS.get(used_metric.name, ""), {KL: "KL divergence"}.get(used_metric.name, options["metric"])
         other = "; or another metric: --answer and --foil, or columns of these names, measure a difference of logits"
         raise UsageError(
             f"the {name.replace('_', ' ')} is {amount(of_clean)}{unit} on the clean and {amount(of_corrupt)} on the "
             f"corrupt prompt: it differs by {amount(difference)}{unit}, and effects, which are shares of that, need "
             f"{amount(least)}. Expected prompts after which the model predicts otherwise"
-            f"{'' if measured.name == DIFFERENCE else other}."
+            f"{'' if used_metric.name == DIFFERENCE else other}."
         )
     return Patching(
         checkpoint=checkpoint,
@@ -296,7 +295,7 @@ _EFFECT: tuple[Field[PatchEffect], ...] = (
 def _part_fields(result: Patching) -> list[Field[Any]]:
     """Which part an effect is of."""
     position = _POSITION if result.by_position else ()
-    if result.kind == OF_HEAD:
+    if result.kind == ONE_HEAD:
         return [*HEAD, *position]
     part: list[Field[Any]] = [Field(value=lambda effect: number_of(effect.layer), name="layer")]
     if result.kind == KV_HEAD:
@@ -343,7 +342,7 @@ def _tables(result: Patching, choices: ViewOptions) -> Iterator[RenderableType]:
         if not choices.verbose:
             yield notes(*of_file)
             return
-    part = [field.name for field in _part_fields(result) if field not in HEAD[1:]]
+    part = [field.name for field in _part_fields(result) if field not in HEAD[1:]]  # the id says layer and head
     shown = ["rank", *part, "effect"]
     if any(effect.interval for effect in result.effects):
         shown.append("interval")

@@ -7,7 +7,7 @@ from matplotlib.colors import Normalize
 
 from attnviz.commands.patch import Patching, direction_text, interval_text, metric_text, prompts_text, rest_text
 from attnviz.figures.maps import HeadMap, HeadMapPlan
-from attnviz.measures.patching import HEAD, LAYER
+from attnviz.measures.patching import LAYER, ONE_HEAD
 from attnviz.models.head_ids import HeadId
 from attnviz.present.figure_context import capital, caption_of
 from attnviz.present.view import Drawing, ViewOptions
@@ -20,7 +20,7 @@ def _map(result: Patching, choices: ViewOptions) -> HeadMap:
     effects = {(effect.layer, effect.head, effect.position): effect.effect for effect in result.effects}
     layers = list(result.checkpoint.every_layer if kind == LAYER else result.checkpoint.layers)
     numbers: list[int | None] = [*range(result.checkpoint.n_heads)]
-    if kind != HEAD:
+    if kind != ONE_HEAD:
         numbers = sorted({number for _, number, _ in effects}, key=lambda number: number or 0)
     rows: list[str] = []
     columns = [result.site] if kind == LAYER else []
@@ -32,7 +32,7 @@ def _map(result: Patching, choices: ViewOptions) -> HeadMap:
         places = sorted(tokens, key=lambda position: position or 0)
         parts = [part for part in parts if (*part, places[0]) in effects]
         if kind != LAYER:
-            letter = "H" if kind == HEAD else " KV"
+            letter = "H" if kind == ONE_HEAD else " KV"
             rows = [f"{HeadId(layer, 0).layer_name}{letter}{number}" for layer, number in parts]
         layers, columns, axes = [layer for layer, _ in parts], [tokens[place] for place in places], (kind, "position")
     cells = [effects.get((*part, place), np.nan) for part in parts for place in places]

@@ -80,7 +80,7 @@ class Account(TextResult):
     @property
     def in_words(self) -> str:
         key = self.keys[0]
-        where = f"{self.label(self.query)} → {self.label(key.key)}"
+        where = f"{self.label(self.query)} → {self.label(key.position)}"
         return f"of {self.head} in {self.checkpoint.short_name}: {where}, score {rounded(key.score)}"
 
 
@@ -125,7 +125,7 @@ def why(
     tokens = with_found_sinks(checkpoint, tokenize(checkpoint, text, pair, truncate))
     at_query = position_of(tokens, query)
     at_key = None if key is None else position_of(tokens, key)
-    no_effects = _no_effects(checkpoint, tokens, at_query)
+    no_effects = _no_effects_at(checkpoint, tokens, at_query)
     if no_effects and ids != (None, None):
         raise UsageError(f"--answer and --foil (answer=..., foil=...) cannot be read at #{at_query}. {no_effects}")
     with recording_parts(checkpoint, tokens, chosen.layer if no_effects else None) as written:
@@ -145,7 +145,7 @@ def why(
     )
 
 
-def _no_effects(checkpoint: Checkpoint, tokens: Prompt, position: int) -> str:
+def _no_effects_at(checkpoint: Checkpoint, tokens: Prompt, position: int) -> str:
     """Sentence on why direct effects are not given at a position, or ''."""
     if checkpoint.answers_questions:
         return "Direct effects on start and end of an answer are given by attnviz outputs --answer-span."
@@ -185,7 +185,7 @@ def _parts(result: Account, key: KeyScore, most: int | None = MOST_PAIRS) -> tup
     """The ``most`` largest parts of a key's difference; below them what is no product, and all others as one."""
 
     def part(query_source: str, key_source: str, score: float, difference: float) -> Entry:
-        row = {"key": key.key, "query_source": query_source, "key_source": key_source}
+        row = {"key": key.position, "query_source": query_source, "key_source": key_source}
         return row | {"difference": difference, "share": key.share(difference), "score": score}
 
     names = list(product(map(source_name, result.scores.query_sources), map(source_name, result.scores.key_sources)))
@@ -225,7 +225,7 @@ def _chain(result: Account) -> Table[ChainLink]:
     columns: tuple[Field[ChainLink], ...] = (
         Field("Head", "scores.head", name="head"),
         Field("Query", "scores.query", name="query", write=result.label),
-        Field("Key", "explained.key", name="key", write=result.label),
+        Field("Key", "explained.position", name="key", write=result.label),
         Field(value="explained.score", name="score"),
         Field("Difference", "explained.difference", name="difference", write=signed),
         Field("Made of", lambda link: "\n".join(_made_of(result, link))),
@@ -241,8 +241,8 @@ def _content(result: Account, _: ViewOptions) -> Entry:
     scores, labels, effects = result.scores, result.tokens.labels, result.effects
     keys = [
         {
-            "position": key.key,
-            "text": labels[key.key],
+            "position": key.position,
+            "text": labels[key.position],
             **entry(_KEY_COLUMNS, key),
             "pairs": list(chain(*_parts(result, key))),
             "sources": _sources(result, key).rows,
@@ -255,7 +255,7 @@ def _content(result: Account, _: ViewOptions) -> Entry:
             result,
             {
                 **values_of(result, "head", "query"),
-                "key": result.keys[0].key if result.named else None,
+                "key": result.keys[0].position if result.named else None,
                 "depth": result.depth,
             },
         ),
@@ -287,12 +287,12 @@ def _tables(result: Account, choices: ViewOptions) -> "Iterator[RenderableType]"
     sums = f", the sum of the parts of {counted(scores.n_keys, 'score')} by at most {error(scores.error)}"
     yield _answer(result)
     yield verification_line(result.attention.verification, result.checkpoint, sums if whole else "")
-    of_key = Field[KeyScore]("Key", lambda key: result.label(key.key))
+    of_key = Field[KeyScore]("Key", lambda key: result.label(key.position))
     yield Table(f"{result.head}: what {result.label(result.query)} attends to", [of_key, *_KEY_COLUMNS], result.keys)
     shown, below = _parts(result, key, choices.rows(4) or None)
     columns = _PART_COLUMNS[1:]
     last = [column.shown_for(part) for part in below[-1:] for column in columns]
-    title = f"Why {result.label(key.key)}, rather than its other keys: parts of the difference"
+    title = f"Why {result.label(key.position)}, rather than its other keys: parts of the difference"
     yield Table(title, columns, [*shown, *below[:-1]], last)
     if whole:
         yield _sources(result, key).first(choices.top, "why.json", "source")
@@ -336,7 +336,7 @@ def _answer(result: Account) -> str:
     beside = {"content": float(key.differences.sum()), **beside} if beside else beside
     extras = [f" {name.capitalize()}: {amount(value)}." for name, value in beside.items()]
     return (
-        f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.key)}, whose score is "
+        f"{head} gives {rounded(key.weight)} of its attention to {result.label(key.position)}, whose score is "
         f"{rounded(abs(key.difference))} {where} the mean of its keys. Largest parts of that: {'; '.join(most)}."
         f"{''.join(extras)}"
     )
@@ -353,7 +353,7 @@ def _made_of(result: Account, link: ChainLink) -> list[str]:
 
 def _path(result: Account) -> str:
     """From the first token to the explained head: ``‘five’ #4 → L0H2 → ‘one’ #5 → L1H0``."""
-    steps, first = [str(result.head)], result.keys[0].key
+    steps, first = [str(result.head)], result.keys[0].position
     for link in result.chain:
         if link.source_key is not None:
             steps += [result.label(link.source_position), str(link.source)]
@@ -382,7 +382,7 @@ def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
     from attnviz.figures.text import Arc, ArcsPlan, Sentence
 
     key, about = result.keys[0], result.figure_context
-    arcs, parts = [(key.key, result.query, f"{result.head} {rounded(key.weight)}")], []
+    arcs, parts = [(key.position, result.query, f"{result.head} {rounded(key.weight)}")], []
     for link in result.chain:
         parts.append(f"{link.scores.head}, by parts of the {link.side}: {', '.join(_made_of(result, link))}")
         if link.source_key is not None:
@@ -390,7 +390,9 @@ def _plan(result: Account, _: ViewOptions) -> "Iterator[ArcsPlan]":
     pieces, numbers = _pieces(result.tokens.labels, {place for arc in arcs for place in arc[:2]})
     score = f"score {rounded(key.score)}, {signed(key.difference)} from the mean of {result.scores.n_keys} keys"
     beside = [f"{name} {signed(difference)}" for name, (_, difference) in key.extras.items()]
-    title = f"Why {result.label(result.query)} attends to {result.label(key.key)} in {result.head} of {about.subject}"
+    title = (
+        f"Why {result.label(result.query)} attends to {result.label(key.position)} in {result.head} of {about.subject}"
+    )
     shown = [Arc(numbers[start], numbers[end], name, step=True) for start, end, name in arcs]
     yield ArcsPlan(
         stem="why",

@@ -25,7 +25,7 @@ from attnviz.run.passes import Pass, Passes, Tell
 from attnviz.run.sites import OF_HEADS, site_of
 from attnviz.wording import visible
 
-HEAD, KV_HEAD, LAYER = "head", "KV head", "layer"  # kinds of parts
+ONE_HEAD, KV_HEAD, LAYER = "head", "KV head", "layer"  # kinds of parts
 
 
 class Part(NamedTuple):
@@ -34,7 +34,7 @@ class Part(NamedTuple):
     layer: int
     head: int | None = None
     position: int | None = None  # in the clean prompt
-    kind: str = HEAD
+    kind: str = ONE_HEAD
 
 
 def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> list[Part]:
@@ -43,7 +43,7 @@ def parts_of(checkpoint: Checkpoint, site: str, selections: Sequence[str]) -> li
     ArchitectureError where a selected layer, or every layer, lacks the site; UsageError for a part of a layer.
     """
     counts = {layer: checkpoint.head_counts(layer) for layer in checkpoint.layers}
-    kind = HEAD if site in OF_HEADS else LAYER
+    kind = ONE_HEAD if site in OF_HEADS else LAYER
     if site in ("k", "v") and any(n_heads != n_kv_heads for n_heads, n_kv_heads in counts.values()):
         kind = KV_HEAD
     selected = select_heads(selections, checkpoint.kinds)
@@ -88,13 +88,13 @@ class PatchEffect:
     unrelated: float | None  # of patching from another pair's prompt, over the pairs that have one of as many tokens
     above_unrelated: Interval | None  # of the effect less the unrelated one, over the same pairs
     repair: SelfRepair | None = None  # what later heads and networks make good; None where it was not asked for
-    kind: str = HEAD
+    kind: str = ONE_HEAD
 
     @property
     def name(self) -> str:
         """What was patched, in words: ``L2H1``, ``KV head 1 of L2``, ``L2``, with its position ``L2 at #5 (cat)``."""
         layer = HeadId(self.layer, 0).layer_name
-        name = {HEAD: f"{layer}H{self.head}", KV_HEAD: f"KV head {self.head} of {layer}"}.get(self.kind, layer)
+        name = {ONE_HEAD: f"{layer}H{self.head}", KV_HEAD: f"KV head {self.head} of {layer}"}.get(self.kind, layer)
         if self.position is None:
             return name
         return f"{name} at #{self.position}" + (f" ({visible(self.token)})" if self.token else "")

@@ -41,7 +41,7 @@ LEAST_OF_PARTS = 0.1  # a difference below this share of its largest part is not
 class KeyScore:
     """The score of one key, of a query and a head."""
 
-    key: int  # position, counted from 0
+    position: int  # of the key, counted from 0
     weight: float  # attention to it, 0-1
     score: float  # of which the verified pattern was made, after position bias and cap
     mean: float  # of the scores of the keys that the query may attend to
@@ -195,8 +195,8 @@ class ScoreDecomposer:
         )
         keys = [
             KeyScore(
-                key=key,
-                weight=float(row[key]),
+                position=position,
+                weight=float(row[position]),
                 score=float(scores[place]),
                 mean=float(scores.mean()),
                 pairs=pairs[number].cpu(),
@@ -204,7 +204,7 @@ class ScoreDecomposer:
                 extras={name: tuple(part[number].tolist()) for name, part in extras.items()},
                 against=against[number].sum(0),
             )
-            for number, (key, place) in enumerate(zip(chosen.tolist(), places.tolist(), strict=True))
+            for number, (position, place) in enumerate(zip(chosen.tolist(), places.tolist(), strict=True))
         ]
         return QueryScores(
             head=self.head,
@@ -226,7 +226,7 @@ class ScoreDecomposer:
         1 without learned sinks); the sum is the head's part.
         """
         key = scores.keys[0]
-        position = scores.query if side == "query" else key.key
+        position = scores.query if side == "query" else key.position
         (term,) = [term for term in self.terms[side] if source in term.sources]
         row = pattern_row(self.verified, source, position)
         with without_gradients(row.device):
@@ -251,7 +251,7 @@ class ScoreDecomposer:
             sources=tuple(SourceShare(source_name(name), key.share(part)) for name, part in largest),
             rest=key.share(key.difference - sum(part for _, part in largest)),
             source=source,
-            source_position=scores.query if side == "query" else key.key,
+            source_position=scores.query if side == "query" else key.position,
         )
         if source is None:
             return link

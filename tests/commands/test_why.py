@@ -209,7 +209,7 @@ def test_the_chain_of_an_induction_head_leads_to_the_previous_token_head() -> No
     assert (first.side, str(first.source), first.source_position, first.source_key) == ("key", "L0H2", 5, 4)
     assert first.sources[0].share > 0.5
     assert first.source_key_share == pytest.approx(1, abs=0.01)
-    assert (str(second.scores.head), second.scores.query, second.scores.keys[0].key) == ("L0H2", 5, 4)
+    assert (str(second.scores.head), second.scores.query, second.scores.keys[0].position) == ("L0H2", 5, 4)
     assert second.sources[0].source == "position embedding"
 
 
@@ -273,7 +273,7 @@ def test_keys_that_get_no_attention_are_still_of_the_window() -> None:
         steep.model.layers[0].self_attn.q_proj.weight.mul_(300)
     result = attnviz.why(TEXT, steep, tokenizer=sentencepiece_tokenizer(), head="L0H1", query=8)
     assert [key.weight for key in result.keys[1:]] == [0.0, 0.0]
-    assert all(5 <= key.key <= 8 for key in result.keys)
+    assert all(5 <= key.position <= 8 for key in result.keys)
 
 
 def test_pairs_and_sources_of_the_document_sum_to_the_difference() -> None:
