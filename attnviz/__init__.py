@@ -15,6 +15,7 @@ from attnviz import errors
 
 if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz import figures as figures
+    from attnviz.analysis.result import Analysis as Analysis
     from attnviz.commands.ablate import Ablation as Ablation
     from attnviz.commands.ablate import ablate as ablate
     from attnviz.commands.card import Card as Card
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
     from attnviz.commands.compare_roles import RoleComparison as RoleComparison
     from attnviz.commands.explain import Explanation as Explanation
     from attnviz.commands.explain import explain as explain
-    from attnviz.commands.heads.analysis import Analysis as Analysis
     from attnviz.commands.heads.given import RawAttention as RawAttention
     from attnviz.commands.heads.given import draw as draw
     from attnviz.commands.heads.measure import analyze as analyze
@@ -76,7 +76,7 @@ else:
         "commands.compare_roles": ("RoleComparison",),
         "commands.compare": ("Comparison", "compare"),
         "commands.explain": ("Explanation", "explain"),
-        "commands.heads.analysis": ("Analysis",),
+        "analysis.result": ("Analysis",),
         "commands.heads.given": ("RawAttention", "draw"),
         "commands.heads.measure": ("analyze",),
         "commands.heads.texts": ("TextsAnalysis", "analyze_each"),

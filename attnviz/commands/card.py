@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from attnviz.analysis.result import Analysis
 from attnviz.commands.ablate import Ablation
 from attnviz.commands.ablate import ablate as measure_ablation
 from attnviz.commands.card_result import (
@@ -26,7 +27,6 @@ from attnviz.commands.card_result import (
     title_of,
 )
 from attnviz.commands.circuits import circuits as measure_circuits
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.heads.relations import OWN, without_relations
 from attnviz.commands.outputs import HeadOutputs, head_outputs

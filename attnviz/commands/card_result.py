@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from attnviz.analysis.result import Analysis
 from attnviz.commands.ablate import Ablation
 from attnviz.commands.circuits import Circuits, Pair
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.outputs import HeadOutputs
 from attnviz.commands.profile.report import ROLE_FIELDS
 from attnviz.errors import UsageError

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from rich.console import RenderableType
 
+from attnviz.analysis.result import Analysis, Part
 from attnviz.arguments import as_found
-from attnviz.commands.heads.analysis import Analysis, Part
-from attnviz.commands.heads.given import RawAttention
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.prompt import Positions, Prompt, merge_subwords
 from attnviz.judge.verdicts import Label
@@ -246,7 +245,7 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
         TextError: other tokens of the same text; texts of different length.
         UsageError: other architectures, layers, heads or options; another text and another model at once.
     """
-    are_given = [isinstance(side, RawAttention) for side in (first, second)]
+    are_given = [not side.verification.level for side in (first, second)]
     if not any(are_given):
         check_shapes(first.checkpoint, second.checkpoint)
     elif not all(are_given) or first.checkpoint.kinds != second.checkpoint.kinds:

@@ -8,6 +8,14 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import FuncNorm
 
+from attnviz.analysis.pictures import (
+    axis_of,
+    command_options,
+    hidden_cells,
+    kept_note,
+    packed_patterns,
+    pattern_entry,
+)
 from attnviz.commands.compare import (
     LONGEST_LABEL,
     ComparedPart,
@@ -18,8 +26,6 @@ from attnviz.commands.compare import (
 )
 from attnviz.commands.compare_corpus import CorpusComparison, heads_headline
 from attnviz.commands.compare_roles import CHOSEN_HERE, RoleComparison, roles_headline
-from attnviz.commands.heads.page_view import axis_of, command_options, kept_note, packed_patterns, pattern_entry
-from attnviz.commands.heads.views import hidden_cells
 from attnviz.figures.charts import Estimates, PairsPlan, RankedPlan
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from attnviz.analysis.result import Analysis
 from attnviz.arguments import is_there
 from attnviz.commands.ablate import Ablation, ablate
 from attnviz.commands.claims import (
@@ -21,7 +22,6 @@ from attnviz.commands.claims import (
 )
 from attnviz.commands.compare import Comparison, compare
 from attnviz.commands.compare_corpus import CorpusComparison, compare_corpus
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.measure import analyze
 from attnviz.commands.papers.table import OF_RUN, OF_TEXTS, profiled
 from attnviz.commands.profile.exports import retrieval_scores

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from attnviz.analysis.result import Analysis
 from attnviz.cli.terminal import print_results, progress
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import OutputError
 from attnviz.figures.page import format_number
 from attnviz.language.syntax import Arc

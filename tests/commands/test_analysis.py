@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import attnviz
 from attnviz import analyze
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.analysis.result import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
 from attnviz.language.parsers import load_parser
 from attnviz.language.universal import to_universal

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.analysis.result import Analysis
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS

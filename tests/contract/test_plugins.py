@@ -12,8 +12,8 @@ from transformers import BertModel, Jais2Config, Jais2ForCausalLM, PersimmonConf
 from typer.testing import CliRunner, Result
 
 import attnviz
+from attnviz.analysis.findings import _LABELS, heads_named
 from attnviz.cli.program import app
-from attnviz.commands.heads.findings import _LABELS, heads_named
 from attnviz.figures.families import FAMILIES as COLOURED
 from attnviz.figures.families import family_of_label
 from attnviz.measures.patterns import FAMILIES, PATTERNS, PatternSpec, own_words, shares

@@ -10,8 +10,8 @@ import torch
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from attnviz.analysis.result import Analysis
 from attnviz.commands.heads import views
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.first_look import heads_to_look_at
 from attnviz.errors import UsageError
 from attnviz.figures.style import Style

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.heads.analysis import Analysis, Part
-from attnviz.commands.heads.views import pooled_patterns
+from attnviz.analysis.pictures import pooled_patterns
+from attnviz.analysis.result import Analysis, Part
 from attnviz.figures.matrix import PooledPattern, max_pool
 from attnviz.figures.style import Style
 from attnviz.present.view import ViewOptions

@@ -9,7 +9,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_hex
 
 import attnviz
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.analysis.result import Analysis
 from attnviz.commands.heads.token_views import TEXT
 from attnviz.figures.matrix import contrasting_ink
 from attnviz.figures.style import Style

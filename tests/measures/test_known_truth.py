@@ -9,7 +9,7 @@ import torch
 from transformers import BertModel, GPT2Model
 
 from attnviz import analyze
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.analysis.result import Analysis
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.inputs.reading import parse_texts
 from attnviz.judge.roles import Role

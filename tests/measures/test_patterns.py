@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.analysis.findings import HeadFindings
 from attnviz.judge.rules import BROAD_SHARE
 from attnviz.judge.verdicts import ENOUGH, LEAST_N, TOO_SHORT, UNNAMED, Label, Verdict, judge, label_of
 from attnviz.language.syntax import DIRECTIONS

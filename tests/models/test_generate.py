@@ -11,8 +11,8 @@ from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import attnviz
+from attnviz.analysis.result import Analysis
 from attnviz.cli.program import app
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
 from attnviz.inputs.text import tokenize
 from attnviz.models.checkpoint import from_loaded

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import attnviz
+from attnviz.analysis.result import Analysis
 from attnviz.commands.explain import Explanation
-from attnviz.commands.heads.analysis import Analysis
 from attnviz.inputs.prompt import Text
 from attnviz.language.syntax import Arc, Parse, Word
 from attnviz.models.checkpoint import from_loaded

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import attnviz
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.analysis.result import Analysis
 from attnviz.commands.heads.first_look import MOST_LISTED, look_rows, sentences
 from attnviz.present.view import ViewOptions
 from attnviz.wording import visible

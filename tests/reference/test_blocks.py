@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers.models.bert import modeling_bert
 
 import attnviz
+from attnviz.analysis.findings import HeadFindings
+from attnviz.analysis.result import Analysis
 from attnviz.commands.heads import measure
-from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import VerificationError
 from attnviz.inputs.text import tokenize
 from attnviz.inputs.words import vocabulary_labels

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.commands.heads.analysis import Analysis, Options
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.analysis.findings import HeadFindings
+from attnviz.analysis.result import Analysis, Options
 from attnviz.inputs.prompt import Prompt, Text, merge_subwords
 from attnviz.judge.verdicts import judge, label_of
 from attnviz.language.syntax import Arc, Parse, Word

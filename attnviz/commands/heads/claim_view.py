@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import sorted_by_selection
+from attnviz.analysis.findings import sorted_by_selection
+from attnviz.analysis.result import Analysis
 from attnviz.commands.heads.first_look import listed_heads, profile_command
 from attnviz.errors import UsageError
 from attnviz.figures.card import Bar, ClaimPlan, example_words

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from attnviz.commands.heads.analysis import Analysis, Part
-from attnviz.commands.heads.findings import (
+from attnviz.analysis.findings import (
     HeadFindings,
     clearest_first,
     rank_value,
     selected_verdict,
 )
+from attnviz.analysis.result import Analysis, Part
 from attnviz.commands.heads.relations import relations_of
 from attnviz.figures.families import family_of_label
 from attnviz.inputs.prompt import sinks_in_words

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.analysis.result import Analysis, AttentionSource, Options
 from attnviz.arguments import as_found, as_list, is_whole
-from attnviz.commands.heads.analysis import Analysis, AttentionSource, Options
 from attnviz.commands.heads.measure import TextMeasures, across, judged, text_context
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Prompt, TargetTokens, tokens_of_labels

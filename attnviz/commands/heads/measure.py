@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
+from attnviz.analysis.findings import HeadFindings
+from attnviz.analysis.result import Analysis, Options
 from attnviz.arguments import as_list
-from attnviz.commands.heads.analysis import Analysis, Options
-from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.relations import words_of
 from attnviz.errors import UsageError
 from attnviz.inputs.chats import Message

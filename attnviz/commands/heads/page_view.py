@@ -1,12 +1,12 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from attnviz.commands.heads.analysis import Analysis, Part, PatternView
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence
+from attnviz.analysis.findings import HeadFindings, clearest_first, evidence
+from attnviz.analysis.pictures import axis_of, axis_with, command_options, kept_note, packed_patterns, pattern_entry
+from attnviz.analysis.result import Analysis, Part, PatternView
 from attnviz.commands.heads.first_look import (
     MOST_LISTED,
     corpora_of,
@@ -24,16 +24,14 @@ from attnviz.commands.heads.spans import page_spans
 from attnviz.commands.heads.token_views import token_positions
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.style import PLAIN
-from attnviz.inputs.prompt import Positions, Prompt, merge_subwords, sinks_in_words
+from attnviz.inputs.prompt import sinks_in_words
 from attnviz.judge.verdicts import UNNAMED
-from attnviz.measures.statistics import TextContext, scalars
+from attnviz.measures.statistics import scalars
 from attnviz.models.head_ids import HeadId, ids_and_names
-from attnviz.models.sources import BUILT_IN
 from attnviz.options import typed
 from attnviz.page.page import (
     ERROR,
     PackedPattern,
-    axis_entry,
     label_entry,
     pack,
     statistic_entry,
@@ -54,7 +52,7 @@ def page_data(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     number_of_view = {layer: number for number, view in enumerate(views) for layer in view.layers}
     row_of = {layer: row for row, layer in enumerate(dict.fromkeys(head.id.layer for head in analysis.heads))}
     relations = dict(_relations(analysis, views[0], choices)) if choices.relation else {}
-    axes = [axis_of(last)] if last.context.source is None else [_axis(last, last.keys, last.columns), axis_of(last)]
+    axes = [axis_of(last)] if last.context.source is None else [axis_with(last, last.keys, last.columns), axis_of(last)]
     kept = _patterns(views, ranked, choices.budget)
     index = {head: number for number, head in enumerate(kept)}
     first = kept_note(len(kept), len(ranked), choices.budget, "of the clearest labels, sinks last")
@@ -119,12 +117,6 @@ def _patterns(views: Sequence[PatternView], ranked: Sequence[HeadId], budget: in
     return entries
 
 
-def packed_patterns(part: Part, ids: Iterable[HeadId]) -> Iterator[tuple[HeadId, PackedPattern]]:
-    """The patterns of those of these heads that are of a part, in the page's format."""
-    heads = [part.head(id) for id in ids if id.layer in part.layers]
-    return ((head.id, pattern) for head, pattern in part.read(heads, PackedPattern, part.context.causal))
-
-
 def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """The sentences of the terminal's first screen, and its heads to look at."""
     rows = look_rows(analysis, choices, MOST_LISTED)
@@ -133,12 +125,6 @@ def first_look_entry(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]
         listed = look_table(analysis, rows, choices).for_page(" ".join(score_notes(analysis, rows)), head=0)
     does = {family.name: family_words(family.name, 2, analysis.units.name, "sinks") for family in FAMILIES}
     return {"sentences": sentences(analysis, choices), "look": listed, "does": does}
-
-
-def pattern_entry(packed: str, rows: int, columns: int, context: TextContext) -> dict[str, Any]:
-    """``Packed`` as in ``attnviz/page/patterns.js``, with what the mask of its layer hides."""
-    mask = {"triangle": context.causal, "window": context.window}
-    return {"rows": rows, "columns": columns, "data": packed, **mask}
 
 
 def _most_telling_first(analysis: Analysis, choices: ViewOptions) -> list[HeadId]:
@@ -191,17 +177,6 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     }
 
 
-def axis_of(part: Part) -> dict[str, Any]:
-    """The tokens of the rows, with the words that they merge into; or the words."""
-    return _axis(part, part.units, part.rows)
-
-
-def _axis(part: Part, units: Positions, tokens: Prompt) -> dict[str, Any]:
-    whole_units = part.analysis.options.words or tokens.intervals is not None
-    words = None if whole_units else merge_subwords(tokens, True)
-    return axis_entry(units, [tokens.segments[members[0]] for members in units.members], words)
-
-
 def _command_line(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
     """What draws the page again; of given weights nothing does."""
     if not analysis.verification.level:
@@ -212,33 +187,6 @@ def _command_line(analysis: Analysis, choices: ViewOptions) -> dict[str, Any]:
         "options": [*command_options(analysis), *typed({"relation": choices.relation})],
         "scale": PLAIN.scaled_for(analysis.longest).scale,
     }
-
-
-def command_options(analysis: Analysis) -> list[str]:
-    """Command-line options that give the same numbers."""
-    model, target = analysis.checkpoint, analysis.target
-    spans = () if analysis.spans is None else analysis.spans.spans
-    others = asdict(analysis.options) | {
-        "revision": None if model.names[0] in BUILT_IN else model.revision or None,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "source_language": getattr(model.tokenizer, "src_lang", None),
-        "target_language": getattr(model.tokenizer, "tgt_lang", None),
-        "spans": [f"{span.name}={span.given}" for span in spans if span.given],
-        **analysis.tokens.asked[1],
-        "target": None if target is None or target.generated else target.text,
-        "max_new_tokens": target and target.max_new_tokens,
-    }
-    return [*model.model_options, *typed(others)]
-
-
-def kept_note(kept: int, total: int, budget: int, ranked: str) -> str:
-    """Note on patterns left out of the page, or ''; ``ranked`` says which ones come first."""
-    if kept == total:
-        return ""
-    return (
-        f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or {ranked}, to "
-        f"keep it below {budget / 1_000_000:g} MB; all have their statistics."
-    )
 
 
 def statistic_meaning(part: Part, statistic: str) -> tuple[str, str, str]:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from attnviz.analysis.findings import HeadFindings
+from attnviz.analysis.result import Analysis, units_with
 from attnviz.arguments import did_you_mean, relation_named
-from attnviz.commands.heads.analysis import Analysis, units_with
-from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Positions
 from attnviz.language.syntax import DIRECTIONS, Parse

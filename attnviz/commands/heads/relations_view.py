@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnviz.commands.heads.analysis import Analysis, PatternView
+from attnviz.analysis.result import Analysis, PatternView
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.commands.heads.relations import HeadRelation, relations_of, without_relations, word_positions
 from attnviz.commands.heads.token_views import MOST_PICTURES

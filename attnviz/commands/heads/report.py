@@ -14,8 +14,8 @@ from rich.text import Text
 from safetensors.torch import save
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, Part, units_with
-from attnviz.commands.heads.findings import HeadFindings, selected_verdict
+from attnviz.analysis.findings import HeadFindings, selected_verdict
+from attnviz.analysis.result import Analysis, Part, units_with
 from attnviz.commands.heads.first_look import (
     LABEL,
     MOST_DRAWN,

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.analysis import Analysis, units_with
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.analysis.findings import HeadFindings
+from attnviz.analysis.result import Analysis, units_with
 from attnviz.inputs.prompt import Span
 from attnviz.measures.spans import SpanShare, SpanShares
 from attnviz.models.head_ids import HeadId

@@ -11,8 +11,8 @@ import torch
 from rich.console import RenderableType
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, Options
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.analysis.findings import HeadFindings
+from attnviz.analysis.result import Analysis, Options
 from attnviz.commands.heads.measure import Reader, profile_of
 from attnviz.commands.heads.spans import lookback_fields, spans_entry
 from attnviz.inputs.encoding import unknown_note_of

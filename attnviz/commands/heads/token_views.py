@@ -18,8 +18,8 @@ from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, Part, PatternView
-from attnviz.commands.heads.findings import HeadFindings, clearest_first
+from attnviz.analysis.findings import HeadFindings, clearest_first
+from attnviz.analysis.result import Analysis, Part, PatternView
 from attnviz.commands.heads.first_look import labels_and_roles
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan

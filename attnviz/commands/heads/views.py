@@ -1,6 +1,6 @@
 """The figures of ``attnviz heads``: overview, heatmaps, map and mean patterns; others have modules of their own."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -9,8 +9,9 @@ import numpy as np
 from matplotlib.colors import Normalize
 from numpy.typing import NDArray
 
-from attnviz.commands.heads.analysis import Analysis, Part, PatternView, units_with
-from attnviz.commands.heads.findings import HeadFindings, evidence, shorter
+from attnviz.analysis.findings import HeadFindings, evidence, shorter
+from attnviz.analysis.pictures import hidden_cells, pooled_patterns
+from attnviz.analysis.result import Analysis, Part, PatternView, units_with
 from attnviz.commands.heads.first_look import MOST_DRAWN, corpora_of, in_text, listed_heads, over_corpus, unless_seen
 from attnviz.commands.heads.page_view import kinds_in_words, page_data, statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
@@ -48,28 +49,6 @@ _BARS = {
     "per-head": "share of the head’s largest weight",
     "log": "attention weight (log scale)",
 }
-
-
-def pooled_patterns(
-    shown: PatternView, heads: Iterable[HeadFindings], factor: int
-) -> Iterator[tuple[HeadFindings, Array]]:
-    """Yield each head with its pooled pattern: of ``factor`` × ``factor`` weights the largest, NaN if all hidden."""
-    n_queries, n_keys = len(shown.units), len(shown.keys)
-    hidden = dict[int | None, NDArray[np.bool_]]()  # by window, the only difference between the masks of a text
-    for head, pooled in shown.read(heads, PooledPattern, n_queries, n_keys, factor):
-        window = shown.context_of(head.id.layer).window
-        if window not in hidden:
-            hidden[window] = hidden_cells(shown, head.id.layer, factor)
-        yield head, np.where(hidden[window], np.nan, pooled.cells)
-
-
-def hidden_cells(shown: Part, layer: int, factor: int) -> NDArray[np.bool_]:
-    """Cells of a layer's pooled patterns in which its mask hides every key: later ones, those beyond a window."""
-    seen = PooledPattern(len(shown.units), len(shown.keys), factor)
-    for first, allowed in shown.allowed(layer):
-        seen.add(first, allowed)
-    hidden: NDArray[np.bool_] = seen.cells == 0
-    return hidden
 
 
 def _largest(cells: Array) -> float:

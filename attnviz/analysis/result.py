@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from attnviz.analysis.findings import HeadFindings, clearest_first, heads_named, sorted_by_selection
 from attnviz.arguments import check_kind
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, heads_named, sorted_by_selection
 from attnviz.errors import UsageError
 from attnviz.inputs.prompt import Continuation, Positions, Prompt, TargetTokens, UnitRows, sinks_in_words
 from attnviz.language.syntax import Parse
