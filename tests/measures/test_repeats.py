@@ -52,6 +52,11 @@ def after_copies(tokens):
     return at_copies(tokens, after=1)
 
 
+def after_first_copies(tokens):
+    firsts = [tokens.index(token) for token in tokens]
+    return torch.eye(len(tokens))[[first + 1 if first < q else 0 for q, first in enumerate(firsts)]]
+
+
 def itself(tokens):
     return torch.eye(len(tokens))
 
@@ -72,6 +77,7 @@ def for_the_alone(tokens):
         ("x the cat ran because the cat sat while the cat ate", after_copies, "induction", (1, 4, 1, False)),
         ("x the cat saw a dog then the cat saw a man", after_copies, "induction", (1, 4, 3, True)),
         ("x the cat ran so the cat ran", after_copies, "induction", (1, 3, 2, True)),
+        ("x the cat ran so the cat ran x ran x", after_first_copies, "induction", (1, 4, 2, True)),
         ("very very very very good and really really really really bad", itself, "induction", (0, 4, 0, False)),
         ("x the cat ran and the cat ran the dog the cow the cat the man", for_the_alone, "induction",
          (0.625, 8, 1, False)),
@@ -81,7 +87,7 @@ def for_the_alone(tokens):
 def test_a_role_rests_on_two_different_tokens_that_come_back_with_what_followed_them(text, head, name, expected):
     """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
     tokens = text.split()
-    context = context_of([tokens[0] == "x"] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    context = context_of([token == "x" for token in tokens], causal=True, tokens=tokens)
     statistics = {name: values[0] for name, values in measure(verified(head(tokens)), context).items()}
     (found,) = [each for each in judge(statistics, context, [], HeadId(0, 0)) if each.name == name]
     assert (pytest.approx(found.on_repeats), found.n, found.types, found.holds) == expected
