@@ -147,7 +147,7 @@ def _show(run: Run, wanted: list[str], named: Sequence[Path]) -> None:
         )
     shown = shown_profile(profile, wanted, run.options["top"], run.options["table"])
     if draws.isdisjoint(run.changed) or run.figure_names() == []:
-        run.show(shown.printed, lambda: shown.shown)
+        run.show(shown.content, lambda: shown.printed)
         return
     model = str(profile.model.get("name"))
     run.work(lambda: shown, of=[*wanted, *named], models=[model], reads=[profile.path], more="")

@@ -335,7 +335,7 @@ def decided(
     if few:
         verdict, why = UNDECIDED, few
     elif any(fails for fails, *_ in limits):
-        verdict, why = FAILS, max(failed for fails, _, _, failed in limits if fails)
+        verdict, why = FAILS, next((failed for fails, *_, failed in limits if fails and failed), "")
     elif not all(holds for _, holds, *_ in limits):
         verdict, why = UNDECIDED, next(f"{limit} is within the interval" for _, holds, limit, _ in limits if not holds)
     reason = "; ".join(filter(None, [evidence.pop("reason", ""), why]))

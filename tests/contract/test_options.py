@@ -93,7 +93,7 @@ def test_every_range_is_tried():
 
 
 @pytest.mark.parametrize(("function", "name", "value"), WRONG)
-def test_numbers_out_of_range_are_refused(function: str, name: str, value: int):
+def test_numbers_out_of_range_are_refused_before_anything_is_read(function: str, name: str, value: int):
     call = getattr(attnviz, function)
     required = {each: "x" for each, of in parameters_of(call).items() if of.default is inspect.Parameter.empty}
     with pytest.raises(UsageError, match=rf"{name}.*{value}"):

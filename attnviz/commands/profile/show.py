@@ -189,13 +189,13 @@ def shown_profile(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class StoredPictures(Result):
-    """A stored profile, with what the pictures take of an :class:`attnviz.Profile`; its tables are what is shown."""
+    """A stored profile, with what the pictures take of an :class:`attnviz.Profile`; its tables are what is printed."""
 
     command: ClassVar[str] = "profile"
 
     stored: StoredProfile
-    shown: RenderableType | str
-    printed: dict[str, Any]  # with ``--json``, where no pictures are drawn
+    printed: RenderableType | str
+    content: dict[str, Any]  # that ``--json`` prints, where no pictures are drawn
 
     @property
     def checkpoint(self) -> Any:  # what pictures need of a model
@@ -229,11 +229,11 @@ class StoredPictures(Result):
 
     def tables(self, _: ViewOptions) -> Any:
         """What ``--show`` prints."""
-        return self.shown
+        return self.printed
 
     def paper_table(self, _: ViewOptions) -> str:
         """What ``--show`` prints with ``--table``."""
-        return str(self.shown)
+        return str(self.printed)
 
     def _document(self, figures: Sequence[str], *_: object) -> dict[str, Any]:
         return {**self.stored.document, "model": self.stored.model, "figures": list(figures)}
